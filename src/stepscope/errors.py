@@ -1,0 +1,93 @@
+"""Every error that stepscope raises on purpose, and the exit code each one means.
+
+    StepscopeError                 70  a fault of ours
+     ├─ AnswerIsNo                  1  done, and the answer is no (the loss became NaN)
+     ├─ RequestError                2  what was asked for is wrong
+     ├─ DataError                   3  the data is wrong or cannot be had
+     ├─ OutOfMemoryError            4  the run does not fit
+     ├─ MachineError                5  a part of this machine is missing or full
+     │   └─ MissingExtraError       5  an optional dependency is not installed
+     └─ Interrupted               130  stopped by a person or a signal
+
+A message says what was wanted, what was found and what to do next. Only `cli/` turns an error
+into a message and an exit code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+from collections.abc import Iterable
+
+# The ways an operating system says "no room": the device, a quota, or a limit on one file's size.
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class StepscopeError(Exception):
+    """The root: anything raised here on purpose. Bare, it is a fault of ours."""
+
+    exit_code = 70
+
+
+class AnswerIsNo(StepscopeError):  # noqa: N818 - it is an answer, not an error
+    """The work was done and the answer is no."""
+
+    exit_code = 1
+
+
+class RequestError(StepscopeError):
+    """The request cannot be met as it was put: a name, a value, an output folder."""
+
+    exit_code = 2
+
+
+class DataError(StepscopeError):
+    """The data is missing, altered, or cannot be fetched."""
+
+    exit_code = 3
+
+
+class OutOfMemoryError(StepscopeError):
+    """The run needs more memory than there is."""
+
+    exit_code = 4
+
+
+class MachineError(StepscopeError):
+    """A part of this machine is missing or full: a device, a disk, a permission."""
+
+    exit_code = 5
+
+
+class MissingExtraError(MachineError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, needed_for: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{needed_for} needs {package}, which is not installed. "
+            f"Install it with: pip install 'stepscope[{extra}]'"
+        )
+
+
+class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
+    """Somebody asked the run to stop."""
+
+    exit_code = 130
+
+
+def disk_full(error: OSError, what: str) -> MachineError:
+    """Describe a write that found no room as the error a person should read."""
+    return MachineError(
+        f"cannot write {what}: {error.strerror or error}. "
+        "Free some space, then go on with `stepscope resume`."
+    )
+
+
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for the closest known name, or all of them when none is close."""
+    choices = sorted(known)
+    folded = {choice.lower().replace("-", "_"): choice for choice in choices}
+    close = difflib.get_close_matches(wrong.lower().replace("-", "_"), folded, n=1, cutoff=0.5)
+    if close:
+        return f" Did you mean {folded[close[0]]!r}?"
+    return f" Known: {', '.join(choices)}."
