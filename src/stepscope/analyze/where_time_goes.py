@@ -1,0 +1,117 @@
+"""Where did the time of a run go? The closing figures of `run.json`, from its records alone.
+
+Epochs that are dropped (the first, when there are more: it carries start-up cost) take no part in
+medians, means and shares; totals are of the whole run. Steps whose detail is not `full` have no
+phases; they stand in the totals by extrapolation from those that do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.reader import Run, Table
+from stepscope.stats import quantile
+
+NOT_BUILT = {
+    "energy_j": "this version reads no energy sensor",
+    "flop_per_s": "this version does not count the network's operations",
+    "share_of_peak": "this version does not measure the machine's peak",
+}
+
+
+def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
+    """Compute the summary of a run. `measured` holds figures that are in no table."""
+    steps, epochs = run.steps, run.epochs
+    trained = [row for row in epochs.rows() if row["split"] == "train"]
+    tested = [row for row in epochs.rows() if row["split"] == "test"]
+    dropped = dropped_epochs(steps)
+    kept = [row for row in trained if row["epoch"] not in dropped]
+    phases = time_by_phase(steps, dropped)
+    summary: dict[str, Any] = {
+        "epochs": len(trained),
+        "steps": len(steps),
+        "samples": sum(steps["samples"]),
+        "dropped_epochs": dropped,
+        "wall_s": None,
+        "preparation_s": None,
+        "samples_per_s": _rate(kept),
+        "closure": closure(steps, trained),
+        "unattributed_share": phases["other"]["share"] if phases else None,
+        "phases": phases,
+        "train_accuracy": trained[-1]["accuracy"] if trained else None,
+        "test_accuracy": tested[-1]["accuracy"] if tested else None,
+        "test_top5": tested[-1]["top5"] if tested else None,
+        "peak_memory_bytes": None,
+        **dict.fromkeys(NOT_BUILT),
+        **measured,
+    }
+    reasons = {
+        **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
+        **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
+        **dict.fromkeys(("unattributed_share", "phases"), "no step was finished"),
+        "preparation_s": "the training did not get as far as its first step",
+        "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
+        **NOT_BUILT,
+    }
+    absent = {name: reasons[name] for name in reasons if summary.get(name) is None}
+    return {**summary, "absent": absent}
+
+
+def dropped_epochs(steps: Table) -> list[int]:
+    """Return the epochs left out of medians and shares: the first, when there are more."""
+    seen = sorted(set(steps["epoch"]))
+    return seen[:1] if len(seen) > 1 else []
+
+
+def time_by_phase(steps: Table, dropped: list[int]) -> dict[str, dict[str, float]] | None:
+    """Return total, share, mean, median and tails of each phase; None when there is no step."""
+    full = [detail == "full" for detail in steps["detail"]]
+    kept = [ok and epoch not in dropped for ok, epoch in zip(full, steps["epoch"], strict=True)]
+    kept_s = sum(_chosen(steps["step_s"], kept))
+    full_s = sum(_chosen(steps["step_s"], full))
+    if not kept_s:
+        return None
+    extrapolation = sum(steps["step_s"]) / full_s
+    return {
+        phase: {
+            "total_s": sum(_chosen(steps[f"{phase}_s"], full)) * extrapolation,
+            **_distribution(_chosen(steps[f"{phase}_s"], kept), kept_s),
+        }
+        for phase in schema.PHASES
+    }
+
+
+def _distribution(values: list[float], of_s: float) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "share": sum(ordered) / of_s,
+        "mean_s": sum(ordered) / len(ordered),
+        "median_s": quantile(ordered, 0.5),
+        "p95_s": quantile(ordered, 0.95),
+        "p99_s": quantile(ordered, 0.99),
+    }
+
+
+def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
+    """Return the parts of all epochs over their own clock pairs: 1 when nothing is lost."""
+    finished = {row["epoch"] for row in trained}
+    by_clock_s = sum(row["total_s"] for row in trained)
+    if not by_clock_s:
+        return None
+    parts_s = sum(row["loader_start_s"] + row["loader_stop_s"] for row in trained)
+    in_steps_s = sum(
+        took
+        for took, epoch in zip(steps["step_s"], steps["epoch"], strict=True)
+        if epoch in finished
+    )
+    return float((parts_s + in_steps_s) / by_clock_s)
+
+
+def _rate(epochs: list[dict[str, Any]]) -> float | None:
+    total_s = sum(row["total_s"] for row in epochs)
+    return sum(row["samples"] for row in epochs) / total_s if total_s else None
+
+
+def _chosen(values: list[Any], chosen: list[bool]) -> list[float]:
+    return [value for value, take in zip(values, chosen, strict=True) if take]

@@ -1,0 +1,27 @@
+"""How a command that makes a run ends: its tables or its JSON, its reason, its exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from stepscope.experiments.supervise import Outcome
+from stepscope.records.reader import load_run
+from stepscope.report.terminal import print_run
+
+
+def close(path: Path, outcome: Outcome, *, as_json: bool) -> int:
+    """Print what a finished run has to say; return its exit code."""
+    run = load_run(path)
+    if as_json:
+        print(json.dumps({**run.info, "path": str(path)}))
+    else:
+        print_run(Console(), run)
+    if outcome.reason:
+        print(f"stepscope: {outcome.reason}", file=sys.stderr)
+    if outcome.status == "interrupted":
+        print(f"stepscope: go on with: stepscope resume {path}", file=sys.stderr)
+    return outcome.exit_code

@@ -1,0 +1,72 @@
+"""The entry point: finds the command, runs it, and turns every error into a message and a code.
+
+A command's module is imported only when it is called, so that `stepscope --help` stays quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from stepscope import __version__
+from stepscope.errors import DISK_FULL_ERRNOS, StepscopeError, disk_full
+
+_ISSUES = "set STEPSCOPE_TRACEBACK=1 to see where"
+
+
+def make_app() -> App:
+    """List the commands; none of their modules is imported here."""
+    app = App(
+        name="stepscope",
+        help="Where every millisecond, megabyte and joule of a training run goes.",
+        version=__version__,
+        exit_on_error=False,
+        print_error=False,
+        result_action="return_value",
+    )
+    app.command("stepscope.cli.run:run", name="run", help="Train and record.")
+    app.command("stepscope.cli.resume:resume", name="resume", help="Go on with a stopped run.")
+    app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command and exit with its code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    as_json = "--json" in arguments
+    try:
+        return int(make_app()(arguments) or 0)
+    except StepscopeError as error:
+        return _fail(str(error), error.exit_code, as_json)
+    except CycloptsError as error:
+        return _fail(f"{error} See `stepscope --help`.", 2, as_json)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130, as_json)
+    except BrokenPipeError:
+        # Whoever read our output has gone; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("STEPSCOPE_TRACEBACK"):
+            raise
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+            full = disk_full(error, str(error.filename))
+            return _fail(str(full), full.exit_code, as_json)
+        reason = f"a fault of stepscope: {type(error).__name__}: {error}; {_ISSUES}"
+        return _fail(reason, 70, as_json)
+
+
+def _fail(message: str, exit_code: int, as_json: bool) -> int:
+    """Say what went wrong on standard error, and as the one object when JSON was asked for."""
+    print(f"stepscope: {message}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": message, "exit_code": exit_code}))
+    return exit_code

@@ -1,0 +1,276 @@
+"""The light parent of a training: it samples, relays, stops, and learns how the training ended.
+
+It needs no torch. The training runs in a session of its own, so that only the parent hears the
+terminal: the first Ctrl-C, SIGTERM or SIGHUP asks the training to stop between two steps, the
+second ends it at once. The training cannot outlive the parent (`train.lifetime`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Protocol
+
+import psutil
+
+from stepscope.errors import MachineError
+from stepscope.hardware import host
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog
+from stepscope.records.folder import RunFolder
+from stepscope.units import format_bytes
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LAST_OUTPUT_LINES = 5
+
+
+class Onlooker(Protocol):
+    """Somebody who shows how a run goes. Messages are those of `train.child`."""
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Take what the training says of itself."""
+
+    def output(self, line: str) -> None:
+        """Take a line that the training printed."""
+
+    def stopping(self) -> None:
+        """Learn that the training was asked to stop."""
+
+
+@dataclass
+class Outcome:
+    """How a training ended, and what it said of itself before."""
+
+    status: str = schema.FAILED
+    reason: str | None = None
+    exit_code: int = 70
+    traceback: str | None = None
+    spec: dict[str, Any] | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    instrument: dict[str, Any] = field(default_factory=dict)
+    preparation_s: float | None = None
+    wall_s: float = 0.0
+    peak_memory_bytes: int | None = None
+
+
+@dataclass
+class _Stop:
+    """Requests to stop that came by signal."""
+
+    count: int = 0
+    obeyed: int = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+
+def supervise(
+    folder: RunFolder, onlooker: Onlooker, elapsed_s: float, memory_limit_bytes: int | None
+) -> Outcome:
+    """Run the training of a folder in a child process and wait for its end.
+
+    `elapsed_s` is how long the run has already lived, before it was resumed.
+    """
+    origin_ns = now_ns() - round(elapsed_s * 1e9)
+    kills_before = host.oom_kills()
+    read_end, write_end = os.pipe()
+    stop = _Stop()
+    with _listening(stop), contextlib.ExitStack() as cleanup:
+        child = _start(folder, write_end, origin_ns)
+        cleanup.callback(_end, child)
+        os.close(write_end)
+        log = cleanup.enter_context(CsvLog(folder.path / schema.TELEMETRY))
+        sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
+        watch = _Watch(child, sampler, onlooker, stop, memory_limit_bytes)
+        watch.until_end(read_end)
+        outcome = _judge(watch, child.wait(), kills_before)
+    outcome.wall_s = seconds(now_ns() - origin_ns)
+    outcome.peak_memory_bytes = sampler.peak_memory_bytes
+    return outcome
+
+
+def _start(folder: RunFolder, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "stepscope.train.child", str(folder.path)]
+    options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
+    for name, value in options.items():
+        command += [name, str(value)]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=[messages],
+        start_new_session=True,
+        # A file in the working directory that is called like a library must not be taken for it.
+        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
+    )
+
+
+@dataclass
+class _Watch:
+    """Everything that goes on between the start of a training and its end."""
+
+    child: subprocess.Popen[bytes]
+    sampler: Sampler
+    onlooker: Onlooker
+    stop: _Stop
+    memory_limit_bytes: int | None
+    outcome: Outcome | None = None
+    ready: dict[str, Any] = field(default_factory=dict)
+    trouble: MachineError | None = None
+    over_limit_bytes: int | None = None
+    last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
+
+    def until_end(self, messages: int) -> None:
+        """Relay messages and output, sample, pass on requests to stop, until both pipes close."""
+        assert self.child.stdout is not None
+        with selectors.DefaultSelector() as selector, os.fdopen(messages, "rb") as message_pipe:
+            selector.register(message_pipe, selectors.EVENT_READ, _Lines(self._message, False))
+            selector.register(self.child.stdout, selectors.EVENT_READ, _Lines(self._output, True))
+            next_sample = time.monotonic()
+            while selector.get_map():
+                for key, _ in selector.select(timeout=0.1):
+                    data = os.read(key.fd, 65536)
+                    key.data.take(data)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                self._obey()
+                if time.monotonic() >= next_sample:
+                    next_sample = time.monotonic() + SAMPLE_EVERY_S
+                    self._sample()
+                if self.child.poll() is not None and not selector.select(timeout=0):
+                    break  # a grandchild may hold the pipes open for a while; nothing more comes
+
+    def _message(self, line: str) -> None:
+        message = json.loads(line)
+        if message["type"] == "outcome":
+            known = {key: value for key, value in message.items() if key in vars(Outcome())}
+            self.outcome = Outcome(**known)
+        elif message["type"] == "ready":
+            self.ready = message
+            self.onlooker.message(message)
+        else:
+            self.onlooker.message(message)
+
+    def _output(self, line: str) -> None:
+        self.last_output.append(line)
+        self.onlooker.output(line)
+
+    def _obey(self) -> None:
+        if self.stop.count == self.stop.obeyed:
+            return
+        first = self.stop.obeyed == 0
+        self.stop.obeyed = self.stop.count
+        if first:
+            self.onlooker.stopping()
+            self.child.terminate()
+        else:
+            self.child.kill()
+
+    def _sample(self) -> None:
+        if self.trouble is not None:
+            return
+        try:
+            reading = self.sampler.sample()
+        except MachineError as error:
+            # The disk is full: the training finds out by itself, or is asked to end here.
+            self.trouble = error
+            self.child.terminate()
+            return
+        if reading is None or self.memory_limit_bytes is None:
+            return
+        used = reading.pss_bytes or reading.rss_bytes
+        if used > self.memory_limit_bytes:
+            self.over_limit_bytes = used
+            self.child.kill()
+
+
+def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
+    """Decide how the training ended, from its own words or, without any, from how it died."""
+    said = watch.outcome
+    if watch.over_limit_bytes is not None:
+        limit = format_bytes(watch.memory_limit_bytes or 0)
+        verdict = Outcome(
+            schema.OUT_OF_MEMORY,
+            f"the run took {format_bytes(watch.over_limit_bytes)}, over its limit of {limit}. "
+            "Try a smaller --batch-size or fewer --workers.",
+            4,
+        )
+    elif watch.trouble is not None and (said is None or said.exit_code in (0, 130)):
+        verdict = Outcome(schema.FAILED, str(watch.trouble), watch.trouble.exit_code)
+        verdict.instrument = said.instrument if said else {}
+    elif said is not None:
+        verdict = said
+    elif watch.stop.count:
+        verdict = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
+    elif returncode < 0:
+        verdict = _judge_signal(-returncode, kills_before)
+    else:
+        last = " / ".join(watch.last_output) or "it printed nothing"
+        verdict = Outcome(schema.FAILED, f"the training ended without a word: {last}")
+    verdict.spec = watch.ready.get("spec")
+    verdict.environment = watch.ready.get("environment", {})
+    verdict.preparation_s = watch.ready.get("preparation_s")
+    return verdict
+
+
+def _judge_signal(number: int, kills_before: int | None) -> Outcome:
+    kills_now = host.oom_kills()
+    if number == signal.SIGKILL and kills_now is not None and kills_now != kills_before:
+        return Outcome(
+            schema.OUT_OF_MEMORY,
+            "the kernel killed the training for want of memory. "
+            "Try a smaller --batch-size or fewer --workers.",
+            4,
+        )
+    name = signal.Signals(number).name
+    return Outcome(schema.FAILED, f"the training was ended by {name}, which stepscope did not send")
+
+
+class _Lines:
+    """Put bytes together to lines and hand each one on."""
+
+    def __init__(self, handle: Callable[[str], None], last_may_lack_end: bool) -> None:
+        self._handle = handle
+        self._last_may_lack_end = last_may_lack_end
+        self._rest = b""
+
+    def take(self, data: bytes) -> None:
+        """Take some bytes; none of them means that the pipe has closed."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if not data and self._rest and self._last_may_lack_end:
+            lines.append(self._rest)
+        for line in lines:
+            self._handle(line.decode("utf-8", errors="replace"))
+
+
+@contextlib.contextmanager
+def _listening(stop: _Stop) -> Iterator[None]:
+    """Take stop signals as requests, for as long as the training runs."""
+    before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Leave no training behind, however the parent's part ended."""
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+    if child.stdout is not None:
+        child.stdout.close()

@@ -1,0 +1,131 @@
+"""The machine: its processor, its memory, its limits, and how pressed it is right now."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def describe_host() -> dict[str, Any]:
+    """Tell what two runs must share to be compared: processor, memory, system, Python."""
+    memory = psutil.virtual_memory()
+    return {
+        "hostname": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "cpus_usable": usable_cpus(),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "memory_limit_bytes": cgroup_memory_limit_bytes(),
+        "swap_bytes": psutil.swap_memory().total,
+    }
+
+
+def cpu_model() -> str | None:
+    """Name the processor as the system does; a board's model where the processor has no name."""
+    for line in _lines(_PROC / "cpuinfo"):
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def usable_cpus() -> int | None:
+    """Count the CPUs that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def cgroup_memory_limit_bytes() -> int | None:
+    """Return the tightest memory limit of the control group that this process is in, if any."""
+    limits = [
+        int(text)
+        for folder in _own_cgroup_and_parents()
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (text := _first_line(folder / name)) is not None and text.isdecimal()
+    ]
+    # Version 1 writes a number near 2^63 for "no limit".
+    real = [limit for limit in limits if limit < 2**62]
+    return min(real) if real else None
+
+
+def oom_kills() -> int | None:
+    """Count the processes that the kernel has killed for want of memory since it started."""
+    for line in _lines(_PROC / "vmstat"):
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return None
+
+
+def available_bytes() -> int:
+    """Return the memory that could be had without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def pressure_percent(resource: str) -> float | None:
+    """Return the share of the last 10 s in which some task waited for `cpu`, `io` or `memory`."""
+    for line in _lines(_PROC / "pressure" / resource):
+        if line.startswith("some"):
+            for part in line.split():
+                if part.startswith("avg10="):
+                    return float(part.removeprefix("avg10="))
+    return None
+
+
+def cpu_mhz() -> float | None:
+    """Return the mean clock of the CPUs now, where the system tells."""
+    scaling = [
+        int(text) / 1000
+        for file in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+        if (text := _first_line(file)) is not None
+    ]
+    clocks = scaling or [
+        float(line.partition(":")[2])
+        for line in _lines(_PROC / "cpuinfo")
+        if line.startswith("cpu MHz")
+    ]
+    return sum(clocks) / len(clocks) if clocks else None
+
+
+def shared_memory_used_bytes() -> int | None:
+    """Return what lies in /dev/shm, where loader workers leave their batches."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def _own_cgroup_and_parents() -> list[Path]:
+    folders = []
+    for line in _lines(_PROC / "self" / "cgroup"):
+        _, controllers, name = line.split(":", 2)
+        root = _CGROUP if not controllers else _CGROUP / "memory"
+        if not controllers or "memory" in controllers.split(","):
+            folder = root / name.lstrip("/")
+            folders += [folder, *(p for p in folder.parents if root in (p, *p.parents))]
+    return folders
+
+
+def _lines(file: Path) -> list[str]:
+    if sys.platform != "linux":
+        return []
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _first_line(file: Path) -> str | None:
+    return next(iter(_lines(file)), None)

@@ -1,0 +1,139 @@
+"""One process and its children, seen from outside: memory, CPU, I/O, faults.
+
+Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
+process, so they are read only when asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class TreeReading:
+    """A process tree at one moment. None: this system does not tell."""
+
+    rss_bytes: int
+    peak_rss_bytes: int | None
+    shared_rss_bytes: int | None
+    workers: int
+    main_cpu_s: float
+    workers_cpu_s: float
+    read_bytes: int | None
+    major_faults: int | None
+    pss_bytes: int | None
+    workers_private_bytes: int | None
+    swap_bytes: int | None
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    pss_bytes: int | None
+    private_bytes: int | None
+    swap_bytes: int | None
+
+
+def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
+    """Read a process and its descendants; None when it has ended.
+
+    `sizes` also reads the proportional and private sizes. A child that ends meanwhile is left out.
+    """
+    try:
+        with main.oneshot():
+            rss = main.memory_info().rss
+            cpu = main.cpu_times()
+        workers = main.children(recursive=True)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    status = _status(main.pid)
+    worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
+    everyone = [main, *workers]
+    measured = [_sizes(process) for process in everyone] if sizes else []
+    return TreeReading(
+        rss_bytes=rss,
+        peak_rss_bytes=status.get("VmHWM"),
+        shared_rss_bytes=status.get("RssShmem"),
+        workers=len(worker_cpu),
+        main_cpu_s=cpu.user + cpu.system,
+        workers_cpu_s=sum(worker_cpu),
+        read_bytes=_total([_read_bytes(process) for process in everyone]),
+        major_faults=_total([_major_faults(process.pid) for process in everyone]),
+        pss_bytes=_total([size.pss_bytes for size in measured]),
+        workers_private_bytes=_total([size.private_bytes for size in measured[1:]], nothing=0)
+        if sizes
+        else None,
+        swap_bytes=_total([size.swap_bytes for size in measured]),
+    )
+
+
+def _total(values: list[int | None], nothing: int | None = None) -> int | None:
+    """Add up what is known; where nothing is, the total is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else nothing
+
+
+def _cpu_s(process: psutil.Process) -> float | None:
+    try:
+        used = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    return float(used.user + used.system)
+
+
+def _read_bytes(process: psutil.Process) -> int | None:
+    try:
+        return int(process.io_counters().read_bytes)
+    except (psutil.NoSuchProcess, psutil.AccessDenied, AttributeError):
+        return None  # macOS has no such counter
+
+
+def _sizes(process: psutil.Process) -> _Sizes:
+    try:
+        full = process.memory_full_info()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return _Sizes(None, None, None)
+    return _Sizes(getattr(full, "pss", None), full.uss, getattr(full, "swap", None))
+
+
+def _major_faults(pid: int) -> int | None:
+    """Read how often the process waited for a page from disk: field 12 of `stat`."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    after_name = text.rpartition(")")[2].split()  # a process name may hold spaces and brackets
+    return int(after_name[9]) if len(after_name) > 9 else None
+
+
+def _status(pid: int) -> dict[str, int]:
+    """Read the sizes in `status`, in bytes."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    sizes = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            sizes[name] = int(value.split()[0]) * 1024
+    return sizes
+
+
+def is_alive(pid: int, started_unix_s: float) -> bool:
+    """Say whether that very process still runs, not another that was given its number."""
+    try:
+        process = psutil.Process(pid)
+        running = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return running and abs(process.create_time() - started_unix_s) < 2
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def started_unix_s(pid: int) -> float:
+    """Return when a process began, which together with its number names it for good."""
+    return float(psutil.Process(pid).create_time())

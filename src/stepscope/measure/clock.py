@@ -1,0 +1,39 @@
+"""The clock that everything is timed with, and what reading it costs.
+
+`perf_counter` is monotonic and, on Linux and macOS, one clock for all processes: a worker's times
+and the training's can be laid side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+now_ns: Callable[[], int] = time.perf_counter_ns
+
+
+def seconds(nanoseconds: int) -> float:
+    """Convert from the clock's unit to the record's."""
+    return nanoseconds * 1e-9
+
+
+def resolution_s(readings: int = 2000) -> float:
+    """Measure the smallest step by which the clock is seen to move."""
+    smallest = 1_000_000_000
+    for _ in range(readings):
+        before = after = now_ns()
+        while after == before:
+            after = now_ns()
+        smallest = min(smallest, after - before)
+    return seconds(smallest)
+
+
+def cost_ns(work: Callable[[], object], repeats: int = 2000) -> float:
+    """Measure what one call costs: the least mean of five rounds, so that noise is left out."""
+    best = float("inf")
+    for _ in range(5):
+        start = now_ns()
+        for _ in range(repeats // 5):
+            work()
+        best = min(best, (now_ns() - start) / (repeats // 5))
+    return best

@@ -1,0 +1,256 @@
+"""The phases of every training step, on the host's clock and on the device's.
+
+The loop in pseudocode, with every call of the meter in its place:
+
+    meter.open_epoch(epoch)                   # the epoch's own clock pair opens
+    batches = iter(loader)                    # workers start
+    meter.loader_started()                    # the first step begins
+    for each step:
+        for each batch of the step:           # several with gradient accumulation
+            batch, timing = next(batches);    meter.lap(DATA)
+            batch to the device;              meter.lap(TRANSFER)
+            outputs and loss;                 meter.lap(FORWARD)
+            loss.backward();                  meter.lap(BACKWARD)
+            count hits;                       meter.lap(OTHER)
+        optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
+        meter.end_step(...)                   # the row is written, the next step begins
+    exhaust the loader, its workers end
+    meter.close_epoch()                       # the clock pair closes
+
+A lap gives the time since the last lap to a phase. A step begins where the one before ended, and
+`other` is what no lap claimed, so the phases partition the host's time. The meter's own work
+between two steps falls into the next step's `other`, and is counted in `own_ns`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
+from stepscope.measure.device import DeviceQueue, Mark
+from stepscope.measure.loading import LoadTiming
+from stepscope.records.csvlog import CsvLog
+
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
+# While the loop waits for data no work is issued, so that part of the device's time is idle.
+_DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
+
+
+@dataclass
+class EpochTiming:
+    """The epoch so far. What is in it survives a checkpoint in the middle of the epoch."""
+
+    epoch: int
+    start_s: float = 0.0
+    start_unix_s: float = 0.0
+    loader_start_s: float = 0.0
+    loader_stop_s: float = 0.0
+    data_s: float = 0.0
+    steps_s: float = 0.0
+    total_s: float = 0.0
+    samples: int = 0
+    steps: int = 0
+
+    @property
+    def loading_s(self) -> float:
+        """Time in which the loop had no batch: start of the loader and waiting."""
+        return self.loader_start_s + self.data_s
+
+    @property
+    def training_s(self) -> float:
+        """Time of the steps less their waiting."""
+        return self.steps_s - self.data_s
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain values, for a checkpoint."""
+        return asdict(self)
+
+
+@dataclass
+class _Row:
+    """A step's row but for what only the device knows: its loss and its timeline."""
+
+    host: str
+    load_cpu: str
+    load: str
+
+    def with_device(self, loss: float, device: str = ",,,,") -> str:
+        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
+        return f"{self.host},{loss!r},{self.load_cpu},{device},{self.load},full"
+
+
+@dataclass
+class _Unfinished:
+    """A step whose end the device has not reached yet."""
+
+    row: _Row
+    samples: int
+    begin: Mark
+    laps: list[tuple[int, Mark]]
+    loss: Callable[[], Sequence[float]]
+    hits: Callable[[], Sequence[float]]
+
+
+@dataclass
+class StepMeter:
+    """Time the steps of a training loop and write one row for each.
+
+    `on_values` receives samples, loss and hits of every step as soon as they are known, which on an
+    asynchronous device is some steps later.
+    """
+
+    log: CsvLog
+    origin_ns: int
+    queue: DeviceQueue | None = None
+    on_values: Callable[[int, float, Sequence[float]], None] = lambda samples, loss, hits: None
+    own_ns: int = 0
+    steps: int = 0
+    steps_ns: int = 0
+
+    _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
+    _opened_ns: int = 0
+    _laps: list[int] = field(default_factory=lambda: [0] * 6)
+    _mark_ns: int = 0
+    _step_start_ns: int = 0
+    _load: list[int] = field(default_factory=list)
+    _device_begin: Mark | None = None
+    _device_laps: list[tuple[int, Mark]] = field(default_factory=list)
+    _unfinished: deque[_Unfinished] = field(default_factory=deque)
+
+    def open_epoch(self, timing: EpochTiming) -> None:
+        """Start the epoch's own clock pair. A resumed epoch goes on with its earlier timing."""
+        self._epoch = timing
+        self._opened_ns = now_ns()
+
+    def loader_started(self) -> None:
+        """End the loader's start-up: the first step begins here."""
+        self._step_start_ns = self._mark_ns = now_ns()
+        self._epoch.loader_start_s += seconds(self._mark_ns - self._opened_ns)
+        if self.queue is not None:
+            self._device_begin = self.queue.mark()
+
+    def lap(self, phase: int) -> None:
+        """Give the time since the last lap to a phase."""
+        now = now_ns()
+        self._laps[phase] += now - self._mark_ns
+        self._mark_ns = now
+        if self.queue is not None:
+            self._device_laps.append((phase, self.queue.mark()))
+
+    def loaded(self, timing: LoadTiming) -> None:
+        """Take the loader's own account of a batch of this step."""
+        if not self._load:
+            self._load = list(timing)
+        else:
+            self._load[2] += timing.wall_ns
+            self._load[3] += timing.cpu_ns
+
+    def end_step(self, step: int, samples: int, loss: torch.Tensor, hits: torch.Tensor) -> None:
+        """End the step: write its row, or set it aside until the device has caught up.
+
+        `loss` and `hits` (how many samples had their class at each rank) are on the training's
+        device; they are handed to `on_values` as plain numbers.
+        """
+        end = now_ns()
+        epoch = self._epoch
+        step_ns = end - self._step_start_ns
+        data, transfer, forward, backward, optimizer, _ = self._laps
+        other = step_ns - data - transfer - forward - backward - optimizer
+        load = self._load
+        row = _Row(
+            host=f"{epoch.epoch},{step},{(self._step_start_ns - self.origin_ns) * 1e-9:.9f},"
+            f"{samples},{data * 1e-9:.9f},{f'{load[2] * 1e-9:.9f}' if load else ''},"
+            f"{transfer * 1e-9:.9f},{forward * 1e-9:.9f},{backward * 1e-9:.9f},"
+            f"{optimizer * 1e-9:.9f},{other * 1e-9:.9f},{step_ns * 1e-9:.9f}",
+            load_cpu=f"{load[3] * 1e-9:.9f}" if load else "",
+            load=f"{(load[1] - self.origin_ns) * 1e-9:.9f},{load[0]}" if load else ",",
+        )
+        if self.queue is None:
+            known = loss.item()
+            self.log.append(row.with_device(known))
+            self.on_values(samples, known, hits.tolist())
+        else:
+            self._set_aside(self.queue, row, samples, loss, hits)
+        epoch.data_s += data * 1e-9
+        epoch.steps_s += step_ns * 1e-9
+        epoch.samples += samples
+        epoch.steps += 1
+        self.steps += 1
+        self.steps_ns += step_ns
+        self._laps = [0] * 6
+        self._load = []
+        self._step_start_ns = end
+        self._mark_ns = now_ns()
+        self.own_ns += self._mark_ns - end
+
+    def close_epoch(self) -> EpochTiming:
+        """Close the clock pair: the loader is exhausted and its workers are gone.
+
+        Waits for the device, after the last clock reading, so that every row is whole.
+        """
+        now = now_ns()
+        self._epoch.loader_stop_s += seconds(now - self._step_start_ns)
+        self._epoch.total_s += seconds(now_ns() - self._opened_ns)
+        self.settle()
+        return self._epoch
+
+    def settle(self) -> None:
+        """Wait for the device and write every row. Not for use inside a step."""
+        if self._unfinished:
+            self._unfinished[-1].laps[-1][1].wait()
+            self._write_finished()
+        self.log.flush()
+
+    def _set_aside(
+        self, queue: DeviceQueue, row: _Row, samples: int, loss: torch.Tensor, hits: torch.Tensor
+    ) -> None:
+        """Keep the step until its numbers have come over, and write those that have."""
+        assert self._device_begin is not None, "loader_started comes before the first step"
+        fetched = queue.fetch(loss.reshape(1)), queue.fetch(hits)
+        end = queue.mark()
+        laps = [*self._device_laps, (OTHER, end)]
+        self._unfinished.append(_Unfinished(row, samples, self._device_begin, laps, *fetched))
+        self._device_begin, self._device_laps = end, []
+        self._write_finished()
+
+    def _write_finished(self) -> None:
+        """Write the rows of all steps whose end the device has reached."""
+        while self._unfinished and self._unfinished[0].laps[-1][1].reached():
+            step = self._unfinished.popleft()
+            spent = [0.0] * 6
+            before = step.begin
+            for phase, mark in step.laps:
+                # Hits are counted on what forward put out, so that is where their kernels go.
+                spent[FORWARD if phase == OTHER else phase] += before.seconds_until(mark)
+                before = mark
+            device = ",".join(f"{spent[phase]:.9f}" for phase in _DEVICE_COLUMNS)
+            loss = step.loss()[0]
+            self.log.append(step.row.with_device(loss, device))
+            self.on_values(step.samples, loss, step.hits())
+
+
+def weigh_instrument(meter: StepMeter, laps_per_step: int = 6) -> dict[str, Any]:
+    """State the clock's resolution and what measuring cost each step of this run.
+
+    Counted are the laps (their cost measured here) and the meter's own work between steps
+    (measured during the run); telemetry runs in another process.
+    """
+    scratch = StepMeter(meter.log, meter.origin_ns)
+    lap_s = seconds(1) * cost_ns(lambda: scratch.lap(DATA))
+    overhead_s = None
+    share = None
+    if meter.steps:
+        overhead_s = laps_per_step * lap_s + seconds(meter.own_ns) / meter.steps
+        share = overhead_s / (seconds(meter.steps_ns) / meter.steps)
+    return {
+        "clock": "perf_counter (monotonic)",
+        "clock_resolution_s": resolution_s(),
+        "lap_cost_s": lap_s,
+        "overhead_per_step_s": overhead_s,
+        "overhead_share": share,
+    }

@@ -1,0 +1,89 @@
+"""Telemetry of a training, sampled by a process that is not the training's.
+
+A row twice a second; proportional sizes, which take milliseconds to read, once a second. The
+sampler also keeps the host pool's peak: the kernel's high-water mark of the training process, plus
+the others' private bytes, plus what lies in /dev/shm and is not already in the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+from stepscope.hardware import host
+from stepscope.hardware.processes import TreeReading, read_tree
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog, number
+
+SAMPLE_EVERY_S = 0.5
+SIZES_EVERY_S = 1.0
+
+
+@dataclass
+class Sampler:
+    """Watch one process tree and write a row each time `sample` is called."""
+
+    process: psutil.Process
+    log: CsvLog
+    origin_ns: int
+    peak_main_bytes: int | None = None
+    peak_others_bytes: int = 0
+
+    _sizes_at_ns: int = 0
+    _shm_before_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        self._shm_before_bytes = host.shared_memory_used_bytes()
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The host pool's peak so far; None where the system keeps no high-water mark."""
+        if self.peak_main_bytes is None:
+            return None
+        return self.peak_main_bytes + self.peak_others_bytes
+
+    def sample(self) -> TreeReading | None:
+        """Take one reading and append its row; None when the process has ended."""
+        now = now_ns()
+        sizes = now - self._sizes_at_ns >= SIZES_EVERY_S * 1e9
+        reading = read_tree(self.process, sizes=sizes)
+        if reading is None:
+            return None
+        if sizes:
+            self._sizes_at_ns = now
+        self._keep_peak(reading)
+        known = {
+            "time_s": seconds(now - self.origin_ns),
+            "pss_bytes": reading.pss_bytes,
+            "rss_bytes": reading.rss_bytes,
+            "workers_private_bytes": reading.workers_private_bytes,
+            "workers": reading.workers,
+            "swap_bytes": reading.swap_bytes,
+            "available_bytes": host.available_bytes(),
+            "main_cpu_s": reading.main_cpu_s,
+            "workers_cpu_s": reading.workers_cpu_s,
+            "read_bytes": reading.read_bytes,
+            "major_faults": reading.major_faults,
+            "pressure_cpu": host.pressure_percent("cpu"),
+            "pressure_io": host.pressure_percent("io"),
+            "pressure_memory": host.pressure_percent("memory"),
+            "cpu_mhz": host.cpu_mhz(),
+        }
+        self.log.append(",".join(number(known.get(name)) for name in schema.TELEMETRY_COLUMNS))
+        return reading
+
+    def _keep_peak(self, reading: TreeReading) -> None:
+        self.peak_main_bytes = max(
+            self.peak_main_bytes or 0, reading.peak_rss_bytes or reading.rss_bytes
+        )
+        if reading.workers_private_bytes is None:
+            return
+        shm_now = host.shared_memory_used_bytes()
+        in_flight = 0
+        if shm_now is not None and self._shm_before_bytes is not None:
+            in_flight = max(0, shm_now - self._shm_before_bytes - (reading.shared_rss_bytes or 0))
+        self.peak_others_bytes = max(
+            self.peak_others_bytes, reading.workers_private_bytes + in_flight
+        )

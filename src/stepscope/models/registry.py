@@ -1,0 +1,136 @@
+"""The names that `--model` takes: the zoo's own, and `package.module:factory` for anyone's.
+
+Importing this module, `names` and `check_name` need no torch; `build` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from stepscope.errors import MissingExtraError, RequestError, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """Where a network of the zoo is made, and what it was laid out for.
+
+    `module` is a file of this room. `input_shape` is channels, height, width. `classes` is what
+    the table of parameters counts with; `build` makes any number.
+    """
+
+    module: str
+    factory: str
+    input_shape: tuple[int, int, int]
+    classes: int
+    about: str
+
+
+_CIFAR = (3, 32, 32)
+_IMAGENET = (3, 224, 224)
+
+ZOO: Mapping[str, ZooEntry] = MappingProxyType(
+    {
+        "lenet": ZooEntry("lenet", "lenet", _CIFAR, 10, "LeNet"),
+        "vgg11": ZooEntry("vgg", "vgg11", _CIFAR, 10, "VGG11, CIFAR head (one Linear)"),
+        "vgg11_imagenet": ZooEntry(
+            "vgg", "vgg11_imagenet", _IMAGENET, 10, "VGG11 in the ImageNet layout, no batch norm"
+        ),
+        "resnet18": ZooEntry("resnet", "resnet18", _CIFAR, 10, "ResNet-18"),
+        "resnet18_imagenet": ZooEntry(
+            "resnet", "resnet18_imagenet", _IMAGENET, 1000, "ResNet-18 in the ImageNet layout"
+        ),
+        "resnet50": ZooEntry("resnet", "resnet50", _CIFAR, 10, "ResNet-50"),
+        "resnet50_imagenet": ZooEntry(
+            "resnet", "resnet50_imagenet", _IMAGENET, 1000, "ResNet-50 in the ImageNet layout"
+        ),
+        "preact_resnet18": ZooEntry(
+            "preact_resnet", "preact_resnet18", _CIFAR, 10, "PreActResNet-18"
+        ),
+        "resnext29_2x64d": ZooEntry("resnext", "resnext29_2x64d", _CIFAR, 10, "ResNeXt29 2x64d"),
+        "mobilenet": ZooEntry("mobilenet", "mobilenet", _CIFAR, 10, "MobileNet (V1)"),
+        "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10, "MobileNetV2"),
+    }
+)
+
+
+def names() -> list[str]:
+    """Return every name of the zoo, in the order in which a person should read them."""
+    return list(ZOO)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is not in the zoo and does not read as `package.module:factory`.
+
+    Of the second form only the syntax is looked at: nothing is imported.
+
+    Raises:
+        RequestError: the name can be no model.
+    """
+    if ":" in name:
+        _split(name)
+    elif name not in ZOO:
+        raise RequestError(
+            f"unknown model {name!r}.{nearest(name, ZOO)} "
+            "A model of your own is named 'package.module:factory'."
+        )
+
+
+def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") -> nn.Module:
+    """Build a network by its name, with fresh weights, on the CPU.
+
+    For `package.module:factory` the current directory is put on `sys.path`, and stays there, as
+    with `python -m`. The factory is handed `num_classes=` or `classes=` if it takes either.
+
+    Args:
+        name: A name of the zoo, or `package.module:factory`.
+        classes: How many scores the network gives an image.
+        norm: `none` takes out every batch norm.
+
+    Raises:
+        RequestError: the name is unknown, or the person's own code did not give a network.
+        MissingExtraError: torch is not installed.
+    """
+    check_name(name)
+    if classes < 1:
+        raise RequestError(f"model {name!r} needs at least 1 class, got {classes}.")
+    try:
+        from stepscope.models.norm import without_batch_norm
+        from stepscope.models.own_model import build_own
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("building a model", "torch", "train") from error
+
+    if name in ZOO:
+        entry = ZOO[name]
+        family = importlib.import_module(f"{__package__}.{entry.module}")
+        model: nn.Module = getattr(family, entry.factory)(num_classes=classes)
+    else:
+        model = build_own(*_split(name), classes=classes)
+    if norm == "none":
+        model = without_batch_norm(model, keep_inplace=name in ZOO)
+    return model
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Return the module and the factory of `package.module:factory`."""
+    module, _, factory = name.partition(":")
+    if _is_dotted(module) and _is_dotted(factory):
+        return module, factory
+    raise RequestError(
+        f"cannot read the model name {name!r}: a model of your own is named "
+        "'package.module:factory', with one colon and, on both sides of it, Python names joined "
+        "by dots: the function make_net in nets/small.py is 'nets.small:make_net'."
+    )
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in text.split("."))

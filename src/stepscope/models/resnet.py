@@ -1,0 +1,145 @@
+"""ResNet (arXiv:1512.03385): sums of shortcuts and residuals, for CIFAR and for ImageNet.
+
+The two differ in the stem alone: CIFAR keeps the 32x32 of its images, ImageNet divides both sides
+by four before the first block. Bottlenecks halve the resolution in their 3x3 convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    expansion: ClassVar[int] = 1
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = _shortcut(in_channels, width * self.expansion, stride)
+        self.relu2 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activated sum of shortcut and residual."""
+        out: Tensor = self.relu1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        out = self.relu2(out)
+        return out
+
+
+class Bottleneck(nn.Module):
+    """A 3x3 convolution between two 1x1 that narrow and widen, beside a shortcut."""
+
+    expansion: ClassVar[int] = 4
+
+    def __init__(self, in_channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out_channels = width * self.expansion
+        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out_channels)
+        self.shortcut = _shortcut(in_channels, out_channels, stride)
+        self.relu3 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the activated sum of shortcut and residual."""
+        out: Tensor = self.relu1(self.bn1(self.conv1(x)))
+        out = self.relu2(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += self.shortcut(x)
+        out = self.relu3(out)
+        return out
+
+
+class ResNet(nn.Module):
+    """A stem, four stages of blocks, a mean over each channel, one linear layer."""
+
+    def __init__(
+        self,
+        stem: nn.Sequential,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        num_classes: int,
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.Sequential()
+        channels = 64
+        for index, depth in enumerate(depths):
+            width = 64 * 2**index
+            stage = nn.Sequential()
+            for position in range(depth):
+                stride = 2 if index > 0 and position == 0 else 1
+                stage.append(block(channels, width, stride))
+                channels = width * block.expansion
+            self.stages.append(stage)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.classifier = nn.Linear(channels, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one score a class for every image."""
+        out = self.stages(self.stem(images))
+        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
+        return scores
+
+
+def resnet18(num_classes: int = 10) -> ResNet:
+    """Build ResNet-18 for 32x32 images."""
+    return ResNet(_cifar_stem(), BasicBlock, (2, 2, 2, 2), num_classes)
+
+
+def resnet50(num_classes: int = 10) -> ResNet:
+    """Build ResNet-50 for 32x32 images."""
+    return ResNet(_cifar_stem(), Bottleneck, (3, 4, 6, 3), num_classes)
+
+
+def resnet18_imagenet(num_classes: int = 1000) -> ResNet:
+    """Build ResNet-18 for 224x224 images; any size from 32x32 up works."""
+    return ResNet(_imagenet_stem(), BasicBlock, (2, 2, 2, 2), num_classes)
+
+
+def resnet50_imagenet(num_classes: int = 1000) -> ResNet:
+    """Build ResNet-50 for 224x224 images; any size from 32x32 up works."""
+    return ResNet(_imagenet_stem(), Bottleneck, (3, 4, 6, 3), num_classes)
+
+
+def _cifar_stem() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _imagenet_stem() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, stride=2, padding=1),
+    )
+
+
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Return the input as it is, or projected where the block changes its shape."""
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
+        nn.BatchNorm2d(out_channels),
+    )

@@ -1,0 +1,98 @@
+"""A CSV file that grows by rows and is readable at every moment.
+
+Rows are collected and written with one system call about twice a second, so a short step does
+not pay for a write of its own, and a process killed with SIGKILL loses less than a second.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+
+from stepscope.errors import DISK_FULL_ERRNOS, disk_full
+
+FLUSH_EVERY_S = 0.5
+
+
+class CsvLog:
+    """Append lines to a file that exists already, header included."""
+
+    def __init__(self, path: Path, flush_every_s: float = FLUSH_EVERY_S) -> None:
+        self._path = path
+        self._flush_every_s = flush_every_s
+        self._pending: list[str] = []
+        self._flushed_at = monotonic()
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+
+    def append(self, line: str) -> None:
+        """Take one row, already formatted, without its line end."""
+        self._pending.append(line)
+        if monotonic() - self._flushed_at >= self._flush_every_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system."""
+        self._flushed_at = monotonic()
+        if not self._pending:
+            return
+        data = ("\n".join(self._pending) + "\n").encode()
+        self._pending.clear()
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise disk_full(error, str(self._path)) from error
+            raise
+
+    def close(self) -> None:
+        """Write what is left and let go of the file."""
+        if self._file < 0:
+            return
+        try:
+            self.flush()
+        finally:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> CsvLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def number(value: float | int | None) -> str:
+    """Format a number for a CSV field: nanoseconds are kept, unknown is empty."""
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return str(value)
+    return format(value, ".9g")
+
+
+def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
+    """Rewrite a CSV file with the whole rows that are wanted; return how many were dropped.
+
+    Lines that a kill cut short are dropped too. The file is replaced in one move.
+    """
+    header, *lines = path.read_text(encoding="utf-8").split("\n")
+    columns = header.split(",")
+    kept = [
+        line
+        for line in lines
+        if line.count(",") == len(columns) - 1
+        and wanted(dict(zip(columns, line.split(","), strict=True)))
+    ]
+    replacement = path.with_suffix(".tmp")
+    replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
+    replacement.replace(path)
+    return sum(1 for line in lines if line) - len(kept)

@@ -1,0 +1,171 @@
+"""The run folder: made whole in one move, closed in one move, readable at every moment between."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full
+from stepscope.records import schema
+
+# Room set aside on the disk, so that a run that fills it can still be closed and say so.
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder on disk, open for writing."""
+
+    path: Path
+
+    def read_info(self) -> dict[str, Any]:
+        """Read `run.json` as it stands."""
+        info: dict[str, Any] = json.loads((self.path / schema.RUN).read_text(encoding="utf-8"))
+        return info
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """Replace `run.json` in one move, giving up the reserve where the disk is full."""
+        target = self.path / schema.RUN
+        text = json.dumps(info, indent=2, allow_nan=False) + "\n"
+        try:
+            _replace_file(target, text)
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRNOS:
+                raise
+            (self.path / _RESERVE).unlink(missing_ok=True)
+            try:
+                _replace_file(target, text)
+            except OSError as again:
+                raise disk_full(again, str(target)) from again
+
+    def update_info(self, **changes: Any) -> dict[str, Any]:
+        """Replace some fields of `run.json`; return all of it."""
+        info = {**self.read_info(), **changes}
+        self.write_info(info)
+        return info
+
+    def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
+        """Append one line to `events.jsonl`, on disk when this returns."""
+        line = json.dumps({"time_s": round(time_s, 6), "event": kind, **detail}) + "\n"
+        try:
+            file = os.open(self.path / schema.EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(file, line.encode())
+            finally:
+                os.close(file)
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise disk_full(error, schema.EVENTS) from error
+            raise
+
+    def close(self, **changes: Any) -> dict[str, Any]:
+        """Write the last words into `run.json` and give back the reserve."""
+        info = self.update_info(**changes)
+        (self.path / _RESERVE).unlink(missing_ok=True)
+        return info
+
+
+def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+    """Make `out/<time>-<name>/` with every file in it, and point `out/latest` to it.
+
+    It appears in one move, so that a reader never meets a folder without its `run.json`.
+    """
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, str(out)) from error
+        raise RequestError(
+            f"cannot make a run folder in {out}: {error.strerror or error}. "
+            "Choose a folder that can be written with --out DIR."
+        ) from error
+    try:
+        building.chmod(0o755)
+        for file, columns in schema.COLUMNS.items():
+            (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
+        (building / schema.EVENTS).touch()
+        (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
+        path = _move_into_place(building, out, f"{stamp}-{slug(name)}", name, kind, spec)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, str(out)) from error
+        raise RequestError(f"cannot make a run folder in {out}: {error}") from error
+    _point_latest(out, path.name)
+    return RunFolder(path)
+
+
+def _move_into_place(
+    building: Path, out: Path, wanted: str, name: str, kind: str, spec: Mapping[str, Any]
+) -> Path:
+    """Write `run.json` under the first free name and rename the folder to it."""
+    number = 1
+    while True:
+        identity = wanted if number == 1 else f"{wanted}-{number}"
+        info = {
+            "schema": schema.SCHEMA,
+            "id": identity,
+            "name": name,
+            "kind": kind,
+            "status": schema.RUNNING,
+            "reason": None,
+            "started_unix_s": time.time(),
+            "process": None,
+            "spec": dict(spec),
+            "environment": {},
+            "instrument": {},
+            "summary": {},
+        }
+        RunFolder(building).write_info(info)
+        try:
+            building.rename(out / identity)
+        except OSError:
+            if not (out / identity).exists():
+                raise
+            number += 1  # another run of the same second and name
+        else:
+            return out / identity
+
+
+def slug(name: str) -> str:
+    """Turn any name into one that is safe as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80] or "run"
+
+
+def _replace_file(target: Path, text: str) -> None:
+    """Write beside the target, sync, rename: a reader sees the old text or the new, never half."""
+    replacement = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with replacement.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        replacement.replace(target)
+    except OSError:
+        replacement.unlink(missing_ok=True)
+        raise
+
+
+def _point_latest(out: Path, name: str) -> None:
+    """Make `latest` a link to the newest run; a file system without links goes without."""
+    link = out / f".latest-{uuid.uuid4().hex[:8]}"
+    with contextlib.suppress(OSError):
+        link.symlink_to(name)
+    if link.is_symlink():
+        try:
+            link.replace(out / "latest")
+        except OSError:  # something that is not a link stands there: it is not ours to remove
+            link.unlink(missing_ok=True)

@@ -1,0 +1,148 @@
+"""Read a run folder, whole, half written or cut short, without torch."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import RequestError
+from stepscope.records import schema
+
+Value = float | int | str | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout."""
+
+    columns: dict[str, list[Any]]
+    cut_lines: int = 0
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, name: str) -> list[Any]:
+        found = self.columns.get(name)
+        return [None] * len(self) if found is None else found
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Go through the rows as mappings from column to value."""
+        for values in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it was recorded. Tables are read when they are first asked for."""
+
+    path: Path
+    info: dict[str, Any] = field(repr=False)
+
+    @property
+    def status(self) -> str:
+        """Say how the run stands: running, completed, interrupted, out_of_memory, failed."""
+        return str(self.info.get("status"))
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Return the closing figures; empty while the run goes on."""
+        return dict(self.info.get("summary") or {})
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Return the settings as a plain mapping, whatever version wrote them."""
+        return dict(self.info.get("spec") or {})
+
+    @cached_property
+    def steps(self) -> Table:
+        """Training steps, one a row."""
+        return read_table(self.path / schema.STEPS)
+
+    @cached_property
+    def epochs(self) -> Table:
+        """Epochs, one row for each split."""
+        return read_table(self.path / schema.EPOCHS)
+
+    @cached_property
+    def telemetry(self) -> Table:
+        """Samples of memory, CPU, I/O and pressure."""
+        return read_table(self.path / schema.TELEMETRY)
+
+    @cached_property
+    def events(self) -> list[dict[str, Any]]:
+        """What happened and when; a line cut short by a kill is left out."""
+        return list(_read_events(self.path / schema.EVENTS))
+
+
+def load_run(path: str | Path) -> Run:
+    """Open a run folder (or a link to one, such as `runs/latest`)."""
+    folder = Path(path)
+    if folder.name == schema.RUN:
+        folder = folder.parent
+    try:
+        info = json.loads((folder / schema.RUN).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RequestError(
+            f"{folder} is not a run folder: there is no {schema.RUN} in it. "
+            "Give the folder that a run printed at its end, such as runs/latest."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {folder / schema.RUN}: {error}") from error
+    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
+        raise RequestError(f"{folder / schema.RUN} is not the record of a run: it has no `schema`.")
+    if info["schema"] > schema.SCHEMA:
+        raise RequestError(
+            f"{folder} was written by a newer stepscope (schema {info['schema']}, this one reads "
+            f"up to {schema.SCHEMA}). Update stepscope to read it."
+        )
+    return Run(folder.resolve(), info)
+
+
+def read_table(path: Path) -> Table:
+    """Read a CSV file by its header; lines of the wrong length are counted and left out."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            lines = csv.reader(_whole_lines(file))
+            header = next(lines, [])
+            rows = list(lines)
+    except FileNotFoundError:
+        return Table({})
+    converters = [_converter(name) for name in header]
+    whole, cut = [], 0
+    for row in rows:
+        try:
+            whole.append([to(text) for to, text in zip(converters, row, strict=True)])
+        except ValueError:
+            cut += 1
+    columns = [list(column) for column in zip(*whole, strict=True)] or [[] for _ in header]
+    return Table(dict(zip(header, columns, strict=True)), cut_lines=cut)
+
+
+def _whole_lines(file: Iterator[str]) -> Iterator[str]:
+    """Leave out a last line without its line end: a kill may have cut a number in two."""
+    return (line for line in file if line.endswith("\n"))
+
+
+def _converter(column: str) -> Any:
+    if column in schema.WORDS:
+        return lambda text: text or None
+    if column in schema.WHOLE_NUMBERS:
+        return lambda text: int(text) if text else None
+    return lambda text: float(text) if text else None
+
+
+def _read_events(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            yield event

@@ -1,0 +1,114 @@
+"""The run folder's files and columns: the contract between what records and what reads.
+
+Columns are only ever appended, and readers go by name. An empty field means unknown, never 0.
+"""
+
+from __future__ import annotations
+
+SCHEMA = 1
+
+RUN = "run.json"
+STEPS = "steps.csv"
+EPOCHS = "epochs.csv"
+RECORDS = "records.csv"
+TELEMETRY = "telemetry.csv"
+EVENTS = "events.jsonl"
+CHECKPOINT = "checkpoint.pt"
+
+RUNNING = "running"
+COMPLETED = "completed"
+INTERRUPTED = "interrupted"
+OUT_OF_MEMORY = "out_of_memory"
+FAILED = "failed"
+
+# In the order in which they follow each other in a step.
+PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
+
+STEP_COLUMNS = (
+    "epoch",
+    "step",
+    "start_s",
+    "samples",
+    "data_s",
+    "load_s",
+    "transfer_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "other_s",
+    "step_s",
+    "loss",
+    "load_cpu_s",
+    "transfer_device_s",
+    "forward_device_s",
+    "backward_device_s",
+    "optimizer_device_s",
+    "idle_device_s",
+    "load_start_s",
+    "load_worker",
+    "detail",
+)
+EPOCH_COLUMNS = (
+    "epoch",
+    "split",
+    "start_s",
+    "loader_start_s",
+    "loader_stop_s",
+    "loading_s",
+    "training_s",
+    "total_s",
+    "loss",
+    "accuracy",
+    "top5",
+    "samples",
+    "samples_per_s",
+)
+RECORD_COLUMNS = ("type", "epoch", "start", "loading", "duration", "value1", "value2")
+TELEMETRY_COLUMNS = (
+    "time_s",
+    "pss_bytes",
+    "rss_bytes",
+    "workers_private_bytes",
+    "workers",
+    "swap_bytes",
+    "available_bytes",
+    "main_cpu_s",
+    "workers_cpu_s",
+    "read_bytes",
+    "major_faults",
+    "pressure_cpu",
+    "pressure_io",
+    "pressure_memory",
+    "cpu_mhz",
+    "device_memory_bytes",
+    "device_percent",
+    "device_mhz",
+    "power_w",
+    "temperature_c",
+)
+COLUMNS = {
+    STEPS: STEP_COLUMNS,
+    EPOCHS: EPOCH_COLUMNS,
+    RECORDS: RECORD_COLUMNS,
+    TELEMETRY: TELEMETRY_COLUMNS,
+}
+
+WHOLE_NUMBERS = frozenset(
+    {
+        "epoch",
+        "step",
+        "samples",
+        "load_worker",
+        "type",
+        "pss_bytes",
+        "rss_bytes",
+        "workers_private_bytes",
+        "workers",
+        "swap_bytes",
+        "available_bytes",
+        "read_bytes",
+        "major_faults",
+        "device_memory_bytes",
+    }
+)
+WORDS = frozenset({"split", "detail"})

@@ -1,0 +1,100 @@
+"""A run as it goes: a moving line on a terminal, a plain line now and then anywhere else."""
+
+from __future__ import annotations
+
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from stepscope.units import format_clock, format_duration, format_share
+
+PLAIN_EVERY_S = 10.0
+
+
+class LiveDisplay:
+    """Show the messages of a training on standard error."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[figures]}", markup=False),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("preparing", total=1.0, figures="")
+        self._said_at = monotonic()
+
+    def __enter__(self) -> LiveDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Show one message of the training."""
+        if message["type"] == "ready":
+            took = message["preparation_s"]
+            self._say(f"data and network ready in {format_duration(took)}")
+        elif message["type"] == "progress":
+            self._show_progress(message)
+        elif message["type"] == "epoch":
+            self._say(_epoch_line(message))
+
+    def output(self, line: str) -> None:
+        """Pass on a line that the training printed."""
+        self._say(line)
+
+    def stopping(self) -> None:
+        """Say that a stop is under way."""
+        self._say("stopping after this step; once more to stop at once")
+
+    def _show_progress(self, now: dict[str, Any]) -> None:
+        description = f"epoch {now['epoch']}/{now['epochs']}"
+        figures = _figures(now)
+        self._progress.update(
+            self._task, completed=now["done"], description=description, figures=figures
+        )
+        if not self._console.is_terminal and monotonic() - self._said_at >= PLAIN_EVERY_S:
+            self._say(f"{description}  {figures}")
+
+    def _say(self, line: str) -> None:
+        self._said_at = monotonic()
+        self._progress.console.print(Text(line), soft_wrap=True)
+
+
+def _figures(now: dict[str, Any]) -> str:
+    parts = [f"step {now['step']}/{now['steps']}"]
+    if now["loss"] is not None:
+        parts.append(f"loss {now['loss']:.3f}")
+    if now["accuracy"] is not None:
+        parts.append(f"accuracy {format_share(now['accuracy'])}")
+    if now["samples_per_s"] is not None:
+        parts.append(f"{now['samples_per_s']:,.0f} samples/s")
+    if now["data_share"] is not None:
+        parts.append(f"waiting for data {format_share(now['data_share'])}")
+    if now["step_s"] is not None:
+        parts.append(f"{format_clock(now['steps_left'] * now['step_s'])} left")
+    return "  ".join(parts)
+
+
+def _epoch_line(row: dict[str, Any]) -> str:
+    accuracy = format_share(float(row["accuracy"])) if row["accuracy"] else "?"
+    top5 = format_share(float(row["top5"])) if row["top5"] else "?"
+    if row["split"] == "test":
+        when = "before training" if row["epoch"] == "0" else f"after epoch {row['epoch']}"
+        return f"test {when}: accuracy {accuracy}, top-5 {top5}"
+    took = format_duration(float(row["total_s"]))
+    return f"epoch {row['epoch']}: {took}, loss {float(row['loss']):.3f}, accuracy {accuracy}"

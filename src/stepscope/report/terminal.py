@@ -1,0 +1,117 @@
+"""The closing words of a run on a terminal: where its time went, its epochs, its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.records import schema
+from stepscope.records.reader import Run
+from stepscope.units import format_bytes, format_duration, format_share
+
+_BAR_WIDTH = 30
+
+
+def print_run(console: Console, run: Run) -> None:
+    """Print the tables of a run and where its folder is."""
+    console.print(_render(run))
+
+
+def _render(run: Run) -> RenderableType:
+    parts: list[RenderableType] = [Text(_headline(run), style="bold")]
+    if run.summary.get("phases"):
+        parts.append(_phase_table(run.summary["phases"]))
+    if len(run.epochs):
+        parts.append(_epoch_table(run))
+    parts += [Text(line) for line in _closing_lines(run)]
+    return Group(*parts)
+
+
+def _headline(run: Run) -> str:
+    summary, spec = run.summary, run.spec
+    what = f"{spec.get('model', '?')} on {spec.get('data', '?')}, {spec.get('device', '?')}"
+    how_far = f"{summary.get('steps', 0):,} steps in {format_duration(summary.get('wall_s') or 0)}"
+    return f"\n{what}: {run.status}, {how_far}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
+    table = _table("phase", "share", "median", "p95", "p99", "total")
+    table.add_column("", justify="left", no_wrap=True)
+    for phase in schema.PHASES:
+        seen = phases[phase]
+        table.add_row(
+            phase,
+            format_share(seen["share"]),
+            *(format_duration(seen[name]) for name in ("median_s", "p95_s", "p99_s", "total_s")),
+            "█" * round(seen["share"] * _BAR_WIDTH),
+        )
+    return table
+
+
+def _epoch_table(run: Run) -> Table:
+    table = _table(
+        "epoch", "loading", "training", "total", "samples/s", "loss", "train", "test", "top-5"
+    )
+    tests = {row["epoch"]: row for row in run.epochs.rows() if row["split"] == "test"}
+    for row in run.epochs.rows():
+        if row["split"] == "train":
+            test = tests.get(row["epoch"], {})
+            table.add_row(
+                str(row["epoch"]),
+                *(format_duration(row[name]) for name in ("loading_s", "training_s", "total_s")),
+                _or_unknown(row["samples_per_s"], "{:,.0f}"),
+                _or_unknown(row["loss"], "{:.3f}"),
+                *(
+                    "?" if share is None else format_share(share)
+                    for share in (row["accuracy"], test.get("accuracy"), test.get("top5"))
+                ),
+            )
+    return table
+
+
+def _closing_lines(run: Run) -> list[str]:
+    summary = run.summary
+    lines = []
+    dropped = summary.get("dropped_epochs")
+    if dropped:
+        lines.append(f"shares and medians leave out epoch {dropped[0]}: it carries start-up cost")
+    if summary.get("closure") is not None:
+        lines.append(
+            f"closure {summary['closure']:.4f}, unattributed "
+            f"{format_share(summary['unattributed_share'])}{_cost(run.info.get('instrument') or {})}"
+        )
+    if summary.get("peak_memory_bytes"):
+        lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
+    lines.append(f"run folder: {_as_typed(run.path)}")
+    return lines
+
+
+def _as_typed(path: Path) -> str:
+    """Print a path the short way, as a person in this folder would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _cost(instrument: dict[str, Any]) -> str:
+    if instrument.get("overhead_share") is None:
+        return ""
+    per_step = format_duration(instrument["overhead_per_step_s"])
+    return f", measuring cost {per_step} a step ({format_share(instrument['overhead_share'])})"
+
+
+def _or_unknown(value: float | None, form: str) -> str:
+    return "?" if value is None else form.format(value)

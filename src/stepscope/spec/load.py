@@ -1,0 +1,84 @@
+"""From a file and flags to a validated spec, with errors that name the setting."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stepscope.errors import RequestError, nearest
+from stepscope.spec.settings import RunSpec, field_names
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def resolve_request(file: Path | None, flags: Mapping[str, Any]) -> RunSpec:
+    """Combine a file (TOML, or the `run.json` of an earlier run) with flags; a flag wins."""
+    asked = dict(read_settings(file)) if file is not None else {}
+    if "optimizer" in flags and "nesterov" not in flags:
+        asked.pop("nesterov", None)  # the file's Nesterov belongs to the file's optimiser
+    return validate({**asked, **flags}, where=f"{file}: " if file is not None else "")
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Read the settings in a TOML file or in a run's `run.json`, not yet validated."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RequestError(
+            f"no such file: {file}. Give a TOML file of settings, or the run.json of a run."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
+    if file.suffix == ".json":
+        return _settings_of_run(file, text)
+    try:
+        settings: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RequestError(
+            f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
+        ) from error
+    return settings
+
+
+def _settings_of_run(file: Path, text: str) -> Mapping[str, Any]:
+    try:
+        spec = json.loads(text)["spec"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        spec = None
+    if not isinstance(spec, dict):
+        raise RequestError(
+            f"{file} has no `spec` that could be repeated: wanted the run.json of a run folder."
+        )
+    return spec
+
+
+def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
+    """Check every setting; raise one error that lists all that is wrong."""
+    known = field_names()
+    unknown = [key for key in settings if key not in known]
+    if unknown:
+        complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
+        raise RequestError(where + "; ".join(complaints))
+    try:
+        return RunSpec.model_validate(dict(settings))
+    except ValidationError as error:
+        raise RequestError(where + "; ".join(map(_complaint, error.errors()))) from None
+
+
+def _complaint(error: Any) -> str:
+    """Say one of pydantic's findings as: which setting, what was found, what was wanted."""
+    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    if not error["loc"]:
+        return message
+    field = str(error["loc"][0])
+    if error["type"] == "value_error":
+        return f"{field}: {message}"
+    return f"{field}: wanted {message}, found {error['input']!r}"

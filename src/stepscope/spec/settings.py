@@ -1,0 +1,136 @@
+"""The settings of one run: their names, defaults, limits and one-line explanations.
+
+The command line, TOML files and `run.json` all use these names; the flags are made from this
+class, so a setting is written down once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from stepscope.errors import nearest
+from stepscope.units import parse_bytes
+
+Optimizer = Literal["sgd", "adagrad", "adadelta", "rmsprop", "adam", "adamw"]
+Schedule = Literal["constant", "cosine", "one-cycle"]
+Precision = Literal["fp32", "bf16", "fp16"]
+MemoryFormat = Literal["auto", "contiguous", "channels_last"]
+Norm = Literal["batch", "none"]
+Augment = Literal["crop-flip", "none"]
+Pipeline = Literal["batch", "sample"]
+Shuffle = Literal["full", "block"]
+Access = Literal["download", "stream"]
+
+
+def _choice(closed: Any, **also: str) -> BeforeValidator:
+    """Match a word with a closed choice, forgiving case, dashes and underscores."""
+    choices: tuple[str, ...] = get_args(closed)
+    spellings = {_fold(word): word for word in choices}
+    spellings |= {_fold(word): meant for word, meant in also.items()}
+
+    def match(value: object) -> object:
+        if isinstance(value, bool):
+            value = str(value)
+        if value is None:
+            value = "none"
+        if not isinstance(value, str):
+            return value
+        found = spellings.get(_fold(value))
+        if found is None:
+            raise ValueError(f"{value!r} is not one of them.{nearest(value, choices)}")
+        return found
+
+    return BeforeValidator(match)
+
+
+def _fold(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")
+
+
+def _bytes(value: object) -> object:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _device(value: object) -> object:
+    if isinstance(value, str):
+        kind, _, index = value.partition(":")
+        if kind not in DEVICES or (index and not index.isdecimal()):
+            raise ValueError(f"{value!r} is not a device.{nearest(kind, DEVICES)}")
+    return value
+
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+class RunSpec(BaseModel):
+    """One training run, as asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # fmt: off
+    model: str = Field("lenet", min_length=1, description="a network of the zoo, or package.module:factory for your own")
+    data: str = Field("shapes", min_length=1, description="data set: shapes (built in) or cifar10")
+    data_dir: str = Field("data", min_length=1, description="folder where data sets lie")
+    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, or local (the files, sample by sample)")
+    access: Annotated[Access, _choice(Access)] = Field("download", description="an object store's data: download first, or stream while training")
+    endpoint_url: str | None = Field(None, description="address of an S3-compatible object store")
+    pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="build a whole batch with array operations, or image by image: batch, sample")
+    shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="full, or block (blocks of 1,000 samples in random order, shuffled within)")
+    augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="random crop and flip of training images, or none: crop-flip, none")
+    samples: int | None = Field(None, ge=1, description="take this many training samples, and at most a fifth as many test samples")
+    batch_size: int = Field(64, ge=1, description="samples in a batch")
+    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before an optimiser step")
+    epochs: int = Field(3, ge=1, description="passes over the training data")
+    max_steps: int | None = Field(None, ge=1, description="stop after this many optimiser steps in all")
+    optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="sgd, nesterov (sgd with Nesterov momentum), adagrad, adadelta, rmsprop, adam, adamw")
+    nesterov: bool = Field(False, description="Nesterov momentum, for sgd")
+    lr: float = Field(0.01, gt=0, description="learning rate; the peak of a schedule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd and rmsprop")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty (decoupled in adamw)")
+    schedule: Annotated[Schedule, _choice(Schedule)] = Field("constant", description="learning rate by step: constant, cosine, one-cycle")
+    norm: Annotated[Norm, _choice(Norm)] = Field("batch", description="none takes the batch-norm layers out of the network")
+    device: Annotated[str, BeforeValidator(_device)] = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    precision: Annotated[Precision, _choice(Precision)] = Field("fp32", description="fp32, or mixed with bf16 or fp16")
+    memory_format: Annotated[MemoryFormat, _choice(MemoryFormat)] = Field("auto", description="layout of images: auto (by device), contiguous, channels_last")
+    checkpoint_activations: bool = Field(False, description="recompute activations in the backward pass instead of keeping them")
+    threads: int | None = Field(None, ge=1, description="compute threads of the training process [default: torch's choice]")
+    workers: int = Field(0, ge=0, description="loader processes; 0 loads in the training process")
+    prefetch: int = Field(2, ge=1, description="batches that each worker keeps ready")
+    persistent_workers: bool = Field(False, description="keep workers alive between epochs")
+    pin_memory: bool = Field(False, description="put batches into page-locked memory, for CUDA")
+    memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="most memory the whole run may take, like 3.9GiB")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of weights, order and augmentation")
+    name: str | None = Field(None, min_length=1, max_length=200, description="name of the run [default: MODEL-DATA]")
+    out: str = Field("runs", min_length=1, description="folder that run folders are made in")
+    # fmt: on
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nesterov_is_sgd(cls, values: Any) -> Any:
+        """Take `optimizer = "nesterov"` as what it is: SGD with Nesterov momentum switched on."""
+        if isinstance(values, dict) and _fold(str(values.get("optimizer", ""))) == "nesterov":
+            return {**values, "optimizer": "sgd", "nesterov": True}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunSpec:
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError(
+                "nesterov: wants optimizer sgd with momentum above 0, "
+                f"found {self.optimizer} with momentum {self.momentum:g}"
+            )
+        if self.persistent_workers and self.workers == 0:
+            raise ValueError("persistent_workers: wants workers of 1 or more, found 0")
+        return self
+
+    @property
+    def run_name(self) -> str:
+        """Name the run: as asked, or after its model and data."""
+        return self.name or f"{self.model}-{self.data}"
+
+
+def field_names() -> tuple[str, ...]:
+    """List the settings in the order in which they are written down."""
+    return tuple(RunSpec.model_fields)

@@ -1,0 +1,98 @@
+"""Checkpoints: all that a run needs to go on as if it had never stopped, in one file.
+
+Weights, optimiser, schedule, loss scaler, random state, the place in the run, and the sums of the
+epoch that is under way. Order and augmentation have no state (`data.order`). The file is replaced
+in one move and read without executing anything that is in it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, disk_full
+from stepscope.train.job import Job
+from stepscope.train.stages import Position
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: its place, and the sums of the epoch that is under way."""
+
+    position: Position = field(default_factory=Position)
+    timing: dict[str, Any] | None = None
+    tally: dict[str, Any] | None = None
+
+
+def save(path: Path, job: Job, progress: Progress) -> None:
+    """Write a checkpoint beside the old one, then put it in its place."""
+    content = {
+        "progress": asdict(progress),
+        "model": job.model.state_dict(),
+        "optimizer": job.optimizer.state_dict(),
+        "schedule": job.schedule.state_dict(),
+        "scaler": job.scaler.state_dict(),
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
+    }
+    beside = path.with_suffix(".tmp")
+    file = _NotingWriter(io.FileIO(beside, "w"))
+    try:
+        with file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        beside.unlink(missing_ok=True)
+        if file.error is not None and file.error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(file.error, str(path)) from error
+        raise
+    beside.replace(path)
+
+
+def load(path: Path, job: Job) -> Progress:
+    """Put a checkpoint's state into a job that was built from the same spec."""
+    try:
+        content = torch.load(path, map_location=job.device, weights_only=True)
+        job.model.load_state_dict(content["model"])
+        job.optimizer.load_state_dict(content["optimizer"])
+        job.schedule.load_state_dict(content["schedule"])
+        job.scaler.load_state_dict(content["scaler"])
+        torch.set_rng_state(content["random"].cpu())
+        if content["random_cuda"]:
+            torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])
+        saved = content["progress"]
+        return Progress(**{**saved, "position": Position(**saved["position"])})
+    except Exception as error:
+        raise DataError(
+            f"cannot go on from {path}: {type(error).__name__}: {error}. "
+            "Remove that file to begin the run again."
+        ) from error
+
+
+class _NotingWriter(io.BufferedWriter):
+    """A file that remembers why a write failed: torch reports that as a bare RuntimeError."""
+
+    error: OSError | None = None
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        try:
+            super().flush()
+        except OSError as error:
+            self.error = error
+            raise

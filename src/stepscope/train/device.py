@@ -1,0 +1,78 @@
+"""Where and in what form the numbers are computed: device, precision, memory format.
+
+The rule for `--memory-format auto` is fixed by device, and was measured once (docs/decisions):
+channels_last on a CPU and on CUDA, contiguous on MPS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+from stepscope.errors import MachineError, RequestError
+from stepscope.spec import RunSpec
+
+_LAYOUT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
+
+
+def resolve(spec: RunSpec) -> RunSpec:
+    """Replace every `auto` by what this machine makes of it; refuse what it does not have."""
+    device = _resolve_device(spec.device)
+    kind = torch.device(device).type
+    layout = _LAYOUT_BY_DEVICE[kind] if spec.memory_format == "auto" else spec.memory_format
+    if spec.precision == "fp16" and kind == "cpu":
+        raise RequestError(
+            "precision fp16 wants a GPU: on a CPU its loss scaling and kernels bring nothing. "
+            "Use --precision bf16 or fp32."
+        )
+    threads = spec.threads or torch.get_num_threads()
+    return spec.model_copy(update={"device": device, "memory_format": layout, "threads": threads})
+
+
+def _resolve_device(asked: str) -> str:
+    kind, _, index = asked.partition(":")
+    has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if kind == "auto":
+        return "cuda" if has_cuda else "mps" if has_mps else "cpu"
+    if kind == "cuda" and not has_cuda:
+        found = "no CUDA device" if torch.version.cuda else "a torch built without CUDA"
+        raise MachineError(f"device {asked} was asked for, found {found}. Use --device cpu.")
+    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        raise MachineError(
+            f"device {asked} was asked for, found {torch.cuda.device_count()} CUDA device(s), "
+            "numbered from 0."
+        )
+    if kind == "mps" and not has_mps:
+        raise MachineError("device mps was asked for, found no Metal device. Use --device cpu.")
+    return asked
+
+
+def layout_of(spec: RunSpec) -> torch.memory_format:
+    """Return torch's own name for the resolved layout."""
+    channels_last = spec.memory_format == "channels_last"
+    return torch.channels_last if channels_last else torch.contiguous_format
+
+
+def autocast_of(spec: RunSpec, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which forward runs in the precision that was asked for."""
+    if spec.precision == "fp32":
+        return contextlib.nullcontext()
+    dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float16
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def describe_torch(device: torch.device) -> dict[str, Any]:
+    """Tell what of torch and of the device two runs must share to be compared."""
+    described: dict[str, Any] = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "device_name": None,
+        "cuda": torch.version.cuda,
+        "mkldnn": torch.backends.mkldnn.is_available(),
+    }
+    if device.type == "cuda":
+        described["device_name"] = torch.cuda.get_device_name(device)
+    return described

@@ -1,0 +1,138 @@
+"""Everything that a training needs, built from its spec before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+from stepscope.data import catalogue
+from stepscope.data.loader import make_loader
+from stepscope.data.order import EpochOrder
+from stepscope.data.pipelines import BatchedDataset
+from stepscope.data.samples import Samples
+from stepscope.errors import RequestError
+from stepscope.measure.loading import TimedDataset
+from stepscope.models import registry
+from stepscope.spec import RunSpec
+from stepscope.train.device import layout_of
+from stepscope.train.lifetime import start_worker
+from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
+from stepscope.train.recompute import recompute_activations
+from stepscope.train.stages import Stage, plan_stages, total_steps
+
+
+@dataclass(frozen=True)
+class Split:
+    """The batches of one split, and the order they come in."""
+
+    loader: DataLoader[Any]
+    order: EpochOrder
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training, ready to begin."""
+
+    spec: RunSpec
+    device: torch.device
+    model: nn.Module
+    optimizer: optim.Optimizer
+    schedule: LRScheduler
+    scaler: torch.amp.GradScaler
+    train: Split
+    test: Split
+    stages: list[Stage]
+
+
+def build(spec: RunSpec) -> Job:
+    """Build a training from a resolved spec. The same seed builds the same weights."""
+    dataset = catalogue.find(spec.data)
+    device = torch.device(spec.device)
+    torch.manual_seed(spec.seed)
+    if spec.threads is not None:
+        torch.set_num_threads(spec.threads)
+    model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
+    _try_forward(spec, model, dataset)
+    if spec.checkpoint_activations and recompute_activations(model) == 0:
+        raise RequestError(
+            f"checkpoint_activations: {spec.model} has no row of blocks whose activations could be "
+            "recomputed. Leave the setting out, or use a network of blocks, such as resnet18."
+        )
+    model = model.to(device=device, memory_format=layout_of(spec))  # type: ignore[call-overload]
+    train = _split(spec, dataset, "train", device)
+    test = _split(spec, dataset, "test", device)
+    steps_per_epoch = -(-len(train.order) // spec.accumulate)
+    stages = plan_stages(spec.epochs, steps_per_epoch, spec.max_steps)
+    optimizer = make_optimizer(spec, model.parameters())
+    return Job(
+        spec=spec,
+        device=device,
+        model=model,
+        optimizer=optimizer,
+        schedule=make_schedule(spec, optimizer, total_steps(stages)),
+        scaler=make_scaler(spec, device),
+        train=train,
+        test=test,
+        stages=stages,
+    )
+
+
+def _split(
+    spec: RunSpec, dataset: catalogue.DataSet, split: catalogue.Split, device: torch.device
+) -> Split:
+    training = split == "train"
+    samples: Samples
+    if spec.source == "local":
+        samples = dataset.open_files(split, Path(spec.data_dir), spec.samples)
+    else:
+        samples = dataset.load(split, Path(spec.data_dir), spec.samples)
+    batches = BatchedDataset(
+        samples,
+        spec.pipeline,
+        dataset.mean,
+        dataset.std,
+        augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
+    )
+    order = EpochOrder(
+        len(samples), spec.batch_size, spec.seed, spec.shuffle if training else "none"
+    )
+    loader = make_loader(
+        TimedDataset(batches),
+        order,
+        workers=spec.workers,
+        prefetch=spec.prefetch,
+        persistent_workers=spec.persistent_workers,
+        pin_memory=spec.pin_memory and device.type == "cuda",
+        on_worker_start=start_worker,
+    )
+    return Split(loader, order)
+
+
+def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) -> None:
+    """Send two blank images through, so that a network that does not fit fails now, not later."""
+    wanted = (2, dataset.classes)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(torch.zeros(2, *dataset.shape))
+    except Exception as error:
+        shape = "x".join(map(str, dataset.shape))
+        raise RequestError(
+            f"model {spec.model} fails on images of {shape} ({spec.data}): "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        model.train(training)
+    found = getattr(outputs, "shape", None)
+    if found is None or tuple(found) != wanted:
+        raise RequestError(
+            f"model {spec.model} gives {type(outputs).__name__ if found is None else tuple(found)} "
+            f"for two images, wanted a tensor of shape {wanted}: a score for each class."
+        )

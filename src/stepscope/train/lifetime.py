@@ -1,0 +1,61 @@
+"""How long the training lives: until it is done, is told to stop, or its parent is gone.
+
+The supervising parent alone answers the terminal. It asks the training to stop with SIGTERM; the
+training ends its step, writes a checkpoint and goes. Loader workers hear nothing of that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from types import FrameType
+
+from stepscope.errors import Interrupted
+
+
+@dataclass
+class StopRequest:
+    """Whether somebody asked the training to stop."""
+
+    requested: bool = False
+
+    def listen(self) -> None:
+        """Take SIGTERM as the request; leave Ctrl-C to the parent."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+    def check(self) -> None:
+        """Raise when a stop was asked for. Called between steps only."""
+        if self.requested:
+            raise Interrupted("stopped on request, between two steps")
+
+
+def start_worker(worker: int) -> None:
+    """Set up a loader worker: the training decides when it ends, and it ends with the training."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(os.getppid())
+
+
+def die_with_parent(parent: int) -> None:
+    """End this process when its parent is gone, however that went."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it went before the kernel was asked
+            os._exit(1)
+    else:
+        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    pause = threading.Event()
+    while os.getppid() == parent:
+        pause.wait(1.0)
+    os._exit(1)

@@ -1,0 +1,52 @@
+"""Optimisers and learning-rate schedules by name, each with exactly what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn, optim
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LRScheduler, OneCycleLR
+
+from stepscope.spec import RunSpec
+
+
+def make_optimizer(spec: RunSpec, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    """Make the optimiser; momentum goes to those that have one (sgd, rmsprop)."""
+    trained = list(parameters)
+    lr, decay = spec.lr, spec.weight_decay
+    match spec.optimizer:
+        case "sgd":
+            return optim.SGD(
+                trained, lr, momentum=spec.momentum, weight_decay=decay, nesterov=spec.nesterov
+            )
+        case "adagrad":
+            return optim.Adagrad(trained, lr, weight_decay=decay)
+        case "adadelta":
+            return optim.Adadelta(trained, lr, weight_decay=decay)
+        case "rmsprop":
+            return optim.RMSprop(trained, lr, momentum=spec.momentum, weight_decay=decay)
+        case "adam":
+            return optim.Adam(trained, lr, weight_decay=decay)
+        case "adamw":
+            return optim.AdamW(trained, lr, weight_decay=decay)
+
+
+def make_schedule(spec: RunSpec, optimizer: optim.Optimizer, total_steps: int) -> LRScheduler:
+    """Make the schedule over the whole run. It is to be stepped once every optimiser step."""
+    match spec.schedule:
+        case "constant":
+            return ConstantLR(optimizer, factor=1.0)
+        case "cosine":
+            return CosineAnnealingLR(optimizer, T_max=total_steps)
+        case "one-cycle":
+            cycles = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
+            # One more than will be taken: after the last step the schedule is stepped once too.
+            return OneCycleLR(
+                optimizer, max_lr=spec.lr, total_steps=total_steps + 1, cycle_momentum=cycles
+            )
+
+
+def make_scaler(spec: RunSpec, device: torch.device) -> torch.amp.GradScaler:
+    """Make a loss scaler, which does nothing except under fp16."""
+    return torch.amp.GradScaler(device.type, enabled=spec.precision == "fp16")

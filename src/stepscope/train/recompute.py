@@ -1,0 +1,61 @@
+"""Recompute activations in the backward pass instead of keeping them.
+
+Every block of the network (a composite child of an `nn.Sequential` or `nn.ModuleList`) keeps only
+its input. Its forward runs a second time in the backward pass; batch norm must not take that as
+another batch, so its running statistics stand still meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+
+def recompute_activations(model: nn.Module) -> int:
+    """Wrap the forward of every block in place; return how many blocks there are."""
+    blocks = list(_blocks(model))
+    for block in blocks:
+        block.forward = functools.partial(_run, block, block.forward)
+    return len(blocks)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Find the outermost composite modules that stand in a row with others."""
+    for child in model.children():
+        if isinstance(model, (nn.Sequential, nn.ModuleList)) and any(child.children()):
+            yield child
+        else:
+            yield from _blocks(child)
+
+
+def _run(block: nn.Module, forward: Any, *args: Any) -> Any:
+    if not block.training:
+        return forward(*args)
+    contexts = functools.partial(_contexts, block)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts)
+
+
+def _contexts(
+    block: nn.Module,
+) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
+    return contextlib.nullcontext(), _running_statistics_stand_still(block)
+
+
+@contextlib.contextmanager
+def _running_statistics_stand_still(block: nn.Module) -> Iterator[None]:
+    norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
+    tracking = [norm.track_running_stats for norm in norms]
+    for norm in norms:
+        # In training mode a norm then uses the batch's statistics and leaves its own alone.
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm, tracked in zip(norms, tracking, strict=True):
+            norm.track_running_stats = tracked

@@ -1,0 +1,159 @@
+"""What a training writes down of itself: epochs, the published record format, progress.
+
+Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch and
+writes the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from stepscope.errors import AnswerIsNo
+from stepscope.measure.steps import EpochTiming
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog, number
+from stepscope.train.stages import Stage
+
+RECORD_EVERY = 100
+PROGRESS_EVERY_S = 0.25
+
+# Row types of the published record format (docs/run-folder.md).
+_TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
+
+
+@dataclass
+class Tally:
+    """Loss and hits of an epoch so far. `hits[r]` counts samples whose class came at rank r."""
+
+    loss_sum: float = 0.0
+    hits: list[int] = field(default_factory=lambda: [0] * 5)
+    samples: int = 0
+
+    def add(self, samples: int, loss: float, hits: Sequence[float]) -> None:
+        """Add one step."""
+        self.loss_sum += loss * samples
+        self.samples += samples
+        for rank, count in enumerate(hits):
+            self.hits[rank] += int(count)
+
+    @property
+    def loss(self) -> float | None:
+        """Mean loss of a sample."""
+        return self.loss_sum / self.samples if self.samples else None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of samples whose class came first."""
+        return self.hits[0] / self.samples if self.samples else None
+
+    @property
+    def top5(self) -> float | None:
+        """Share of samples whose class was among the first five."""
+        return sum(self.hits) / self.samples if self.samples else None
+
+
+@dataclass
+class Recorder:
+    """Write what belongs to epochs, and report progress through `send`."""
+
+    epochs: CsvLog
+    records: CsvLog
+    send: Callable[[dict[str, Any]], None]
+    stages: Sequence[Stage]
+    tally: Tally = field(default_factory=Tally)
+
+    _stage: int = 0
+    _done: int = 0
+    _told_at: float = 0.0
+
+    def begin(self, stage: int, done: int, tally: Tally) -> None:
+        """Turn to a stage, of which `done` steps are already behind."""
+        self._stage, self._done, self.tally = stage, done, tally
+
+    def step(self, samples: int, loss: float, hits: Sequence[float]) -> None:
+        """Take the numbers of one training step; a loss that is no number ends the run."""
+        self._done += 1
+        self.tally.add(samples, loss, hits)
+        if not math.isfinite(loss):
+            stage = self.stages[self._stage]
+            raise AnswerIsNo(
+                f"the loss became {loss} in epoch {stage.epoch}, step {self._done}. Try a lower "
+                "--lr, or --schedule one-cycle, which begins low; the steps so far are recorded."
+            )
+
+    def batch(self, step: int, timing: EpochTiming) -> None:
+        """Write the record of a training batch: every 100th of its epoch, and the last."""
+        stage = self.stages[self._stage]
+        if step % RECORD_EVERY == 0 or step == stage.steps:
+            since_start_s = timing.loader_start_s + timing.steps_s
+            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, step, stage.steps)
+        if monotonic() - self._told_at >= PROGRESS_EVERY_S:
+            self.tell(step, timing)
+
+    def tell(self, step: int, timing: EpochTiming) -> None:
+        """Tell the parent how far the run has come."""
+        self._told_at = monotonic()
+        stage = self.stages[self._stage]
+        before = sum(earlier.steps for earlier in self.stages[: self._stage])
+        total = sum(each.steps for each in self.stages)
+        spent_s = timing.loader_start_s + timing.steps_s
+        self.send(
+            {
+                "type": "progress",
+                "split": stage.split,
+                "epoch": stage.epoch,
+                "epochs": self.stages[-1].epoch,
+                "step": step,
+                "steps": stage.steps,
+                "done": (before + step) / total if total else 1.0,
+                "steps_left": total - before - step,
+                "step_s": timing.steps_s / timing.steps if timing.steps else None,
+                "loss": self.tally.loss,
+                "accuracy": self.tally.accuracy,
+                "samples_per_s": timing.samples / spent_s if spent_s else None,
+                "data_share": timing.loading_s / spent_s if spent_s else None,
+            }
+        )
+
+    def epoch(self, split: str, timing: EpochTiming, tally: Tally) -> None:
+        """Write an epoch's rows, on disk when this returns."""
+        rate = timing.samples / timing.total_s if timing.total_s else None
+        values = {
+            "epoch": str(timing.epoch),
+            "split": split,
+            "start_s": number(timing.start_s),
+            "loader_start_s": number(timing.loader_start_s),
+            "loader_stop_s": number(timing.loader_stop_s),
+            "loading_s": number(timing.loading_s),
+            "training_s": number(timing.training_s),
+            "total_s": number(timing.total_s),
+            "loss": number(tally.loss),
+            "accuracy": number(tally.accuracy),
+            "top5": number(tally.top5),
+            "samples": str(timing.samples),
+            "samples_per_s": number(rate),
+        }
+        self.epochs.append(",".join(values[column] for column in schema.EPOCH_COLUMNS))
+        kind = _TRAIN_EPOCH if split == "train" else _TEST_EPOCH
+        accuracy, top5 = tally.accuracy or 0.0, tally.top5 or 0.0
+        self._record(kind, timing, timing.loading_s, timing.total_s, accuracy, top5)
+        self.epochs.flush()
+        self.records.flush()
+        self.send({"type": "epoch", **values})
+
+    def _record(
+        self,
+        kind: int,
+        timing: EpochTiming,
+        loading_s: float,
+        total_s: float,
+        value1: float,
+        value2: float,
+    ) -> None:
+        start = timing.start_unix_s
+        numbers = (start, loading_s, total_s, value1, value2)
+        self.records.append(f"{kind},{timing.epoch}," + ",".join(f"{n:f}" for n in numbers))

@@ -1,0 +1,37 @@
+"""Going back to a checkpoint: rows of what will be done again leave the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.records import schema
+from stepscope.records.csvlog import keep_rows
+from stepscope.train.stages import Position, Stage
+
+
+def forget_rows_after(folder: Path, stages: list[Stage], position: Position) -> None:
+    """Drop the rows after a position, so that each step stands in the files once."""
+    number_of: dict[tuple[str, int], int] = {
+        (stage.split, stage.epoch): number for number, stage in enumerate(stages)
+    }
+
+    def is_done(split: str, epoch: str) -> bool:
+        return number_of.get((split, int(epoch)), len(stages)) < position.stage
+
+    def step_is_done(epoch: str, step: float) -> bool:
+        under_way = number_of.get(("train", int(epoch))) == position.stage
+        return is_done("train", epoch) or (under_way and step <= position.step)
+
+    def record_is_done(row: dict[str, str]) -> bool:
+        match int(row["type"]):
+            case 0:
+                return is_done("train", row["epoch"])
+            case 1:
+                return is_done("test", row["epoch"])
+            case 2:
+                return step_is_done(row["epoch"], float(row["value1"]))
+        return True  # a download, which comes before all stages
+
+    keep_rows(folder / schema.STEPS, lambda row: step_is_done(row["epoch"], int(row["step"])))
+    keep_rows(folder / schema.EPOCHS, lambda row: is_done(row["split"], row["epoch"]))
+    keep_rows(folder / schema.RECORDS, record_is_done)

@@ -1,0 +1,47 @@
+"""The course of a run as a flat list of stages, so that a place in it is two numbers.
+
+    test 0, train 1, test 1, train 2, test 2, ...
+
+The test of epoch 0 is taken before training. A checkpoint names the stage and, inside a training
+stage, how many of its steps are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pass over a split. `steps` counts optimiser steps, 0 for a test."""
+
+    split: Literal["train", "test"]
+    epoch: int
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run has come: the stage it is in, and the steps of that stage that are done."""
+
+    stage: int = 0
+    step: int = 0
+
+
+def plan_stages(epochs: int, steps_per_epoch: int, max_steps: int | None) -> list[Stage]:
+    """Lay out the whole run. The last epoch may be short where `max_steps` ends it."""
+    stages = [Stage("test", 0)]
+    left = epochs * steps_per_epoch if max_steps is None else max_steps
+    for epoch in range(1, epochs + 1):
+        if left <= 0:
+            break
+        steps = min(steps_per_epoch, left)
+        stages += [Stage("train", epoch, steps), Stage("test", epoch)]
+        left -= steps
+    return stages
+
+
+def total_steps(stages: list[Stage]) -> int:
+    """Count the optimiser steps of the whole run."""
+    return sum(stage.steps for stage in stages)

@@ -1,0 +1,99 @@
+"""What a model's name may be, checked without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from stepscope.errors import MissingExtraError, RequestError
+from stepscope.models import registry
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_names_and_their_checks_need_no_torch() -> None:
+    loaded = run_python(
+        "import sys\n"
+        "from stepscope.models import registry\n"
+        "for name in [*registry.names(), 'package.module:factory']:\n"
+        "    registry.check_name(name)\n"
+        "print('torch' in sys.modules)"
+    )
+    assert loaded == "False"
+
+
+def test_building_without_torch_names_the_extra_to_install() -> None:
+    message = run_python(
+        "import sys\n"
+        # None in sys.modules makes an import fail as if nothing were installed.
+        "sys.modules['torch'] = None\n"
+        "from stepscope.errors import MissingExtraError\n"
+        "from stepscope.models import registry\n"
+        "try:\n"
+        "    registry.build('lenet', classes=10)\n"
+        "except MissingExtraError as error:\n"
+        "    print(error)"
+    )
+    assert message == str(MissingExtraError("building a model", "torch", "train"))
+
+
+def test_every_entry_says_what_it_is() -> None:
+    for name, entry in registry.ZOO.items():
+        assert entry.about, name
+        assert entry.input_shape in {(3, 32, 32), (3, 224, 224)}
+
+
+def test_only_the_imagenet_resnets_default_to_1000_classes() -> None:
+    thousand = {name for name, entry in registry.ZOO.items() if entry.classes == 1000}
+    assert thousand == {"resnet18_imagenet", "resnet50_imagenet"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("resnet81", "resnet18"),
+        ("ResNet-18", "resnet18"),
+        ("mobilenet-v2", "mobilenetv2"),
+        ("preactresnet18", "preact_resnet18"),
+    ],
+)
+def test_an_unknown_name_suggests_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(RequestError, match=rf"unknown model '{wrong}'.*Did you mean '{right}'\?"):
+        registry.check_name(wrong)
+
+
+@pytest.mark.parametrize("name", ["", "zzzzzz"])
+def test_a_name_like_no_other_lists_the_zoo_and_the_other_form(name: str) -> None:
+    with pytest.raises(RequestError, match=r"Known: lenet, .*'package\.module:factory'"):
+        registry.check_name(name)
+
+
+@pytest.mark.parametrize("name", ["net:make", "package.module:factory", "a.b.c:Net.small"])
+def test_a_model_of_ones_own_is_two_dotted_names_and_a_colon(name: str) -> None:
+    registry.check_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [":", "net:", ":make", "net::make", "a:b:c", "nets/small.py:make", "net:make()", "a..b:c",
+     "1net:make", "net:make ", "class:make"],
+)  # fmt: skip
+def test_anything_else_with_a_colon_is_refused_with_an_example(name: str) -> None:
+    with pytest.raises(RequestError, match=r"'nets\.small:make_net'"):
+        registry.check_name(name)
+
+
+def test_a_network_without_classes_is_refused() -> None:
+    with pytest.raises(RequestError, match="at least 1 class, got 0"):
+        registry.build("lenet", classes=0)
+
+
+def test_build_refuses_an_unknown_name_before_it_needs_torch() -> None:
+    with pytest.raises(RequestError, match="Did you mean 'lenet'"):
+        registry.build("lenett", classes=10)

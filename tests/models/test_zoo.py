@@ -1,0 +1,111 @@
+"""What the zoo promises: the published sizes, and networks that train."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from stepscope.models.registry import ZOO, build, names
+
+PARAMETERS_AND_CONVOLUTIONS = {
+    "lenet": (62_006, 2),
+    "vgg11": (9_231_114, 8),
+    "vgg11_imagenet": (128_807_306, 8),
+    "resnet18": (11_173_962, 20),
+    "resnet50": (23_520_842, 53),
+    "preact_resnet18": (11_171_146, 20),
+    "resnext29_2x64d": (9_128_778, 31),
+    "mobilenet": (3_217_226, 27),
+    "mobilenetv2": (2_296_922, 57),
+    "resnet18_imagenet": (11_689_512, 20),
+    "resnet50_imagenet": (25_557_032, 53),
+}
+# Made small enough to be quick; 64 keeps the last batch norm of the ImageNet layouts above 1x1.
+SIDES = {"resnet18_imagenet": 64, "resnet50_imagenet": 64}
+
+
+def on_paper(name: str, **options: int) -> nn.Module:
+    """Build without memory: shapes and counts alone."""
+    with torch.device("meta"):
+        return build(name, classes=options.get("classes", ZOO[name].classes))
+
+
+def images(name: str) -> torch.Tensor:
+    side = SIDES.get(name, 32)
+    return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_table_covers_the_whole_zoo() -> None:
+    assert set(PARAMETERS_AND_CONVOLUTIONS) == set(names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_parameters_and_convolutions_are_those_of_the_table(name: str) -> None:
+    model = on_paper(name)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
+    assert (parameters, convolutions) == PARAMETERS_AND_CONVOLUTIONS[name]
+
+
+@pytest.mark.parametrize("name", names())
+def test_takes_the_shape_it_was_laid_out_for_and_any_number_of_classes(name: str) -> None:
+    batch = torch.empty(2, *ZOO[name].input_shape, device="meta")
+    assert on_paper(name, classes=7)(batch).shape == (2, 7)
+
+
+@pytest.mark.parametrize("side", [32, 33, 65, 224, 256])
+@pytest.mark.parametrize("name", ["resnet18_imagenet", "resnet50_imagenet", "vgg11_imagenet"])
+def test_imagenet_layouts_take_any_size_from_32_up(name: str, side: int) -> None:
+
+    batch = torch.empty(2, 3, side, side, device="meta")
+    assert on_paper(name, classes=10)(batch).shape == (2, 10)
+
+
+def test_the_last_stage_of_resnet18_gives_512_channels_of_4x4() -> None:
+    model = on_paper("resnet18")
+    shapes = []
+    model.get_submodule("stages").register_forward_hook(
+        lambda _module, _inputs, output: shapes.append(tuple(output.shape))
+    )
+    model(torch.empty(1, 3, 32, 32, device="meta"))
+    assert shapes == [(1, 512, 4, 4)]
+
+
+@pytest.fixture(scope="module", params=names())
+def name_and_model(request: pytest.FixtureRequest) -> tuple[str, nn.Module]:
+    """Build each network once, with 10 classes: the largest takes two seconds to draw."""
+    torch.manual_seed(0)
+    return request.param, build(request.param, classes=10)
+
+
+def test_a_backward_pass_gives_every_parameter_a_finite_gradient(
+    name_and_model: tuple[str, nn.Module],
+) -> None:
+    name, model = name_and_model
+    model.train()
+    batch = images(name)
+    loss = nn.functional.cross_entropy(model(batch), torch.tensor([3, 7]))
+    torch.autograd.backward(loss)
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert bool(parameter.grad.sum().isfinite()), key
+    assert torch.equal(batch, images(name)), "the network overwrote its images"
+
+
+def test_scores_are_the_same_in_both_memory_formats(name_and_model: tuple[str, nn.Module]) -> None:
+    name, model = name_and_model
+    # Batch norm by the batch's own numbers: by the untrained ones the deeper networks give every
+    # image the same scores, and equal scores would be no evidence.
+    model.train()
+    for layer in model.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.eval()
+    batch = images(name)
+    with torch.no_grad():
+        contiguous = model(batch)
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        channels_last = model(batch.to(memory_format=torch.channels_last))
+    assert contiguous.shape == (2, 10)
+    assert float((contiguous[0] - contiguous[1]).abs().max()) > 1e-2
+    torch.testing.assert_close(channels_last, contiguous, rtol=1e-3, atol=1e-3)
