@@ -28,8 +28,8 @@ TORCH_PROBE_TIMEOUT_S = 300
 EXTRAS = {"run": "train", "test": "train,dev"}
 # Sizes: wheels of torch 2.13.0 and the rest of constraints.txt for x86-64 Linux, Python 3.11.
 DOWNLOADS = {
-    "run": "stepscope and what a training run needs (about 50 MB{torch})",
-    "test": "stepscope, what a training run needs and the test tools (about 80 MB{torch})",
+    "run": "stepscope and what a training run needs (about 40 MB{torch})",
+    "test": "stepscope, what a training run needs and the test tools (about 70 MB{torch})",
 }
 TORCH_DOWNLOAD = ", and torch: 0.2 GB without CUDA, several GB with; this may take minutes"
 

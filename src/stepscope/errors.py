@@ -78,8 +78,8 @@ class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
 def disk_full(error: OSError, what: str) -> MachineError:
     """Describe a write that found no room as the error a person should read."""
     return MachineError(
-        f"cannot write {what}: {error.strerror or error}. "
-        "Free some space, then go on with `stepscope resume`."
+        f"cannot write {what}: {error.strerror or error}. Free some space, then go on "
+        "(a run: `stepscope resume RUN`) or try again."
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 
 _BYTE_UNITS = {
     "": 1,
@@ -36,15 +37,16 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or match[2].lower() not in _BYTE_UNITS:
         raise ValueError(f"{text!r} is not a size; write it like 512MiB, 3.9GiB or 2GB")
-    return int(float(match[1]) * _BYTE_UNITS[match[2].lower()])
+    return int(Fraction(match[1]) * _BYTE_UNITS[match[2].lower()])
 
 
 def format_bytes(size: float) -> str:
     """Print a size with a binary unit: `1.5 GiB`."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        shown = f"{value:.0f}" if unit == "B" else f"{value:.1f}"
+        if abs(float(shown)) < 1024:
+            return f"{shown} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
 
@@ -56,9 +58,9 @@ def format_duration(seconds: float) -> str:
     magnitude = abs(seconds)
     if magnitude == 0:
         return "0 s"
-    if magnitude < 1e-3:
+    if round(magnitude * 1e6) < 1000:
         return f"{seconds * 1e6:.0f} µs"
-    if magnitude < 1:
+    if round(magnitude * 1e3) < 1000:
         return f"{seconds * 1e3:.3g} ms" if magnitude < 0.1 else f"{seconds * 1e3:.0f} ms"
     if magnitude < 100:
         return f"{seconds:.3g} s"

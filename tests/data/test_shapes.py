@@ -170,7 +170,7 @@ class TestFiles:
 
     def test_a_data_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(RequestError, match="cannot write .*--data-dir"):
+        with pytest.raises(RequestError, match=r"cannot write .*--data-dir"):
             shapes.open_files("test", tmp_path / "file")
 
 
@@ -194,7 +194,8 @@ class TestWholeDataSet:
 
 
 def test_lenet_soon_learns_more_than_chance(train: MemorySamples) -> None:
-    assert lenet_accuracy(train, 3, seed=0, lr=0.02) > 0.2
+    """Two epochs of 10,000; 0.55 to 0.59 was seen, with the long test's way it is 0.96."""
+    assert lenet_accuracy(train, 2, seed=0, lr=0.05) > 0.3
 
 
 def lenet_accuracy(train: MemorySamples, epochs: int, seed: int, lr: float = 0.01) -> float:

@@ -50,10 +50,15 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
         **dict.fromkeys(("unattributed_share", "phases"), "no step was finished"),
+        "wall_s": "the run was not timed as a whole",
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
         **NOT_BUILT,
     }
+    if trained and not kept:
+        reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
+    if len(steps):
+        reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
     absent = {name: reasons[name] for name in reasons if summary.get(name) is None}
     return {**summary, "absent": absent}
 

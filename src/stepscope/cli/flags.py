@@ -11,9 +11,8 @@ from stepscope.spec import RunSpec
 _METAVARS = {
     **dict.fromkeys(("data_dir", "out"), "DIR"),
     **dict.fromkeys(("lr", "momentum", "weight_decay"), "X"),
-    **dict.fromkeys(
-        ["samples", "batch_size", "accumulate", "epochs", "max_steps", "threads", "workers", "prefetch", "seed"], "N"
-    ),
+    **dict.fromkeys(("samples", "batch_size", "accumulate", "epochs", "max_steps"), "N"),
+    **dict.fromkeys(("threads", "workers", "prefetch", "seed"), "N"),
     "memory_limit": "SIZE",
     "endpoint_url": "URL",
 }

@@ -8,7 +8,7 @@ Looked for, in this order; the first that is complete is read:
     cifar-10-python.tar.gz
 
 Whatever the layout, the samples are brought to the official binary records, and the md5s of those
-are the one truth, checked each time data is read (a fifth of a second for all of it). Before a
+are the one truth, checked each time data is read (half a second for all of it). Before a
 checksum is blamed, plainer faults are named: a missing file, one that was cut off, a label that
 is none.
 """

@@ -54,10 +54,12 @@ class BatchedDataset(Dataset[Batch]):
             images = crop_and_flip(
                 images, *_moves(chance(self._augment_seed, key.epoch, key.indices))
             )
-        # In torch rather than numpy: the conversion and both operations run in place, vectorised.
-        floats = torch.from_numpy(images).to(torch.float32)
-        floats.mul_(torch.from_numpy(self._scale)).add_(torch.from_numpy(self._shift))
-        return floats, torch.from_numpy(labels)
+        # In numpy rather than torch: arrays this small gain nothing from torch's threads, and on a
+        # busy machine waiting for the slowest of them was seen to take 8 ms instead of 0.1.
+        floats = images.astype(np.float32)
+        floats *= self._scale
+        floats += self._shift
+        return torch.from_numpy(floats), torch.from_numpy(labels)
 
     def _image_by_image(self, key: BatchKey) -> Batch:
         made = [self._one(key.epoch, index) for index in key.indices]

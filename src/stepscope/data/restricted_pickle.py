@@ -122,6 +122,11 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     return codecs.encode(text, "latin1")
 
 
+def _empty_bytes() -> bytes:
+    """Make the empty bytes, which the old protocols of Python 3 write as a call of `bytes`."""
+    return b""
+
+
 class _StandIn:
     """A function that a pickle can call and not alter."""
 
@@ -141,6 +146,7 @@ _ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): _array_type,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _empty_bytes,
     **{(module, "_reconstruct"): _reconstruct for module in _ARRAY_MODULES},
     **{(module, "scalar"): _scalar for module in _ARRAY_MODULES},
 }

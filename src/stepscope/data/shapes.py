@@ -91,8 +91,9 @@ def _mix(words: Words) -> Words:
 def _random_words(split: Split, index: np.ndarray, first: int, count: int) -> Words:
     """Return `count` random uint64 words for each sample, [n, count], from word `first` on."""
     key = np.uint64((_SEED * _GOLDEN + _SPLIT_KEYS[split] * 0xD134_2543_DE82_EF95) & _WORD)
-    start = index.astype(np.uint64) * np.uint64(_WORDS_A_SAMPLE) + np.uint64(first + 1)
-    counter = start[:, None] + np.arange(count, dtype=np.uint64)
+    counter: Words = np.empty((len(index), count), dtype=np.uint64)
+    counter[:] = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    counter += index.astype(np.uint64)[:, None] * np.uint64(_WORDS_A_SAMPLE)
     counter *= np.uint64(_GOLDEN)
     counter += key
     return _mix(counter)
@@ -100,8 +101,10 @@ def _random_words(split: Split, index: np.ndarray, first: int, count: int) -> Wo
 
 def labels_of(split: Split, index: np.ndarray) -> np.ndarray:
     """Return the classes of samples: every ten neighbours hold each class once, in random order."""
-    decade, place = np.divmod(index.astype(np.uint64), np.uint64(10))
-    word = _mix(decade * np.uint64(_GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split]))
+    number: Words = index.astype(np.uint64)
+    decade, place = number // np.uint64(10), number % np.uint64(10)
+    words: Words = decade * np.uint64(_GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split])
+    word = _mix(words)
     step = np.array([1, 3, 7, 9], dtype=np.uint64)[(word >> np.uint64(60)) & np.uint64(3)]
     labels: np.ndarray = (place * step + (word >> np.uint64(8)) % np.uint64(10)) % np.uint64(10)
     return labels.astype(np.int64)
@@ -193,7 +196,7 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def draw(split: Split, start: int, stop: int) -> MemorySamples:
-    """Draw samples `start` to `stop` of a split; about 50 microseconds each on one core."""
+    """Draw samples `start` to `stop` of a split; some 40 microseconds each on one core."""
     images = np.empty((stop - start, *IMAGE_SHAPE), dtype=np.uint8)
     labels = labels_of(split, np.arange(start, stop))
     for first in range(0, stop - start, _BLOCK):

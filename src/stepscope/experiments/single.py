@@ -9,7 +9,7 @@ from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.experiments import preflight
-from stepscope.experiments.supervise import Onlooker, Outcome, supervise
+from stepscope.experiments.supervise import Onlooker, Outcome, listening, supervise
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.processes import is_alive, started_unix_s
 from stepscope.records import folder, reader, schema
@@ -54,31 +54,32 @@ def _carry_out(
     summarize: Summarize,
     elapsed_s: float,
 ) -> Outcome:
-    before = made.update_info(
-        status=schema.RUNNING,
-        reason=None,
-        process={"pid": os.getpid(), "started_unix_s": started_unix_s(os.getpid())},
-        environment=describe_host(),
-    )
-    outcome = supervise(made, onlooker, elapsed_s, spec.memory_limit)
-    if outcome.traceback is not None:
-        made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
-    measured = {
-        "wall_s": outcome.wall_s,
-        "preparation_s": outcome.preparation_s,
-        "peak_memory_bytes": _larger(
-            outcome.peak_memory_bytes, (before["summary"] or {}).get("peak_memory_bytes")
-        ),
-    }
-    made.close(
-        status=outcome.status,
-        reason=outcome.reason,
-        process=None,
-        spec=outcome.spec or before["spec"],
-        environment={**before["environment"], **outcome.environment},
-        instrument=outcome.instrument,
-        summary=summarize(reader.load_run(made.path), measured),
-    )
+    with listening() as signals:  # until the folder is closed
+        before = made.update_info(
+            status=schema.RUNNING,
+            reason=None,
+            process={"pid": os.getpid(), "started_unix_s": started_unix_s(os.getpid())},
+            environment=describe_host(),
+        )
+        outcome = supervise(
+            made, onlooker, signals, elapsed_s=elapsed_s, memory_limit_bytes=spec.memory_limit
+        )
+        if outcome.traceback is not None:
+            made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
+        measured = {
+            "wall_s": outcome.wall_s,
+            "preparation_s": outcome.preparation_s,
+            "peak_memory_bytes": _larger(
+                outcome.peak_memory_bytes, (before["summary"] or {}).get("peak_memory_bytes")
+            ),
+        }
+        made.close(
+            status=outcome.status,
+            reason=outcome.reason,
+            process=None,
+            instrument=outcome.instrument,
+            summary=summarize(reader.load_run(made.path), measured),
+        )
     return outcome
 
 

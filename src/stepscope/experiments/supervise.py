@@ -57,8 +57,6 @@ class Outcome:
     reason: str | None = None
     exit_code: int = 70
     traceback: str | None = None
-    spec: dict[str, Any] | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
     instrument: dict[str, Any] = field(default_factory=dict)
     preparation_s: float | None = None
     wall_s: float = 0.0
@@ -66,18 +64,42 @@ class Outcome:
 
 
 @dataclass
-class _Stop:
-    """Requests to stop that came by signal."""
+class StopSignals:
+    """Requests to stop, or to pause, that came by signal."""
 
-    count: int = 0
+    stops: int = 0
     obeyed: int = 0
+    pauses: int = 0
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """Count a request to stop."""
+        self.stops += 1
+
+    def pause(self, number: int, frame: FrameType | None) -> None:
+        """Count a request to pause (Ctrl-Z)."""
+        self.pauses += 1
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[StopSignals]:
+    """Take signals as requests, for as long as a folder is open."""
+    signals = StopSignals()
+    handlers = {**dict.fromkeys(_STOP_SIGNALS, signals.stop), signal.SIGTSTP: signals.pause}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def supervise(
-    folder: RunFolder, onlooker: Onlooker, elapsed_s: float, memory_limit_bytes: int | None
+    folder: RunFolder,
+    onlooker: Onlooker,
+    signals: StopSignals,
+    *,
+    elapsed_s: float,
+    memory_limit_bytes: int | None,
 ) -> Outcome:
     """Run the training of a folder in a child process and wait for its end.
 
@@ -86,14 +108,13 @@ def supervise(
     origin_ns = now_ns() - round(elapsed_s * 1e9)
     kills_before = host.oom_kills()
     read_end, write_end = os.pipe()
-    stop = _Stop()
-    with _listening(stop), contextlib.ExitStack() as cleanup:
+    with contextlib.ExitStack() as cleanup:
         child = _start(folder, write_end, origin_ns)
         cleanup.callback(_end, child)
         os.close(write_end)
         log = cleanup.enter_context(CsvLog(folder.path / schema.TELEMETRY))
         sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
-        watch = _Watch(child, sampler, onlooker, stop, memory_limit_bytes)
+        watch = _Watch(folder, child, sampler, onlooker, signals, memory_limit_bytes)
         watch.until_end(read_end)
         outcome = _judge(watch, child.wait(), kills_before)
     outcome.wall_s = seconds(now_ns() - origin_ns)
@@ -122,10 +143,11 @@ def _start(folder: RunFolder, messages: int, origin_ns: int) -> subprocess.Popen
 class _Watch:
     """Everything that goes on between the start of a training and its end."""
 
+    folder: RunFolder
     child: subprocess.Popen[bytes]
     sampler: Sampler
     onlooker: Onlooker
-    stop: _Stop
+    signals: StopSignals
     memory_limit_bytes: int | None
     outcome: Outcome | None = None
     ready: dict[str, Any] = field(default_factory=dict)
@@ -160,24 +182,47 @@ class _Watch:
             self.outcome = Outcome(**known)
         elif message["type"] == "ready":
             self.ready = message
+            self._note_what_is_known()
             self.onlooker.message(message)
         else:
             self.onlooker.message(message)
+
+    def _note_what_is_known(self) -> None:
+        """Put the resolved spec into `run.json` now, for a run that may be killed later."""
+        host_too = {**self.folder.read_info()["environment"], **self.ready["environment"]}
+        try:
+            self.folder.update_info(spec=self.ready["spec"], environment=host_too)
+        except MachineError as error:
+            self._give_up(error)
 
     def _output(self, line: str) -> None:
         self.last_output.append(line)
         self.onlooker.output(line)
 
     def _obey(self) -> None:
-        if self.stop.count == self.stop.obeyed:
+        if self.signals.pauses:
+            self._pause()
+        if self.signals.stops == self.signals.obeyed:
             return
-        first = self.stop.obeyed == 0
-        self.stop.obeyed = self.stop.count
+        first = self.signals.obeyed == 0
+        self.signals.obeyed = self.signals.stops
         if first:
             self.onlooker.stopping()
             self.child.terminate()
         else:
             self.child.kill()
+
+    def _give_up(self, error: MachineError) -> None:
+        """The disk is full: the training finds out by itself, or is asked to end here."""
+        self.trouble = error
+        self.child.terminate()
+
+    def _pause(self) -> None:
+        """Stop with the whole training, as Ctrl-Z would without us, until somebody goes on."""
+        os.killpg(self.child.pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.killpg(self.child.pid, signal.SIGCONT)
+        self.signals.pauses = 0
 
     def _sample(self) -> None:
         if self.trouble is not None:
@@ -185,9 +230,7 @@ class _Watch:
         try:
             reading = self.sampler.sample()
         except MachineError as error:
-            # The disk is full: the training finds out by itself, or is asked to end here.
-            self.trouble = error
-            self.child.terminate()
+            self._give_up(error)
             return
         if reading is None or self.memory_limit_bytes is None:
             return
@@ -213,15 +256,13 @@ def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
         verdict.instrument = said.instrument if said else {}
     elif said is not None:
         verdict = said
-    elif watch.stop.count:
+    elif watch.signals.stops:
         verdict = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
     elif returncode < 0:
         verdict = _judge_signal(-returncode, kills_before)
     else:
         last = " / ".join(watch.last_output) or "it printed nothing"
         verdict = Outcome(schema.FAILED, f"the training ended without a word: {last}")
-    verdict.spec = watch.ready.get("spec")
-    verdict.environment = watch.ready.get("environment", {})
     verdict.preparation_s = watch.ready.get("preparation_s")
     return verdict
 
@@ -254,17 +295,6 @@ class _Lines:
             lines.append(self._rest)
         for line in lines:
             self._handle(line.decode("utf-8", errors="replace"))
-
-
-@contextlib.contextmanager
-def _listening(stop: _Stop) -> Iterator[None]:
-    """Take stop signals as requests, for as long as the training runs."""
-    before = {number: signal.signal(number, stop) for number in _STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -25,7 +25,8 @@ class CsvLog:
         self._flush_every_s = flush_every_s
         self._pending: list[str] = []
         self._flushed_at = monotonic()
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        _drop_cut_line(self._file)
 
     def append(self, line: str) -> None:
         """Take one row, already formatted, without its line end."""
@@ -70,6 +71,15 @@ class CsvLog:
         self.close()
 
 
+def _drop_cut_line(file: int) -> None:
+    """Take off a last line that a kill cut short, lest the next row be glued to it."""
+    size = os.fstat(file).st_size
+    begin = max(0, size - 64 * 1024)
+    tail = os.pread(file, size - begin, begin)
+    if not tail.endswith(b"\n"):
+        os.ftruncate(file, begin + tail.rfind(b"\n") + 1)
+
+
 def number(value: float | int | None) -> str:
     """Format a number for a CSV field: nanoseconds are kept, unknown is empty."""
     if value is None:
@@ -84,7 +94,7 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
 
     Lines that a kill cut short are dropped too. The file is replaced in one move.
     """
-    header, *lines = path.read_text(encoding="utf-8").split("\n")
+    header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
     kept = [
         line
@@ -95,4 +105,4 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
     replacement = path.with_suffix(".tmp")
     replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
     replacement.replace(path)
-    return sum(1 for line in lines if line) - len(kept)
+    return sum(1 for line in [*lines, cut] if line) - len(kept)

@@ -59,9 +59,13 @@ class RunFolder:
         """Append one line to `events.jsonl`, on disk when this returns."""
         line = json.dumps({"time_s": round(time_s, 6), "event": kind, **detail}) + "\n"
         try:
-            file = os.open(self.path / schema.EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            file = os.open(self.path / schema.EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(file, line.encode())
+                size = os.fstat(file).st_size
+                cut = size and os.pread(file, 1, size - 1) != b"\n"
+                data = ("\n" * cut + line).encode()
+                while data:
+                    data = data[os.write(file, data) :]
             finally:
                 os.close(file)
         except OSError as error:
@@ -161,11 +165,14 @@ def _replace_file(target: Path, text: str) -> None:
 
 def _point_latest(out: Path, name: str) -> None:
     """Make `latest` a link to the newest run; a file system without links goes without."""
+    latest = out / "latest"
+    if latest.exists() and not latest.is_symlink():
+        return  # it is not ours to replace
     link = out / f".latest-{uuid.uuid4().hex[:8]}"
     with contextlib.suppress(OSError):
         link.symlink_to(name)
     if link.is_symlink():
         try:
-            link.replace(out / "latest")
-        except OSError:  # something that is not a link stands there: it is not ours to remove
+            link.replace(latest)
+        except OSError:
             link.unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -106,12 +105,13 @@ def load_run(path: str | Path) -> Run:
 def read_table(path: Path) -> Table:
     """Read a CSV file by its header; lines of the wrong length are counted and left out."""
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            lines = csv.reader(_whole_lines(file))
-            header = next(lines, [])
-            rows = list(lines)
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return Table({})
+    # What follows the last line end is left out: a kill may have cut a number in two. No field is
+    # ever quoted, so a stray quotation mark is no more than a bad value in its own line.
+    lines = [line.split(",") for line in text.split("\n")[:-1]]
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
     converters = [_converter(name) for name in header]
     whole, cut = [], 0
     for row in rows:
@@ -121,11 +121,6 @@ def read_table(path: Path) -> Table:
             cut += 1
     columns = [list(column) for column in zip(*whole, strict=True)] or [[] for _ in header]
     return Table(dict(zip(header, columns, strict=True)), cut_lines=cut)
-
-
-def _whole_lines(file: Iterator[str]) -> Iterator[str]:
-    """Leave out a last line without its line end: a kill may have cut a number in two."""
-    return (line for line in file if line.endswith("\n"))
 
 
 def _converter(column: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from stepscope.units import format_clock, format_duration, format_share
@@ -23,7 +24,8 @@ class LiveDisplay:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}", markup=False),
+            # Where the line is too narrow the figures go on below; none is cut off.
+            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=False)),
             console=console,
             transient=True,
             disable=not console.is_terminal,

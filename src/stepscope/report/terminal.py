@@ -19,16 +19,18 @@ _BAR_WIDTH = 30
 
 def print_run(console: Console, run: Run) -> None:
     """Print the tables of a run and where its folder is."""
-    console.print(_render(run))
+    console.print(Text(_headline(run), style="bold"))
+    console.print(_tables(run), end="")
+    for line in _closing_lines(run):
+        console.print(Text(line), soft_wrap=True)  # a path folded at the edge cannot be copied
 
 
-def _render(run: Run) -> RenderableType:
-    parts: list[RenderableType] = [Text(_headline(run), style="bold")]
+def _tables(run: Run) -> RenderableType:
+    parts: list[RenderableType] = []
     if run.summary.get("phases"):
         parts.append(_phase_table(run.summary["phases"]))
     if len(run.epochs):
         parts.append(_epoch_table(run))
-    parts += [Text(line) for line in _closing_lines(run)]
     return Group(*parts)
 
 
@@ -88,10 +90,10 @@ def _closing_lines(run: Run) -> list[str]:
     if dropped:
         lines.append(f"shares and medians leave out epoch {dropped[0]}: it carries start-up cost")
     if summary.get("closure") is not None:
-        lines.append(
-            f"closure {summary['closure']:.4f}, unattributed "
-            f"{format_share(summary['unattributed_share'])}{_cost(run.info.get('instrument') or {})}"
-        )
+        share = summary.get("unattributed_share")
+        unattributed = "?" if share is None else format_share(share)
+        cost = _cost(run.info.get("instrument") or {})
+        lines.append(f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}")
     if summary.get("peak_memory_bytes"):
         lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
     lines.append(f"run folder: {_as_typed(run.path)}")

@@ -64,18 +64,21 @@ def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
     """Check every setting; raise one error that lists all that is wrong."""
     known = field_names()
     unknown = [key for key in settings if key not in known]
-    if unknown:
-        complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
-        raise RequestError(where + "; ".join(complaints))
+    complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
     try:
-        return RunSpec.model_validate(dict(settings))
+        spec = RunSpec.model_validate({key: settings[key] for key in settings if key in known})
     except ValidationError as error:
-        raise RequestError(where + "; ".join(map(_complaint, error.errors()))) from None
+        complaints += map(_complaint, error.errors())
+    if complaints:
+        raise RequestError(where + "; ".join(complaints))
+    return spec
 
 
 def _complaint(error: Any) -> str:
     """Say one of pydantic's findings as: which setting, what was found, what was wanted."""
-    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+    message = str(error["msg"])
+    for prefix in ("Value error, ", "Input should be ", "String should have "):
+        message = message.removeprefix(prefix)
     if not error["loc"]:
         return message
     field = str(error["loc"][0])

@@ -55,8 +55,8 @@ def _bytes(value: object) -> object:
 
 def _device(value: object) -> object:
     if isinstance(value, str):
-        kind, _, index = value.partition(":")
-        if kind not in DEVICES or (index and not index.isdecimal()):
+        kind, colon, index = value.partition(":")
+        if kind not in DEVICES or (colon and not (index.isascii() and index.isdecimal())):
             raise ValueError(f"{value!r} is not a device.{nearest(kind, DEVICES)}")
     return value
 
@@ -116,13 +116,16 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
+        complaints = []
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            raise ValueError(
+            complaints.append(
                 "nesterov: wants optimizer sgd with momentum above 0, "
                 f"found {self.optimizer} with momentum {self.momentum:g}"
             )
         if self.persistent_workers and self.workers == 0:
-            raise ValueError("persistent_workers: wants workers of 1 or more, found 0")
+            complaints.append("persistent_workers: wants workers of 1 or more, found 0")
+        if complaints:
+            raise ValueError("; ".join(complaints))
         return self
 
     @property

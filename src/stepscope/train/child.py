@@ -15,19 +15,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+import warnings
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
 from stepscope.records import schema
-from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
-from stepscope.spec.load import validate
-from stepscope.train.lifetime import StopRequest, die_with_parent
-
-Send = Callable[[dict[str, Any]], None]
+from stepscope.train.lifetime import Send, StopRequest, die_with_parent
 
 _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
 
@@ -41,6 +36,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--origin-ns", type=int, required=True)
     args = parser.parse_args(argv)
     die_with_parent(args.parent)
+    warnings.showwarning = _show_warning
     stop = StopRequest()
     stop.listen()
     with os.fdopen(args.messages, "w", encoding="utf-8", buffering=1) as messages:
@@ -53,11 +49,22 @@ def main(argv: list[str]) -> int:
     return int(outcome["exit_code"])
 
 
+def _show_warning(
+    message: Warning | str, category: type[Warning], *where: object, **more: object
+) -> None:
+    """Print a library's warning as one line; the parent shows it."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def _outcome_of(folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send) -> dict[str, Any]:
     """Train, and turn however that ends into an outcome."""
     closing: dict[str, Any] = {}
     try:
-        _train(folder, origin_ns, stop, send, closing)
+        try:
+            from stepscope.train.conduct import conduct
+        except ImportError as error:
+            raise MissingExtraError(f"training ({error})", "torch", "train") from error
+        conduct(folder, origin_ns, stop, send, closing)
     except StepscopeError as error:
         return {**_ended(error.exit_code, str(error)), **closing}
     except OSError as error:
@@ -95,72 +102,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     """Recognise how torch says so: an error of its own on a GPU, a RuntimeError on a CPU."""
     name, text = type(error).__name__, str(error)
     return name == "OutOfMemoryError" or "can't allocate memory" in text.lower()
-
-
-def _train(
-    folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send, closing: dict[str, Any]
-) -> None:
-    """Build the job, take up where the folder's checkpoint left off, and train to the end."""
-    spec = validate(folder.read_info()["spec"])
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingExtraError("training", "torch", "train") from error
-    from stepscope.measure.clock import now_ns, seconds
-    from stepscope.measure.device import queue_of
-    from stepscope.measure.steps import StepMeter, weigh_instrument
-    from stepscope.train import checkpoint, device, job, loop
-    from stepscope.train.recorder import Recorder
-    from stepscope.train.rewind import forget_rows_after
-
-    spec = device.resolve(spec)
-    began = now_ns()
-    built = job.build(spec)
-    send(
-        {
-            "type": "ready",
-            "spec": spec.model_dump(mode="json"),
-            "environment": device.describe_torch(built.device),
-            "stages": [vars(stage) for stage in built.stages],
-            "preparation_s": seconds(now_ns() - began),
-        }
-    )
-    saved = folder.path / schema.CHECKPOINT
-    start = checkpoint.load(saved, built) if saved.exists() else checkpoint.Progress()
-    forget_rows_after(folder.path, built.stages, start.position)
-    with ExitStack() as logs:
-        steps, epochs, records = (
-            logs.enter_context(CsvLog(folder.path / name))
-            for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
-        )
-        recorder = Recorder(epochs, records, send, built.stages)
-        meter = StepMeter(steps, origin_ns, queue_of(built.device), recorder.step)
-
-        def elapsed_s() -> float:
-            return seconds(now_ns() - origin_ns)
-
-        def save(progress: checkpoint.Progress) -> None:
-            for log in (steps, epochs, records):
-                log.flush()
-            began = now_ns()
-            checkpoint.save(saved, built, progress)
-            folder.add_event(
-                "checkpoint",
-                elapsed_s(),
-                stage=progress.position.stage,
-                step=progress.position.step,
-                took_s=round(seconds(now_ns() - began), 6),
-            )
-
-        try:
-            loop.train(built, loop.Watch(meter, recorder, stop, elapsed_s, save), start)
-        finally:
-            closing["instrument"] = weigh_instrument(meter)
-            closing["torch_peak_bytes"] = (
-                torch.cuda.max_memory_reserved(built.device)
-                if built.device.type == "cuda"
-                else None
-            )
 
 
 if __name__ == "__main__":

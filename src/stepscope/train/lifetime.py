@@ -11,10 +11,15 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 from stepscope.errors import Interrupted
+
+# How the training tells its parent something: one plain mapping at a time.
+Send = Callable[[dict[str, Any]], None]
 
 
 @dataclass

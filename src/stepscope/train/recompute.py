@@ -50,12 +50,13 @@ def _contexts(
 @contextlib.contextmanager
 def _running_statistics_stand_still(block: nn.Module) -> Iterator[None]:
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
-    tracking = [norm.track_running_stats for norm in norms]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        # In training mode a norm then uses the batch's statistics and leaves its own alone.
-        norm.track_running_stats = False
+        norm.momentum = 0.0  # the running statistics then stay what they are, to the bit
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked = norm.num_batches_tracked.clone()
     try:
         yield
     finally:
-        for norm, tracked in zip(norms, tracking, strict=True):
-            norm.track_running_stats = tracked
+        for norm, (momentum, batches) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, batches

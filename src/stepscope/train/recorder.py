@@ -7,15 +7,15 @@ writes the rows of `epochs.csv` and `records.csv`, and tells the parent twice a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any
 
 from stepscope.errors import AnswerIsNo
 from stepscope.measure.steps import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog, number
+from stepscope.train.lifetime import Send
 from stepscope.train.stages import Stage
 
 RECORD_EVERY = 100
@@ -62,7 +62,7 @@ class Recorder:
 
     epochs: CsvLog
     records: CsvLog
-    send: Callable[[dict[str, Any]], None]
+    send: Send
     stages: Sequence[Stage]
     tally: Tally = field(default_factory=Tally)
 

@@ -1,0 +1,69 @@
+"""Put a training together and see it through: build, take up the checkpoint, train, save."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.device import queue_of
+from stepscope.measure.steps import StepMeter, weigh_instrument
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog
+from stepscope.records.folder import RunFolder
+from stepscope.spec.load import validate
+from stepscope.train import checkpoint, device, job, loop
+from stepscope.train.lifetime import Send, StopRequest
+from stepscope.train.recorder import Recorder
+from stepscope.train.rewind import forget_rows_after
+
+
+def conduct(
+    folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send, closing: dict[str, Any]
+) -> None:
+    """Train what the folder asks for, from its checkpoint where it has one, to the end.
+
+    What is to be said of the run however it ends is put into `closing`.
+    """
+    began = now_ns()
+    spec = device.resolve(validate(folder.read_info()["spec"]))
+    built = job.build(spec)
+    send(
+        {
+            "type": "ready",
+            "spec": spec.model_dump(mode="json"),
+            "environment": device.describe_torch(built.device),
+            "preparation_s": seconds(now_ns() - began),
+        }
+    )
+    saved = folder.path / schema.CHECKPOINT
+    start = checkpoint.load(saved, built) if saved.exists() else checkpoint.Progress()
+    forget_rows_after(folder.path, built.stages, start.position)
+    with ExitStack() as logs:
+        steps, epochs, records = (
+            logs.enter_context(CsvLog(folder.path / name))
+            for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
+        )
+        recorder = Recorder(epochs, records, send, built.stages)
+        meter = StepMeter(steps, origin_ns, queue_of(built.device), recorder.step)
+
+        def elapsed_s() -> float:
+            return seconds(now_ns() - origin_ns)
+
+        def save(progress: checkpoint.Progress) -> None:
+            for log in (steps, epochs, records):
+                log.flush()  # the checkpoint must not be ahead of the rows
+            began = now_ns()
+            checkpoint.save(saved, built, progress)
+            folder.add_event(
+                "checkpoint",
+                elapsed_s(),
+                stage=progress.position.stage,
+                step=progress.position.step,
+                took_s=round(seconds(now_ns() - began), 6),
+            )
+
+        try:
+            loop.train(built, loop.Watch(meter, recorder, stop, elapsed_s, save), start)
+        finally:
+            closing["instrument"] = weigh_instrument(meter)

@@ -1,0 +1,245 @@
+"""The run folder as it is written: its files, its names, its link, its last words."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from stepscope.errors import RequestError
+from stepscope.records import folder, reader, schema
+from stepscope.records.folder import RunFolder
+
+# DESIGN.md and EXPERIMENTS.md 13, to the letter.
+HEADERS = {
+    "steps.csv": "epoch,step,start_s,samples,data_s,load_s,transfer_s,forward_s,backward_s,"
+    "optimizer_s,other_s,step_s,loss,load_cpu_s,transfer_device_s,forward_device_s,"
+    "backward_device_s,optimizer_device_s,idle_device_s,load_start_s,load_worker,detail\n",
+    "epochs.csv": "epoch,split,start_s,loader_start_s,loader_stop_s,loading_s,training_s,total_s,"
+    "loss,accuracy,top5,samples,samples_per_s\n",
+    "records.csv": "type,epoch,start,loading,duration,value1,value2\n",
+    "telemetry.csv": "time_s,pss_bytes,rss_bytes,workers_private_bytes,workers,swap_bytes,"
+    "available_bytes,main_cpu_s,workers_cpu_s,read_bytes,major_faults,pressure_cpu,pressure_io,"
+    "pressure_memory,cpu_mhz,device_memory_bytes,device_percent,device_mhz,power_w,"
+    "temperature_c\n",
+    "events.jsonl": "",
+}
+HOSTILE_NAMES = [
+    "<script>alert(1)</script>",
+    "../../etc",
+    "a/b",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "///",
+    "🦆🦆",
+    "name\nwith\x00lines",
+    "--out=/",
+    "n" * 300,
+    "\ud800",
+]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "runs"
+
+
+@pytest.fixture
+def frozen_second(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(time, "strftime", lambda form: "20260102-030405")
+    return "20260102-030405"
+
+
+def make(out: Path, name: str = "lenet-shapes") -> RunFolder:
+    return folder.create(out, name, "run", {"model": "lenet"})
+
+
+def visible(path: Path) -> set[str]:
+    return {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
+
+
+def test_a_new_folder_has_every_file_with_its_header_to_the_letter(out: Path) -> None:
+    made = make(out)
+    assert visible(made.path) == {*HEADERS, "run.json"}
+    assert {name: (made.path / name).read_text() for name in HEADERS} == HEADERS
+
+
+def test_a_new_folder_says_that_it_is_running_and_what_was_asked(out: Path) -> None:
+    before = time.time()
+    info = make(out, "first try").read_info()
+    assert info["schema"] == 1
+    assert (info["name"], info["kind"]) == ("first try", "run")
+    assert (info["status"], info["reason"]) == ("running", None)
+    assert info["spec"] == {"model": "lenet"}
+    assert before - 1 <= info["started_unix_s"] <= time.time()
+    assert {"environment", "instrument", "summary"} <= set(info)
+
+
+def test_a_new_folder_reads_as_a_run_with_no_rows(out: Path) -> None:
+    run = reader.load_run(make(out).path)
+    assert (len(run.steps), len(run.epochs), len(run.telemetry), run.events) == (0, 0, 0, [])
+    assert run.status == "running"
+
+
+def test_a_folder_is_called_after_its_time_and_name_and_that_is_its_id(
+    out: Path, frozen_second: str
+) -> None:
+    made = make(out, "first try")
+    assert made.path == out / f"{frozen_second}-first-try"
+    assert made.read_info()["id"] == made.path.name
+
+
+def test_latest_points_to_the_newest_by_a_relative_link(out: Path) -> None:
+    first = make(out, "first")
+    assert (out / "latest").resolve() == first.path.resolve()
+    second = make(out, "second")
+    assert (out / "latest").resolve() == second.path.resolve()
+    # Relative, so that the folder may be moved or mounted elsewhere.
+    assert str((out / "latest").readlink()) == second.path.name
+    assert reader.load_run(out / "latest").info["name"] == "second"
+
+
+@pytest.mark.usefixtures("frozen_second")
+def test_runs_of_the_same_second_and_name_get_a_number_and_keep_apart(out: Path) -> None:
+    made = [make(out, "twin") for _ in range(3)]
+    ids = [each.read_info()["id"] for each in made]
+    assert ids == [f"20260102-030405-twin{suffix}" for suffix in ("", "-2", "-3")]
+    assert ids == [each.path.name for each in made]
+    assert visible(out) == {*ids, "latest"}
+
+
+@pytest.mark.usefixtures("frozen_second")
+def test_a_file_of_the_name_that_was_wanted_is_left_alone(out: Path) -> None:
+    out.mkdir(parents=True)
+    (out / "20260102-030405-twin").write_text("mine")
+    assert make(out, "twin").path.name == "20260102-030405-twin-2"
+    assert (out / "20260102-030405-twin").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_hostile_name_stays_inside_out_and_is_kept_as_it_was(out: Path, name: str) -> None:
+    made = make(out, name)
+    assert made.path.resolve().parent == out.resolve()
+    assert {entry.name for entry in out.iterdir()} == {made.path.name, "latest"}
+    assert all(char.isascii() and (char.isalnum() or char in "-._") for char in made.path.name)
+    assert len(made.path.name) <= 120
+    assert reader.load_run(made.path).info["name"] == name
+
+
+@pytest.mark.parametrize("name", ["", "///", "🦆🦆", "..", "---"])
+def test_a_name_of_which_nothing_can_be_used_becomes_run(name: str) -> None:
+    assert folder.slug(name) == "run"
+
+
+@pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
+def test_an_output_folder_that_is_a_file_or_below_one_is_a_wrong_request(
+    tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RequestError, match="--out DIR") as caught:
+        make(tmp_path / "file" / below)
+    assert caught.value.exit_code == 2
+    assert str(tmp_path / "file" / below) in str(caught.value)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_output_folder_with_too_long_a_name_is_a_wrong_request(tmp_path: Path) -> None:
+    with pytest.raises(RequestError):
+        make(tmp_path / ("n" * 300))
+
+
+@pytest.mark.parametrize("kind", ["file", "empty folder", "folder"])
+def test_a_latest_that_is_no_link_of_ours_is_left_alone(out: Path, kind: str) -> None:
+    out.mkdir(parents=True)
+    if kind == "file":
+        (out / "latest").write_text("mine")
+    else:
+        (out / "latest").mkdir()
+    if kind == "folder":
+        (out / "latest" / "notes.txt").write_text("mine")
+    made = make(out)
+    assert not (out / "latest").is_symlink()
+    assert kind != "file" or (out / "latest").read_text() == "mine"
+    assert kind != "folder" or (out / "latest" / "notes.txt").read_text() == "mine"
+    assert {entry.name for entry in out.iterdir()} == {made.path.name, "latest"}
+
+
+def test_a_latest_that_points_nowhere_is_replaced(out: Path) -> None:
+    out.mkdir(parents=True)
+    (out / "latest").symlink_to("gone")
+    assert (out / "latest").resolve() != make(out).path
+    assert reader.load_run(out / "latest").status == "running"
+
+
+def test_run_json_is_replaced_whole_and_nothing_is_left_beside_it(out: Path) -> None:
+    made = make(out)
+    before = {entry.name for entry in made.path.iterdir()}
+    number = (made.path / "run.json").stat().st_ino
+    held = (made.path / "run.json").open(encoding="utf-8")
+    with held:
+        made.update_info(status="interrupted", reason="by hand")
+        # Whoever had it open still reads the old one, whole: it was replaced, not written over.
+        assert json.load(held)["status"] == "running"
+    assert (made.path / "run.json").stat().st_ino != number
+    assert made.read_info()["reason"] == "by hand"
+    assert made.read_info()["spec"] == {"model": "lenet"}
+    assert {entry.name for entry in made.path.iterdir()} == before
+
+
+def test_what_json_cannot_say_is_refused_and_the_old_run_json_stays(out: Path) -> None:
+    made = make(out)
+    before = {entry.name for entry in made.path.iterdir()}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        made.update_info(summary={"closure": float("nan")})
+    assert made.read_info()["summary"] == {}
+    assert {entry.name for entry in made.path.iterdir()} == before
+
+
+def test_events_are_appended_in_order_and_read_at_once(out: Path) -> None:
+    made = make(out)
+    made.add_event("checkpoint", 1.23456789, epoch=1)
+    made.add_event("resume", 2.0, after="failed")
+    assert reader.load_run(made.path).events == [
+        {"time_s": 1.234568, "event": "checkpoint", "epoch": 1},
+        {"time_s": 2.0, "event": "resume", "after": "failed"},
+    ]
+
+
+def test_an_event_after_one_that_was_cut_short_is_not_lost_with_it(out: Path) -> None:
+    made = make(out)
+    made.add_event("checkpoint", 1.0)
+    with (made.path / "events.jsonl").open("a") as file:
+        file.write('{"time_s": 2.0, "ev')
+    made.add_event("resume", 3.0)
+    assert [event["event"] for event in reader.load_run(made.path).events] == [
+        "checkpoint",
+        "resume",
+    ]
+
+
+def test_an_event_makes_its_file_where_somebody_deleted_it(out: Path) -> None:
+    made = make(out)
+    (made.path / "events.jsonl").unlink()
+    made.add_event("resume", 3.0)
+    assert len(reader.load_run(made.path).events) == 1
+
+
+def test_an_open_folder_keeps_a_reserve_and_closing_gives_it_up(out: Path) -> None:
+    made = make(out)
+    hidden = [entry for entry in made.path.iterdir() if entry.name.startswith(".")]
+    assert len(hidden) == 1
+    assert hidden[0].stat().st_blocks * 512 >= 64 * 1024  # really on the disk, no hole
+    info = made.close(status=schema.COMPLETED, summary={"steps": 3})
+    assert {entry.name for entry in made.path.iterdir()} == {*HEADERS, "run.json"}
+    assert info == made.read_info()
+    assert (info["status"], info["summary"]) == ("completed", {"steps": 3})
+
+
+def test_a_folder_without_its_reserve_closes_all_the_same(out: Path) -> None:
+    made = make(out)
+    made.close(status=schema.FAILED)
+    assert made.close(status=schema.COMPLETED)["status"] == "completed"

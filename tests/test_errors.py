@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import errno
+import re
+
+import pytest
+
+from stepscope import errors
+from stepscope.errors import (
+    DISK_FULL_ERRNOS,
+    MachineError,
+    MissingExtraError,
+    StepscopeError,
+    disk_full,
+    nearest,
+)
+
+# The exit codes of DESIGN.md.
+EXIT_CODES = {
+    "StepscopeError": 70,
+    "AnswerIsNo": 1,
+    "RequestError": 2,
+    "DataError": 3,
+    "OutOfMemoryError": 4,
+    "MachineError": 5,
+    "MissingExtraError": 5,
+    "Interrupted": 130,
+}
+
+
+def family() -> dict[str, type[StepscopeError]]:
+    return {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, StepscopeError)
+    }
+
+
+def test_every_error_has_the_exit_code_that_the_design_gives_it() -> None:
+    assert {name: kind.exit_code for name, kind in family().items()} == EXIT_CODES
+
+
+def test_the_tree_drawn_in_the_docstring_is_the_tree() -> None:
+    drawn = re.findall(r"(?:[├└]─ |^ {4})(\w+) +(\d+) ", errors.__doc__ or "", flags=re.MULTILINE)
+    assert {name: int(code) for name, code in drawn} == EXIT_CODES
+
+
+def test_an_error_of_ours_is_never_taken_for_one_of_python_s() -> None:
+    for kind in family().values():
+        assert not issubclass(kind, OSError | ValueError | MemoryError)
+
+
+def test_a_missing_extra_says_what_for_what_and_how_to_install_it() -> None:
+    error = MissingExtraError("training", "torch", "train")
+    assert isinstance(error, MachineError)
+    assert str(error) == (
+        "training needs torch, which is not installed. "
+        "Install it with: pip install 'stepscope[train]'"
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_a_machine_error_that_says_what_and_what_next(number: int) -> None:
+    assert number in DISK_FULL_ERRNOS
+    error = disk_full(OSError(number, "No room"), "steps.csv")
+    assert error.exit_code == 5
+    assert str(error).startswith("cannot write steps.csv: No room.")
+    assert "stepscope resume" in str(error)
+
+
+def test_a_permission_is_no_full_disk() -> None:
+    assert not {errno.EACCES, errno.EPERM, errno.EROFS} & DISK_FULL_ERRNOS
+
+
+def test_a_full_disk_without_words_still_has_a_message() -> None:
+    assert "cannot write x: no words" in str(disk_full(OSError("no words"), "x"))
+
+
+@pytest.mark.parametrize("wrong", ["batchsize", "batch-size", "BATCH_SIZE", "bach_size"])
+def test_the_nearest_name_is_found_whatever_the_case_and_dashes(wrong: str) -> None:
+    assert nearest(wrong, ["epochs", "batch_size", "lr"]) == " Did you mean 'batch_size'?"
+
+
+def test_a_name_with_dashes_is_suggested_as_it_is_written() -> None:
+    assert nearest("onecycle", ["cosine", "one-cycle"]) == " Did you mean 'one-cycle'?"
+
+
+def test_where_nothing_is_near_everything_known_is_listed() -> None:
+    assert nearest("zzz", ["lr", "epochs"]) == " Known: epochs, lr."

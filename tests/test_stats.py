@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.stats import median, quantile
+
+numbers = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50)
+
+
+@pytest.mark.parametrize(
+    ("share", "value"),
+    # Five values: position 4 * share; 0.95 lies 0.8 of the way from the fourth to the fifth.
+    [(0, 1.0), (0.25, 2.0), (0.5, 3.0), (0.95, 4.0 + 0.8 * 6.0), (1, 10.0)],
+)
+def test_a_quantile_interpolates_between_its_neighbours(share: float, value: float) -> None:
+    assert quantile([1.0, 2.0, 3.0, 4.0, 10.0], share) == pytest.approx(value)
+
+
+def test_every_quantile_of_one_value_is_that_value() -> None:
+    assert {quantile([7.0], share) for share in (0.0, 0.3, 0.5, 0.99, 1.0)} == {7.0}
+
+
+def test_a_quantile_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="of nothing"):
+        quantile([], 0.5)
+    with pytest.raises(ValueError, match="of nothing"):
+        median([])
+
+
+@given(numbers)
+def test_the_median_is_the_standard_library_s_and_needs_no_order(values: list[float]) -> None:
+    assert median(values) == pytest.approx(statistics.median(values))
+
+
+@given(numbers, st.floats(0, 1), st.floats(0, 1))
+def test_quantiles_rise_with_their_share_and_stay_within_the_values(
+    values: list[float], one: float, other: float
+) -> None:
+    ordered = sorted(values)
+    low, high = (quantile(ordered, share) for share in sorted((one, other)))
+    slack = 1e-6  # rounding of the interpolation, on values up to 1e9
+    assert ordered[0] - slack <= low <= high + slack
+    assert high <= ordered[-1] + slack

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.units import (
+    format_bytes,
+    format_clock,
+    format_duration,
+    format_share,
+    parse_bytes,
+)
+
+FACTORS = {
+    **{"": 1, "B": 1},
+    **{"KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4},
+    **{"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4},
+    **{"K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("512M", 536_870_912),
+        ("2GB", 2_000_000_000),
+        ("3.9GiB", 4_187_593_113),  # 3.9 * 2**30 = 4187593113.6
+        (" 1.5 kib ", 1536),
+        (".5k", 512),
+        ("9007199254740993", 9_007_199_254_740_993),  # 2**53 + 1: no float holds it
+    ],
+)
+def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GiB", "-1GiB", "1e9", "12 parsecs", "1,5GiB", "0x10", "nan", "1GiB2", "٣GiB"]
+)
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size; write it like 512MiB"):
+        parse_bytes(text)
+
+
+@given(st.integers(0, 10**400), st.sampled_from(sorted(FACTORS)), st.sampled_from(["", " "]))
+def test_any_whole_number_with_any_unit_is_read_exactly(count: int, unit: str, gap: str) -> None:
+    assert parse_bytes(f"{count}{gap}{unit}") == count * FACTORS[unit]
+    assert parse_bytes(f"{count}{gap}{unit.lower()}") == count * FACTORS[unit]
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_size_or_a_value_error(text: str) -> None:
+    try:
+        size = parse_bytes(text)
+    except ValueError:
+        return
+    assert size >= 0
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),  # 1023.999 KiB: never shown as 1024.0 KiB
+        (1_610_612_736, "1.5 GiB"),
+        (5 * 1024**5, "5120.0 TiB"),
+        (-2048, "-2.0 KiB"),
+    ],
+)
+def test_a_size_is_printed_with_the_unit_that_suits_it(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+
+
+@given(st.integers(0, 1000 * 1024**4))
+def test_a_printed_size_reads_back_to_within_its_last_digit(size: int) -> None:
+    text = format_bytes(size)
+    number, unit = text.split()
+    assert parse_bytes(text) == pytest.approx(size, abs=0.05 * FACTORS[unit] + 1)
+    assert float(number) < 1024
+    assert len(text) <= len("1023.9 KiB")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.00085, "850 µs"),
+        (0.0009997, "1 ms"),  # never 1000 µs
+        (0.00321, "3.21 ms"),
+        (0.0999, "99.9 ms"),
+        (0.5004, "500 ms"),
+        (0.9996, "1 s"),  # never 1000 ms
+        (12.34, "12.3 s"),
+        (245, "4:05"),
+        (3723, "1:02:03"),
+        (float("nan"), "?"),
+        (float("inf"), "?"),
+    ],
+)
+def test_a_duration_is_printed_with_the_unit_that_suits_it(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.floats(1e-6, 359_999))
+def test_a_printed_duration_says_the_duration(seconds: float) -> None:
+    text = format_duration(seconds)
+    clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d)", text)
+    if clock:
+        hours, minutes, rest = (int(part or 0) for part in clock.groups())
+        assert minutes < 60
+        assert rest < 60
+        assert hours * 3600 + minutes * 60 + rest == pytest.approx(seconds, abs=0.5)
+    else:
+        number, unit = text.split()
+        said = float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit]
+        assert said == pytest.approx(seconds, rel=0.006, abs=0.5e-6)
+        assert float(number) < 1000
+    assert len(text) <= 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599.7, "1:00:00"), (36_000, "10:00:00")]
+)
+def test_a_clock_rounds_to_whole_seconds_and_carries_over(seconds: float, text: str) -> None:
+    assert format_clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0, "0.0 %"), (0.1234, "12.3 %"), (1, "100.0 %"), (1.5, "150.0 %")]
+)
+def test_a_share_is_printed_as_a_percentage(share: float, text: str) -> None:
+    assert format_share(share) == text

@@ -1,0 +1,60 @@
+"""A whole training in this process, without the supervising parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stepscope.errors import Interrupted
+from stepscope.measure.clock import now_ns
+from stepscope.records import folder as run_folder
+from stepscope.records.reader import Run, load_run
+from stepscope.spec.load import validate
+from stepscope.train.conduct import conduct
+from stepscope.train.lifetime import StopRequest
+
+SMALL = {"samples": 192, "batch_size": 32, "epochs": 2, "threads": 1}
+
+
+class StopAfter(StopRequest):
+    """A request to stop that comes once the loop has looked for one so many times."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    @property
+    def requested(self) -> bool:  # type: ignore[override]
+        self._looks -= 1
+        return self._looks < 0
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+Train = Callable[..., Run]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train with some settings, stop where asked to, and return the run as recorded."""
+
+    def train(where: Path | None = None, looks_before_stop: int = 10**9, **settings: Any) -> Run:
+        if where is None:
+            spec = validate({**SMALL, **settings, "out": str(tmp_path / "runs")})
+            where = run_folder.create(
+                Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json")
+            ).path
+        try:
+            stop = StopAfter(looks_before_stop)
+            conduct(run_folder.RunFolder(where), now_ns(), stop, lambda message: None, {})
+        except Interrupted:
+            assert looks_before_stop < 10**9
+        return load_run(where)
+
+    return train

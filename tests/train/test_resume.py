@@ -1,0 +1,95 @@
+"""A run that was stopped goes on as if it had never been."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from train_helpers import same_weights
+
+from stepscope.errors import DataError
+
+# The loop looks for a stop before every step, after every test batch and after every test:
+# two test batches and a test come first, then 6 steps an epoch.
+IN_THE_FIRST_TEST = 1
+IN_THE_FIRST_EPOCH = 6
+IN_THE_SECOND_EPOCH = 16
+
+
+@pytest.mark.parametrize("looks", [IN_THE_FIRST_TEST, IN_THE_FIRST_EPOCH, IN_THE_SECOND_EPOCH])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(train, looks, workers):
+    settings = {"workers": workers, "optimizer": "adam", "schedule": "one-cycle", "lr": 0.001}
+    whole = train(**settings)
+    stopped = train(looks_before_stop=looks, **settings)
+    assert len(stopped.steps) < len(whole.steps)
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    assert resumed.steps["step"] == whole.steps["step"]
+    for column in ("epoch", "split", "loss", "accuracy", "top5", "samples"):
+        assert resumed.epochs[column] == whole.epochs[column]
+    assert same_weights(resumed, whole)
+
+
+def test_a_run_may_be_stopped_many_times(train):
+    whole = train()
+    run = train(looks_before_stop=4)
+    for _ in range(3):
+        run = train(run.path, looks_before_stop=3)
+    assert same_weights(train(run.path), whole)
+
+
+def test_dropout_goes_on_from_the_random_state_it_had(train):
+    settings = {"model": "vgg11_imagenet", "samples": 48, "batch_size": 16, "epochs": 1}
+    whole = train(**settings)
+    stopped = train(looks_before_stop=4, **settings)
+    assert 0 < len(stopped.steps) < 3
+    assert train(stopped.path).steps["loss"] == whole.steps["loss"]
+
+
+def test_rows_after_the_checkpoint_are_done_again_and_stand_once(train):
+    whole = train()
+    stopped = train(looks_before_stop=IN_THE_SECOND_EPOCH)
+    for file, row in {
+        "steps.csv": ",".join(["2", "6"] + ["9"] * 19 + ["full"]),
+        "epochs.csv": "2,train" + ",9" * 11,
+        "records.csv": "0,2" + ",9" * 5,
+    }.items():
+        with (stopped.path / file).open("a") as written_before_the_kill:
+            written_before_the_kill.write(row + "\n2,cut")
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    assert resumed.epochs["accuracy"] == whole.epochs["accuracy"]
+    records = (resumed.path / "records.csv").read_text().splitlines()
+    assert len(records) == len((whole.path / "records.csv").read_text().splitlines())
+
+
+def test_the_epoch_in_which_it_was_stopped_has_the_time_of_both_parts(train):
+    resumed = train(train(looks_before_stop=IN_THE_SECOND_EPOCH).path)
+    steps_s = sum(
+        took
+        for took, epoch in zip(resumed.steps["step_s"], resumed.steps["epoch"], strict=True)
+        if epoch == 2
+    )
+    row = next(r for r in resumed.epochs.rows() if r["epoch"] == 2 and r["split"] == "train")
+    parts = row["loader_start_s"] + steps_s + row["loader_stop_s"]
+    assert parts == pytest.approx(row["total_s"], rel=0.01)
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint"])
+def test_a_damaged_checkpoint_is_said_to_be_one(train, damage):
+    run = train(looks_before_stop=IN_THE_FIRST_EPOCH)
+    (run.path / "checkpoint.pt").write_bytes(damage)
+    with pytest.raises(DataError, match="Remove that file to begin"):
+        train(run.path)
+
+
+def test_a_checkpoint_is_read_without_running_what_is_in_it(train, tmp_path):
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "it ran"), "w"))
+
+    run = train(looks_before_stop=IN_THE_FIRST_EPOCH)
+    torch.save({"model": Hostile()}, run.path / "checkpoint.pt")
+    with pytest.raises(DataError):
+        train(run.path)
+    assert not (tmp_path / "it ran").exists()

@@ -1,0 +1,179 @@
+"""What a training does to its weights, whoever looks on and however it is fed."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from train_helpers import LINEAR, weights
+
+from stepscope.errors import AnswerIsNo, MachineError, RequestError
+from stepscope.spec.load import validate
+from stepscope.train.device import resolve
+
+
+def test_the_same_seed_gives_the_same_losses_to_the_bit(train):
+    assert train().steps["loss"] == train().steps["loss"]
+
+
+def test_another_seed_gives_other_losses(train):
+    assert train(seed=1).steps["loss"] != train(seed=2).steps["loss"]
+
+
+@pytest.mark.parametrize("pipeline", ["batch", "sample"])
+def test_workers_change_nothing_about_the_losses(train, pipeline):
+    alone = train(workers=0, pipeline=pipeline)
+    assert train(workers=2, pipeline=pipeline).steps["loss"] == alone.steps["loss"]
+
+
+def test_workers_that_persist_change_nothing_about_the_losses(train):
+    kept = train(workers=2, persistent_workers=True)
+    assert kept.steps["loss"] == train().steps["loss"]
+
+
+def test_both_pipelines_make_the_very_same_batches(train):
+    assert train(pipeline="batch").steps["loss"] == train(pipeline="sample").steps["loss"]
+
+
+def test_data_read_from_files_gives_the_losses_of_data_in_memory(train, tmp_path):
+    files = train(source="local", data_dir=str(tmp_path / "data"))
+    assert files.steps["loss"] == train().steps["loss"]
+
+
+def test_augmentation_really_changes_the_batches(train):
+    assert train(augment="none").steps["loss"] != train().steps["loss"]
+
+
+def test_a_network_with_dropout_repeats_itself_with_workers_too(train):
+    settings = {"model": "vgg11_imagenet", "samples": 32, "batch_size": 16, "epochs": 1}
+    alone = train(**settings)
+    assert train(**settings, workers=1).steps["loss"] == alone.steps["loss"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adadelta", "rmsprop", "adam", "adamw"])
+def test_every_optimizer_trains(train, optimizer):
+    lr = {"adadelta": 0.1, "sgd": 0.001}.get(optimizer, 0.0005)
+    run = train(optimizer=optimizer, lr=lr, model=LINEAR, epochs=3, augment="none")
+    assert _last_training_loss(run) < _first_training_loss(run)
+
+
+def test_nesterov_is_really_on_when_asked_for(train):
+    plain, nesterov = train(lr=0.05), train(lr=0.05, optimizer="nesterov")
+    assert plain.steps["loss"][0] == nesterov.steps["loss"][0], "the weights begin alike"
+    assert plain.steps["loss"][1:] != nesterov.steps["loss"][1:]
+    assert nesterov.info["spec"]["nesterov"] is True
+
+
+def test_weight_decay_makes_weights_smaller(train):
+    def norm(run):
+        return sum(float(value.square().sum()) for value in weights(run).values())
+
+    assert norm(train(weight_decay=0.1)) < norm(train())
+
+
+def test_accumulated_batches_give_the_weights_of_one_large_batch(train):
+    large = train(batch_size=64, samples=200, augment="none")
+    small = train(batch_size=16, accumulate=4, samples=200, augment="none")
+    assert len(small.steps) == len(large.steps) == 8
+    assert small.steps["samples"] == large.steps["samples"]
+    for name, value in weights(large).items():
+        torch.testing.assert_close(weights(small)[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_recomputed_activations_give_the_same_weights_and_statistics(train):
+    settings = {"model": "resnet18", "samples": 16, "batch_size": 8, "epochs": 1}
+    kept, recomputed = train(**settings), train(**settings, checkpoint_activations=True)
+    for name, value in weights(kept).items():
+        torch.testing.assert_close(weights(recomputed)[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_without_blocks_cannot_recompute(train):
+    with pytest.raises(RequestError, match="no row of blocks"):
+        train(checkpoint_activations=True)
+
+
+def test_bf16_trains_and_differs_from_fp32(train):
+    run = train(precision="bf16", lr=0.001, model=LINEAR, epochs=3, augment="none")
+    assert _last_training_loss(run) < _first_training_loss(run)
+    assert train(precision="bf16").steps["loss"] != train().steps["loss"]
+
+
+def test_fp16_on_a_cpu_is_refused_before_anything_is_built(train):
+    with pytest.raises(RequestError, match="fp16 wants a GPU"):
+        train(precision="fp16")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is to be missing")
+def test_a_device_that_is_not_there_is_a_missing_part_of_the_machine(train):
+    with pytest.raises(MachineError, match="without CUDA|no CUDA device"):
+        train(device="cuda")
+
+
+def test_auto_is_resolved_into_what_is_used():
+    resolved = resolve(validate({}))
+    assert resolved.device in ("cpu", "cuda", "mps")
+    assert resolved.memory_format in ("channels_last", "contiguous")
+    assert resolved.threads == torch.get_num_threads()
+    assert resolve(validate({"memory_format": "contiguous"})).memory_format == "contiguous"
+
+
+def test_max_steps_ends_the_run_in_the_middle_of_an_epoch_with_a_test(train):
+    run = train(max_steps=8)  # 6 steps an epoch
+    assert list(zip(run.steps["epoch"], run.steps["step"], strict=True))[-2:] == [(2, 1), (2, 2)]
+    assert run.epochs["split"] == ["test", "train", "test", "train", "test"]
+
+
+def test_a_loss_that_turns_nan_ends_the_run_and_is_recorded(train, tmp_path):
+    with pytest.raises(AnswerIsNo, match="the loss became (nan|inf)"):
+        train(lr=1e6, epochs=5)
+    run = next((tmp_path / "runs").glob("*lenet*"))
+    assert (run / "steps.csv").read_text().count("\n") > 1
+
+
+def test_every_sample_is_seen_once_an_epoch(train):
+    run = train(samples=200, batch_size=32, workers=2)
+    for epoch in (1, 2):
+        seen = [
+            count
+            for count, of in zip(run.steps["samples"], run.steps["epoch"], strict=True)
+            if of == epoch
+        ]
+        assert seen == [32] * 6 + [8]
+
+
+def test_steps_follow_one_another_without_a_gap_or_an_overlap(train):
+    run = train()
+    in_epoch = [row for row in run.steps.rows() if row["epoch"] == 2]
+    for before, after in pairwise(in_epoch):
+        assert after["start_s"] == pytest.approx(before["start_s"] + before["step_s"], abs=2e-9)
+
+
+def test_the_phases_of_every_step_add_up_to_the_step(train):
+    for row in train(workers=1).steps.rows():
+        phases = ("data", "transfer", "forward", "backward", "optimizer", "other")
+        assert sum(row[f"{phase}_s"] for phase in phases) == pytest.approx(row["step_s"], abs=1e-8)
+        assert row["detail"] == "full"
+
+
+def test_wait_and_work_of_the_loader_are_both_recorded(train):
+    inside = train(workers=0)
+    assert set(inside.steps["load_worker"]) == {-1}
+    for row in inside.steps.rows():
+        assert 0 < row["load_s"] <= row["data_s"], "with no worker the loop waits for all the work"
+        assert row["load_start_s"] >= row["start_s"]
+    outside = train(workers=2)
+    assert set(outside.steps["load_worker"]) == {0, 1}
+    assert all(value > 0 for value in outside.steps["load_cpu_s"])
+
+
+def _training_losses(run):
+    return [row["loss"] for row in run.epochs.rows() if row["split"] == "train"]
+
+
+def _first_training_loss(run):
+    return _training_losses(run)[0]
+
+
+def _last_training_loss(run):
+    return _training_losses(run)[-1]

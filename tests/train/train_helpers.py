@@ -1,0 +1,25 @@
+"""Networks that a person might bring, and a look at the weights of a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from stepscope.records.reader import Run
+
+LINEAR = "train_helpers:linear"
+
+
+def linear(num_classes: int) -> nn.Module:
+    """Make the quickest thing that learns."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+
+def weights(run: Run) -> dict[str, torch.Tensor]:
+    saved: dict[str, torch.Tensor] = torch.load(run.path / "checkpoint.pt")["model"]
+    return saved
+
+
+def same_weights(one: Run, other: Run) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
