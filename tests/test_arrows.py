@@ -204,8 +204,16 @@ def test_what_the_arrows_allow_is_not_complained_about(room: str, fine: str) -> 
 
 @pytest.mark.parametrize(
     "module",
-    ["records.reader", "records.folder", "analyze.where_time_goes", "report.terminal"]
-    + ["report.live", "spec.load", "experiments.single", "cli.main"],
+    [
+        "records.reader",
+        "records.folder",
+        "analyze.where_time_goes",
+        "report.terminal",
+        "report.live",
+        "spec.load",
+        "experiments.single",
+        "cli.main",
+    ],
 )
 def test_what_reads_or_supervises_runs_loads_neither_torch_nor_numpy(module: str) -> None:
     code = f"import sys, stepscope.{module}; print(sorted({{'torch', 'numpy'}} & {{*sys.modules}}))"

@@ -106,7 +106,7 @@ def one_step(meter, clock, step, device=None, loss=1.5):
             device.work(device_ms)
         meter.lap(phase)
     clock.pass_ms(0.5)  # nobody claims this
-    meter.end_step(step, 8, torch.tensor(loss), torch.tensor([3, 1, 0, 0, 0]))
+    meter.end_step(step, 8, torch.tensor(loss))
 
 
 def test_laps_go_to_their_phases_and_the_rest_to_other(clock, log, tmp_path):
@@ -151,21 +151,21 @@ def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path
     assert second["load_s"] is None, "what nobody accounted for is unknown, not 0"
 
 
-def test_numbers_arrive_with_their_samples(clock, log):
+def test_a_loss_arrives_with_its_samples_even_when_it_is_no_number(clock, log):
     seen = []
-    meter = StepMeter(log, 0, on_values=lambda *values: seen.append(values))
+    meter = StepMeter(log, 0, on_loss=lambda *values: seen.append(values))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
     one_step(meter, clock, 1, loss=float("nan"))
-    [(samples, loss, hits)] = seen
-    assert (samples, hits) == (8, [3, 1, 0, 0, 0])
+    [(samples, loss)] = seen
+    assert samples == 8
     assert loss != loss
 
 
 def test_on_an_asynchronous_device_the_loop_never_waits_and_rows_come_later(clock, log, tmp_path):
     device = ScriptedDevice(clock)
     seen = []
-    meter = StepMeter(log, 0, queue=device, on_values=lambda *values: seen.append(values))
+    meter = StepMeter(log, 0, queue=device, on_loss=lambda *values: seen.append(values))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
     one_step(meter, clock, 1, device)
@@ -211,7 +211,7 @@ def test_the_instrument_states_its_own_cost(log):
     for step in range(50):
         for phase in (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER):
             meter.lap(phase)
-        meter.end_step(step + 1, 1, torch.tensor(0.0), torch.tensor([0]))
+        meter.end_step(step + 1, 1, torch.tensor(0.0))
     weighed = steps_module.weigh_instrument(meter)
     assert 0 < weighed["clock_resolution_s"] < 1e-3
     assert 0 < weighed["lap_cost_s"] < 1e-3

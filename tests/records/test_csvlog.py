@@ -72,9 +72,13 @@ def test_closing_writes_what_waits_and_may_be_done_twice(file: Path) -> None:
 
 @pytest.mark.usefixtures("clock")
 def test_rows_are_written_also_when_the_work_fails(file: Path) -> None:
-    with pytest.raises(RuntimeError, match="training"), CsvLog(file) as log:
-        log.append("1,1")
-        raise RuntimeError("training")
+    def train() -> None:
+        with CsvLog(file) as log:
+            log.append("1,1")
+            raise RuntimeError("training")
+
+    with pytest.raises(RuntimeError, match="training"):
+        train()
     assert file.read_text() == "a,b\n1,1\n"
 
 

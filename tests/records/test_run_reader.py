@@ -118,7 +118,7 @@ def test_settings_that_no_version_of_ours_knows_are_kept_as_they_are(tmp_path: P
 
 def test_a_folder_of_a_newer_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = make_run(tmp_path / "one", schema=schema.SCHEMA + 1)
-    with pytest.raises(RequestError, match="newer stepscope.*Update") as caught:
+    with pytest.raises(RequestError, match=r"newer stepscope.*Update") as caught:
         load_run(path)
     assert str(path) in str(caught.value)
 

@@ -16,10 +16,41 @@ from stepscope.spec.load import validate
 from stepscope.spec.settings import DEVICES, field_names
 
 # DESIGN.md, "Commands": the flags that there are at least.
-FLAGS = """--model --data --data-dir --source --access --pipeline --shuffle --batch-size --epochs
---max-steps --optimizer --lr --momentum --weight-decay --schedule --workers --prefetch --augment
---norm --device --precision --memory-format --accumulate --checkpoint-activations --pin-memory
---persistent-workers --memory-limit --endpoint-url --threads --samples --seed --name --out""".split()
+FLAGS = [
+    "--model",
+    "--data",
+    "--data-dir",
+    "--source",
+    "--access",
+    "--pipeline",
+    "--shuffle",
+    "--batch-size",
+    "--epochs",
+    "--max-steps",
+    "--optimizer",
+    "--lr",
+    "--momentum",
+    "--weight-decay",
+    "--schedule",
+    "--workers",
+    "--prefetch",
+    "--augment",
+    "--norm",
+    "--device",
+    "--precision",
+    "--memory-format",
+    "--accumulate",
+    "--checkpoint-activations",
+    "--pin-memory",
+    "--persistent-workers",
+    "--memory-limit",
+    "--endpoint-url",
+    "--threads",
+    "--samples",
+    "--seed",
+    "--name",
+    "--out",
+]
 
 
 def complaint_about(settings: dict[str, Any]) -> str:

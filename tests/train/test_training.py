@@ -106,7 +106,7 @@ def test_fp16_on_a_cpu_is_refused_before_anything_is_built(train):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what is to be missing")
 def test_a_device_that_is_not_there_is_a_missing_part_of_the_machine(train):
-    with pytest.raises(MachineError, match="without CUDA|no CUDA device"):
+    with pytest.raises(MachineError, match=r"without CUDA|no CUDA device"):
         train(device="cuda")
 
 
@@ -125,7 +125,7 @@ def test_max_steps_ends_the_run_in_the_middle_of_an_epoch_with_a_test(train):
 
 
 def test_a_loss_that_turns_nan_ends_the_run_and_is_recorded(train, tmp_path):
-    with pytest.raises(AnswerIsNo, match="the loss became (nan|inf)"):
+    with pytest.raises(AnswerIsNo, match=r"the loss became (nan|inf)"):
         train(lr=1e6, epochs=5)
     run = next((tmp_path / "runs").glob("*lenet*"))
     assert (run / "steps.csv").read_text().count("\n") > 1

@@ -6,6 +6,7 @@ not pay for a write of its own, and a process killed with SIGKILL loses less tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,14 +24,14 @@ class CsvLog:
     def __init__(self, path: Path, flush_every_s: float = FLUSH_EVERY_S) -> None:
         self._path = path
         self._flush_every_s = flush_every_s
-        self._pending: list[str] = []
+        self._pending: list[object] = []
         self._flushed_at = monotonic()
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         _drop_cut_line(self._file)
 
-    def append(self, line: str) -> None:
-        """Take one row, already formatted, without its line end."""
-        self._pending.append(line)
+    def append(self, row: object) -> None:
+        """Take one row. Its `str` is the line, and is asked for only when the row is written."""
+        self._pending.append(row)
         if monotonic() - self._flushed_at >= self._flush_every_s:
             self.flush()
 
@@ -39,7 +40,7 @@ class CsvLog:
         self._flushed_at = monotonic()
         if not self._pending:
             return
-        data = ("\n".join(self._pending) + "\n").encode()
+        data = ("\n".join(map(str, self._pending)) + "\n").encode()
         self._pending.clear()
         try:
             while data:
@@ -81,7 +82,7 @@ def _drop_cut_line(file: int) -> None:
 
 
 def number(value: float | int | None) -> str:
-    """Format a number for a CSV field: nanoseconds are kept, unknown is empty."""
+    """Format a number for a CSV field: nine significant digits, and unknown is empty."""
     if value is None:
         return ""
     if isinstance(value, int):
@@ -92,16 +93,16 @@ def number(value: float | int | None) -> str:
 def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
     """Rewrite a CSV file with the whole rows that are wanted; return how many were dropped.
 
-    Lines that a kill cut short are dropped too. The file is replaced in one move.
+    Lines that a kill cut short, or that `wanted` cannot make sense of (it raises ValueError), are
+    dropped too. The file is replaced in one move.
     """
     header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
-    kept = [
-        line
-        for line in lines
-        if line.count(",") == len(columns) - 1
-        and wanted(dict(zip(columns, line.split(","), strict=True)))
-    ]
+    kept = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            if wanted(dict(zip(columns, line.split(","), strict=True))):
+                kept.append(line)
     replacement = path.with_suffix(".tmp")
     replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
     replacement.replace(path)

@@ -89,11 +89,11 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
     try:
         out.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
         raise RequestError(
-            f"cannot make a run folder in {out}: {error.strerror or error}. "
+            f"cannot make a run folder in {str(out)!r}: {getattr(error, 'strerror', None) or error}. "
             "Choose a folder that can be written with --out DIR."
         ) from error
     try:

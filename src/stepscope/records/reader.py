@@ -103,7 +103,10 @@ def load_run(path: str | Path) -> Run:
 
 
 def read_table(path: Path) -> Table:
-    """Read a CSV file by its header; lines of the wrong length are counted and left out."""
+    """Read a CSV file by its header; lines of the wrong length are counted and left out.
+
+    A column that was added to the schema after the file was written is there, all unknown.
+    """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -120,7 +123,12 @@ def read_table(path: Path) -> Table:
         except ValueError:
             cut += 1
     columns = [list(column) for column in zip(*whole, strict=True)] or [[] for _ in header]
-    return Table(dict(zip(header, columns, strict=True)), cut_lines=cut)
+    later = {
+        name: [None] * len(whole)
+        for name in schema.COLUMNS.get(path.name, ())
+        if name not in header
+    }
+    return Table(dict(zip(header, columns, strict=True)) | later, cut_lines=cut)
 
 
 def _converter(column: str) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -14,24 +15,25 @@ from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.units import format_bytes, format_duration, format_share
 
-_BAR_WIDTH = 30
+_BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
 
 
 def print_run(console: Console, run: Run) -> None:
     """Print the tables of a run and where its folder is."""
-    console.print(Text(_headline(run), style="bold"))
-    console.print(_tables(run), end="")
+    console.print(Text(_headline(run), style="bold"), soft_wrap=True)
+    for table in _tables(run):
+        # As wide as its figures on any console: better a line that runs over than half a number.
+        table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+        console.print(table, crop=False)
     for line in _closing_lines(run):
         console.print(Text(line), soft_wrap=True)  # a path folded at the edge cannot be copied
 
 
-def _tables(run: Run) -> RenderableType:
-    parts: list[RenderableType] = []
+def _tables(run: Run) -> Iterator[Table]:
     if run.summary.get("phases"):
-        parts.append(_phase_table(run.summary["phases"]))
+        yield _phase_table(run.summary["phases"])
     if len(run.epochs):
-        parts.append(_epoch_table(run))
-    return Group(*parts)
+        yield _epoch_table(run)
 
 
 def _headline(run: Run) -> str:

@@ -111,7 +111,7 @@ class RunSpec(BaseModel):
     def _nesterov_is_sgd(cls, values: Any) -> Any:
         """Take `optimizer = "nesterov"` as what it is: SGD with Nesterov momentum switched on."""
         if isinstance(values, dict) and _fold(str(values.get("optimizer", ""))) == "nesterov":
-            return {**values, "optimizer": "sgd", "nesterov": True}
+            return {"nesterov": True, **values, "optimizer": "sgd"}
         return values
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from stepscope.measure.steps import (
 )
 from stepscope.train.checkpoint import Progress
 from stepscope.train.device import autocast_of, layout_of
+from stepscope.train.hits import HitCounter
 from stepscope.train.job import Job
 from stepscope.train.lifetime import StopRequest
 from stepscope.train.recorder import Recorder, Tally
@@ -56,15 +57,16 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
             tally = Tally()
             if resumed and start.timing and start.tally:
                 timing, tally = EpochTiming(**start.timing), Tally(**start.tally)
-            watch.recorder.begin(number, done, tally)
-            finished = train_epoch(job, watch, timing, done, stage.steps)
+            hits = HitCounter(job.device, tally.hits)
+            watch.recorder.begin(number, done, tally, hits)
+            finished = train_epoch(job, watch, timing, hits, done, stage.steps)
+            tally.hits = hits.total()
             if finished < stage.steps:
                 position = Position(number, finished)
                 watch.save(Progress(position, timing.as_dict(), vars(tally).copy()))
                 watch.stop.check()
             watch.recorder.epoch("train", timing, tally)
         else:
-            watch.recorder.begin(number, 0, Tally())
             tested = test_epoch(job, watch, stage.epoch)
             if tested is not None:
                 watch.recorder.epoch("test", *tested)
@@ -73,20 +75,22 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
             watch.stop.check()
 
 
-def train_epoch(job: Job, watch: Watch, timing: EpochTiming, done: int, last: int) -> int:
+def train_epoch(
+    job: Job, watch: Watch, timing: EpochTiming, hits: HitCounter, done: int, last: int
+) -> int:
     """Train from after step `done` to step `last`; return the last step that was finished."""
     spec, meter = job.spec, watch.meter
     layout, autocast = layout_of(spec), autocast_of(spec, job.device)
     job.train.order.epoch, job.train.order.skip = timing.epoch, done * spec.accumulate
     job.model.train()
-    step, tally = done, DeviceTally()
+    step = done
 
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
     meter.loader_started()
     while step < last and not watch.stop.requested:
         step += 1
-        samples = samples_of_step(job, step)
+        samples, step_loss = samples_of_step(job, step), torch.tensor(0.0)
         for _ in range(-(-samples // spec.batch_size)):  # more than one where gradients add up
             (images, labels), load_timing = next(batches)
             meter.lap(DATA)
@@ -102,14 +106,15 @@ def train_epoch(job: Job, watch: Watch, timing: EpochTiming, done: int, last: in
             meter.lap(FORWARD)
             job.scaler.scale(loss).backward()
             meter.lap(BACKWARD)
-            tally.add(loss, count_hits(outputs, labels))
+            step_loss = step_loss + loss.detach() if len(labels) < samples else loss.detach()
+            hits.add(outputs, labels)
             meter.lap(OTHER)
         job.scaler.step(job.optimizer)
         job.scaler.update()
         job.optimizer.zero_grad()
         job.schedule.step()
         meter.lap(OPTIMIZER)
-        meter.end_step(step, samples, *tally.take())
+        meter.end_step(step, samples, step_loss)
         watch.recorder.batch(step, timing)
     if step == last:
         next(batches, None)  # a loader ends its workers when it finds that nothing is left
@@ -126,7 +131,8 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
     """
     layout, autocast = layout_of(job.spec), autocast_of(job.spec, job.device)
     timing = EpochTiming(epoch, watch.elapsed_s(), time.time())
-    sums = DeviceTally()
+    hits = HitCounter(job.device)
+    loss_sum = torch.zeros((), device=job.device)
     job.model.eval()
 
     opened = now_ns()
@@ -138,21 +144,18 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
         labels = labels.to(job.device, non_blocking=True)
         with autocast:
             outputs = job.model(images)
-            loss = F.cross_entropy(outputs, labels, reduction="sum")
-        sums.add(loss, count_hits(outputs, labels))
+            loss_sum += F.cross_entropy(outputs, labels, reduction="sum")
+        hits.add(outputs, labels)
         timing.samples += len(labels)
         if watch.stop.requested:
             return None
         mark = now_ns()
-    loss, hits = sums.take()
-    counted = loss.item() / timing.samples, [int(count) for count in hits.tolist()]
+    tally = Tally(loss_sum.item(), timing.samples, hits.total())
     closed = now_ns()
     timing.loader_start_s = seconds(started - opened)
     timing.loader_stop_s = seconds(closed - mark)
     timing.steps_s = seconds(mark - started)
     timing.total_s = seconds(closed - opened)
-    tally = Tally()
-    tally.add(timing.samples, *counted)
     return timing, tally
 
 
@@ -160,29 +163,3 @@ def samples_of_step(job: Job, step: int) -> int:
     """Count the samples that a step takes: the last one of an epoch takes what is left."""
     full = job.spec.batch_size * job.spec.accumulate
     return min(full, job.train.order.samples - (step - 1) * full)
-
-
-def count_hits(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Count at which rank, of the first five, the right class came. Does not wait for a device."""
-    ranked = outputs.detach().topk(min(5, outputs.shape[1])).indices
-    return ranked.eq(labels[:, None]).sum(0)
-
-
-class DeviceTally:
-    """Sums of loss and hits that stay on the device until they are taken."""
-
-    def __init__(self) -> None:
-        self._sums: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def add(self, loss: torch.Tensor, hits: torch.Tensor) -> None:
-        """Add one batch."""
-        if self._sums is None:
-            self._sums = loss.detach(), hits
-        else:
-            self._sums = self._sums[0] + loss.detach(), self._sums[1] + hits
-
-    def take(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hand over the sums and begin again."""
-        assert self._sums is not None, "a step has at least one batch"
-        sums, self._sums = self._sums, None
-        return sums

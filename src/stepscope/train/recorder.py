@@ -15,6 +15,7 @@ from stepscope.errors import AnswerIsNo
 from stepscope.measure.steps import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog, number
+from stepscope.train.hits import RANKS, HitCounter
 from stepscope.train.lifetime import Send
 from stepscope.train.stages import Stage
 
@@ -30,15 +31,8 @@ class Tally:
     """Loss and hits of an epoch so far. `hits[r]` counts samples whose class came at rank r."""
 
     loss_sum: float = 0.0
-    hits: list[int] = field(default_factory=lambda: [0] * 5)
     samples: int = 0
-
-    def add(self, samples: int, loss: float, hits: Sequence[float]) -> None:
-        """Add one step."""
-        self.loss_sum += loss * samples
-        self.samples += samples
-        for rank, count in enumerate(hits):
-            self.hits[rank] += int(count)
+    hits: list[int] = field(default_factory=lambda: [0] * RANKS)
 
     @property
     def loss(self) -> float | None:
@@ -66,18 +60,20 @@ class Recorder:
     stages: Sequence[Stage]
     tally: Tally = field(default_factory=Tally)
 
+    _hits: HitCounter | None = None
     _stage: int = 0
     _done: int = 0
     _told_at: float = 0.0
 
-    def begin(self, stage: int, done: int, tally: Tally) -> None:
-        """Turn to a stage, of which `done` steps are already behind."""
-        self._stage, self._done, self.tally = stage, done, tally
+    def begin(self, stage: int, done: int, tally: Tally, hits: HitCounter) -> None:
+        """Turn to a training stage, of which `done` steps are already behind."""
+        self._stage, self._done, self.tally, self._hits = stage, done, tally, hits
 
-    def step(self, samples: int, loss: float, hits: Sequence[float]) -> None:
-        """Take the numbers of one training step; a loss that is no number ends the run."""
+    def step(self, samples: int, loss: float) -> None:
+        """Take the loss of one training step; one that is no number ends the run."""
         self._done += 1
-        self.tally.add(samples, loss, hits)
+        self.tally.samples += samples
+        self.tally.loss_sum += loss * samples
         if not math.isfinite(loss):
             stage = self.stages[self._stage]
             raise AnswerIsNo(
@@ -113,7 +109,7 @@ class Recorder:
                 "steps_left": total - before - step,
                 "step_s": timing.steps_s / timing.steps if timing.steps else None,
                 "loss": self.tally.loss,
-                "accuracy": self.tally.accuracy,
+                "accuracy": self._hits.glance() if self._hits else None,
                 "samples_per_s": timing.samples / spent_s if spent_s else None,
                 "data_share": timing.loading_s / spent_s if spent_s else None,
             }

@@ -1,0 +1,196 @@
+"""`stepscope run` from outside: what a person gets, and what stays in the folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import pytest
+
+from stepscope.records.reader import load_run
+
+
+def test_a_run_leaves_the_whole_folder_and_says_where_the_time_went(stepscope, tiny):
+    answer = stepscope("run", *tiny)
+    assert answer.code == 0, answer.err
+    for word in ("phase", "data", "forward", "backward", "optimizer", "closure", "run folder"):
+        assert word in answer.out
+    run = load_run(stepscope.folder / "runs" / "latest")
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {
+        "run.json",
+        "steps.csv",
+        "epochs.csv",
+        "records.csv",
+        "telemetry.csv",
+        "events.jsonl",
+        "checkpoint.pt",
+    }
+    assert str(run.path.relative_to(stepscope.folder)) in answer.out
+    assert run.status == "completed"
+    assert len(run.steps) == 20
+    assert run.epochs["split"] == ["test", "train", "test", "train", "test"]
+    assert run.epochs["epoch"] == [0, 1, 1, 2, 2]
+
+
+def test_json_is_one_object_and_nothing_else(stepscope, tiny):
+    answer = stepscope("run", *tiny, "--json")
+    info = answer.json
+    assert answer.code == 0
+    assert {"schema", "id", "name", "kind", "status", "reason", "spec", "environment"} < set(info)
+    assert (info["kind"], info["status"], info["reason"]) == ("run", "completed", None)
+    assert (
+        json.loads((stepscope.folder / info["path"] / "run.json").read_text())["id"] == info["id"]
+    )
+    assert "epoch 2" in answer.err, "progress goes to standard error"
+
+
+def test_the_summary_accounts_for_the_time(stepscope, tiny):
+    summary = stepscope("run", *tiny, "--workers", 1, "--json").json["summary"]
+    assert summary["closure"] == pytest.approx(1, abs=0.01)
+    assert sum(phase["share"] for phase in summary["phases"].values()) == pytest.approx(1)
+    assert summary["dropped_epochs"] == [1]
+    assert (summary["epochs"], summary["steps"], summary["samples"]) == (2, 20, 640)
+    assert summary["peak_memory_bytes"] > 50e6
+    for name, reason in summary["absent"].items():
+        assert summary[name] is None
+        assert reason
+
+
+def test_the_resolved_spec_is_recorded_and_can_be_repeated(stepscope, tiny):
+    first = stepscope("run", *tiny, "--name", "first", "--json").json
+    assert first["spec"]["device"] != "auto"
+    assert first["spec"]["memory_format"] != "auto"
+    again = stepscope("run", f"{first['path']}/run.json", "--name", "again", "--json").json
+    assert (again["name"], again["status"]) == ("again", "completed")
+    assert {**again["spec"], "name": "first"} == first["spec"]
+    assert (
+        load_run(stepscope.folder / again["path"]).steps["loss"]
+        == load_run(stepscope.folder / first["path"]).steps["loss"]
+    )
+
+
+def test_settings_come_from_a_file_and_flags_win(stepscope, tiny):
+    (stepscope.folder / "asked.toml").write_text(
+        'samples = 320\nbatch_size = 64\noptimizer = "adam"'
+    )
+    answer = stepscope("run", "asked.toml", "--batch-size", 32, "--max-steps", 3, "--json")
+    spec = answer.json["spec"]
+    assert (spec["samples"], spec["batch_size"], spec["optimizer"]) == (320, 32, "adam")
+    assert answer.json["summary"]["steps"] == 3
+
+
+def test_records_are_to_the_letter(stepscope):
+    answer = stepscope(
+        "run", "--samples", 840, "--batch-size", 4, "--epochs", 2, "--out", "runs", "--json"
+    )
+    path = stepscope.folder / answer.json["path"]
+    header, *rows = (path / "records.csv").read_text().splitlines()
+    assert header == "type,epoch,start,loading,duration,value1,value2"
+    number = r"\d+\.\d{6}"
+    for row in rows:
+        assert re.fullmatch(rf"\d+,\d+,{number},{number},{number},{number},{number}", row)
+    parsed = [[float(field) for field in row] for row in csv.reader(rows)]
+    assert [row[0] for row in parsed] == [1, 2, 2, 2, 0, 1, 2, 2, 2, 0, 1]
+    assert [row[1] for row in parsed] == [0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]
+    batches = [row for row in parsed if row[0] == 2]
+    assert [row[5] for row in batches] == [100, 200, 210] * 2
+    assert {row[6] for row in batches} == {210}
+    first, second = batches[:3], batches[3:]
+    for epoch in (first, second):
+        assert len({row[2] for row in epoch}) == 1, "all count from the epoch's own start"
+        assert epoch[0][4] < epoch[1][4] < epoch[2][4], "and add up over the epoch"
+    assert second[0][4] < first[2][4], "but not over epochs"
+    table = list(load_run(path).epochs.rows())
+    for epoch in (row for row in parsed if row[0] in (0, 1)):
+        split = "train" if epoch[0] == 0 else "test"
+        seen = next(r for r in table if r["split"] == split and r["epoch"] == epoch[1])
+        assert epoch[3] == pytest.approx(seen["loading_s"], abs=1e-6)
+        assert epoch[4] == pytest.approx(seen["total_s"], abs=1e-6)
+        assert epoch[5] == pytest.approx(seen["accuracy"], abs=1e-6)
+        assert epoch[6] == pytest.approx(seen["top5"], abs=1e-6)
+        assert epoch[5] <= epoch[6] <= 1
+
+
+def test_telemetry_is_sampled_from_outside(stepscope, tiny):
+    answer = stepscope("run", *tiny, "--workers", 2, "--json")
+    telemetry = load_run(stepscope.folder / answer.json["path"]).telemetry
+    assert len(telemetry) >= 2
+    assert telemetry["time_s"] == sorted(telemetry["time_s"])
+    assert max(telemetry["rss_bytes"]) > 50e6
+    cpu = telemetry["main_cpu_s"]
+    assert cpu == sorted(cpu)
+    assert cpu[-1] > 0
+
+
+def test_a_model_of_ones_own_is_trained_from_the_working_folder(stepscope, tiny):
+    (stepscope.folder / "mine.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
+    )
+    answer = stepscope("run", *tiny, "--model", "mine:net", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["name"] == "mine:net-shapes"
+
+
+def test_a_file_called_like_a_library_in_the_working_folder_does_no_harm(stepscope, tiny):
+    (stepscope.folder / "random.py").write_text("raise RuntimeError('not the real one')\n")
+    installed = [
+        "-c",
+        "import sys; sys.path.pop(0); from stepscope.cli.main import main; main()",
+    ]
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, *installed, "run", *map(str, tiny)],
+        cwd=stepscope.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_model_prints_is_shown_and_does_not_spoil_the_json(stepscope, tiny):
+    (stepscope.folder / "loud.py").write_text(
+        "from torch import nn\n"
+        "def net(num_classes):\n"
+        "    print('hello from the model')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n"
+    )
+    answer = stepscope("run", *tiny, "--model", "loud:net", "--json")
+    assert answer.json["status"] == "completed"
+    assert "hello from the model" in answer.err
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "../../etc/passwd", "a\nb", "日本"])
+def test_any_name_stays_in_its_folder_and_is_kept_as_it_is(stepscope, tiny, name):
+    answer = stepscope("run", *tiny, "--max-steps", 1, "--name", name, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["name"] == name
+    assert (stepscope.folder / answer.json["path"]).resolve().parent == stepscope.folder / "runs"
+
+
+def test_real_cifar10_trains(stepscope, shared_data):
+    answer = stepscope(
+        "run", "--data", "cifar10", "--data-dir", shared_data, "--samples", 640, "--json"
+    )
+    assert answer.code == 0, answer.err
+    assert answer.json["summary"]["samples"] == 3 * 640
+
+
+@pytest.mark.long
+def test_lenet_learns_cifar10_in_three_epochs(stepscope, shared_data):
+    answer = stepscope(
+        *("run", "--data", "cifar10", "--data-dir", shared_data, "--model", "lenet"),
+        *("--epochs", 3, "--batch-size", 64, "--lr", 0.01, "--json"),
+    )
+    summary = answer.json["summary"]
+    assert summary["test_accuracy"] >= 0.50
+    assert 0.99 <= summary["closure"] <= 1.01
+    assert summary["unattributed_share"] <= 0.03
+    epochs = load_run(stepscope.folder / answer.json["path"]).epochs
+    assert (epochs["split"].count("train"), epochs["split"].count("test")) == (3, 4)
