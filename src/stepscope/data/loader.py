@@ -24,7 +24,8 @@ def make_loader(
     """Make a loader whose items are what `dataset[key]` gives for each key of `order`."""
     return DataLoader(
         dataset,
-        batch_size=None,  # a key names a whole batch; there is nothing left to collate
+        batch_size=None,  # a key names a whole batch; there is nothing left to collate,
+        collate_fn=_as_it_is,  # nor to convert, for which torch would look at every part of it
         sampler=order,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
@@ -35,3 +36,7 @@ def make_loader(
         # would shift the training's random numbers (dropout).
         generator=torch.Generator(),
     )
+
+
+def _as_it_is(item: Any) -> Any:
+    return item

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +41,7 @@ DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
 _DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
 
 
-@dataclass
+@dataclass(slots=True)
 class EpochTiming:
     """The epoch so far. What is in it survives a checkpoint in the middle of the epoch."""
 
@@ -66,10 +66,6 @@ class EpochTiming:
         """Time of the steps less their waiting."""
         return self.steps_s - self.data_s
 
-    def as_dict(self) -> dict[str, Any]:
-        """Give plain values, for a checkpoint."""
-        return asdict(self)
-
 
 class _Row(NamedTuple):
     """A step's row: numbers while the loop runs, text only when the log is written.
@@ -88,19 +84,20 @@ class _Row(NamedTuple):
     device: tuple[float, ...] | None = None
 
     def __str__(self) -> str:
-        data, transfer, forward, backward, optimizer, _ = (f"{ns * 1e-9:.9f}" for ns in self.laps)
-        other = f"{(self.step_ns - sum(self.laps[:OTHER])) * 1e-9:.9f}"
-        step = f"{self.step_ns * 1e-9:.9f}"
-        worker, load_start, load, load_cpu = "", "", "", ""
+        data, transfer, forward, backward, optimizer, _ = self.laps
+        other = self.step_ns - data - transfer - forward - backward - optimizer
+        load = load_cpu = load_start = worker = ""
         if self.load:
             worker = str(self.load[0])
             load_start, load, load_cpu = (f"{ns * 1e-9:.9f}" for ns in self.load[1:])
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
         # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
         return (
-            f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},{data},{load},"
-            f"{transfer},{forward},{backward},{optimizer},{other},{step},{self.loss!r},"
-            f"{load_cpu},{device},{load_start},{worker},full"
+            f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},"
+            f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
+            f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
+            f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},{device},{load_start},{worker},"
+            "full"
         )
 
 
@@ -114,7 +111,7 @@ class _Unfinished:
     loss: Callable[[], Sequence[float]]
 
 
-@dataclass
+@dataclass(slots=True)
 class StepMeter:
     """Time the steps of a training loop and write one row for each.
 

@@ -92,8 +92,9 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
     except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
+        reason = getattr(error, "strerror", None) or error
         raise RequestError(
-            f"cannot make a run folder in {str(out)!r}: {getattr(error, 'strerror', None) or error}. "
+            f"cannot make a run folder in {str(out)!r}: {reason}. "
             "Choose a folder that can be written with --out DIR."
         ) from error
     try:

@@ -38,7 +38,7 @@ def save(path: Path, job: Job, progress: Progress) -> None:
         "progress": asdict(progress),
         "model": job.model.state_dict(),
         "optimizer": job.optimizer.state_dict(),
-        "schedule": job.schedule.state_dict(),
+        "schedule": job.schedule.state_dict() if job.schedule else None,
         "scaler": job.scaler.state_dict(),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
@@ -64,7 +64,8 @@ def load(path: Path, job: Job) -> Progress:
         content = torch.load(path, map_location=job.device, weights_only=True)
         job.model.load_state_dict(content["model"])
         job.optimizer.load_state_dict(content["optimizer"])
-        job.schedule.load_state_dict(content["schedule"])
+        if job.schedule:
+            job.schedule.load_state_dict(content["schedule"])
         job.scaler.load_state_dict(content["scaler"])
         torch.set_rng_state(content["random"].cpu())
         if content["random_cuda"]:

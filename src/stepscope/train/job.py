@@ -43,7 +43,7 @@ class Job:
     device: torch.device
     model: nn.Module
     optimizer: optim.Optimizer
-    schedule: LRScheduler
+    schedule: LRScheduler | None
     scaler: torch.amp.GradScaler
     train: Split
     test: Split

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,7 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
             tally.hits = hits.total()
             if finished < stage.steps:
                 position = Position(number, finished)
-                watch.save(Progress(position, timing.as_dict(), vars(tally).copy()))
+                watch.save(Progress(position, asdict(timing), asdict(tally)))
                 watch.stop.check()
             watch.recorder.epoch("train", timing, tally)
         else:
@@ -90,7 +90,8 @@ def train_epoch(
     meter.loader_started()
     while step < last and not watch.stop.requested:
         step += 1
-        samples, step_loss = samples_of_step(job, step), torch.tensor(0.0)
+        samples = samples_of_step(job, step)
+        step_loss: torch.Tensor | None = None
         for _ in range(-(-samples // spec.batch_size)):  # more than one where gradients add up
             (images, labels), load_timing = next(batches)
             meter.lap(DATA)
@@ -106,14 +107,17 @@ def train_epoch(
             meter.lap(FORWARD)
             job.scaler.scale(loss).backward()
             meter.lap(BACKWARD)
-            step_loss = step_loss + loss.detach() if len(labels) < samples else loss.detach()
+            loss = loss.detach()
+            step_loss = loss if step_loss is None else step_loss + loss
             hits.add(outputs, labels)
             meter.lap(OTHER)
         job.scaler.step(job.optimizer)
         job.scaler.update()
         job.optimizer.zero_grad()
-        job.schedule.step()
+        if job.schedule:
+            job.schedule.step()
         meter.lap(OPTIMIZER)
+        assert step_loss is not None, "a step has at least one batch"
         meter.end_step(step, samples, step_loss)
         watch.recorder.batch(step, timing)
     if step == last:

@@ -26,7 +26,7 @@ PROGRESS_EVERY_S = 0.25
 _TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
 
 
-@dataclass
+@dataclass(slots=True)
 class Tally:
     """Loss and hits of an epoch so far. `hits[r]` counts samples whose class came at rank r."""
 
@@ -50,7 +50,7 @@ class Tally:
         return sum(self.hits) / self.samples if self.samples else None
 
 
-@dataclass
+@dataclass(slots=True)
 class Recorder:
     """Write what belongs to epochs, and report progress through `send`."""
 

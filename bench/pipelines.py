@@ -1,0 +1,38 @@
+"""How much faster a batch is made with array operations than image by image, with no workers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from _alternate import alternate, report
+
+from stepscope.data import catalogue
+from stepscope.data.order import BatchKey
+from stepscope.data.pipelines import BatchedDataset
+
+BATCH = 64
+ROUNDS = 60
+LEAST = 8.0
+
+
+def main() -> int:
+    shapes = catalogue.find("shapes")
+    samples = shapes.load("train", Path("data"), 5000)
+    key = BatchKey(1, np.random.default_rng(0).permutation(5000)[:BATCH])
+    by_batch, by_sample = (
+        BatchedDataset(samples, pipeline, shapes.mean, shapes.std, augment_seed=0)
+        for pipeline in ("batch", "sample")
+    )
+    compared = alternate(lambda: by_sample[key], lambda: by_batch[key], ROUNDS)
+    return report(
+        "samples/s of pipeline batch / pipeline sample, batch 64",
+        compared,
+        f"at least {LEAST:g}",
+        compared.ratio >= LEAST,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
