@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 # What knows only the standard library, and what it may know beside it.
 STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
     **dict.fromkeys(BASE, frozenset()),
-    "spec": frozenset({"pydantic", "tomli"}),
+    "spec": frozenset({"pydantic", "tomli", "tomllib"}),
     "records": frozenset(),
     "analyze": frozenset(),
 }

@@ -21,7 +21,7 @@ WRONG_REQUESTS = {
     "batch larger than data": (["--samples", "50", "--batch-size", "64"], "found 50"),
     "samples beyond the data": (["--samples", "60000"], "50,000"),
     "negative rate": (["--lr", "-1"], "lr: wanted greater than 0"),
-    "rate that is no number": (["--lr", "fast"], "lr: wanted a valid number"),
+    "rate that is no number": (["--lr", "fast"], "--lr: unable to convert"),
     "unknown optimizer": (["--optimizer", "adm"], "Did you mean 'adam'"),
     "unknown device": (["--device", "gpu"], "device"),
     "unknown source": (["--source", "momory"], "Did you mean 'memory'"),

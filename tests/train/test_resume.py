@@ -30,6 +30,14 @@ def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(train, look
     assert same_weights(resumed, whole)
 
 
+def test_a_loss_scaler_goes_on_with_the_scale_it_had(train):
+    whole = train(precision="fp16")
+    stopped = train(looks_before_stop=IN_THE_SECOND_EPOCH, precision="fp16")
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    assert same_weights(resumed, whole)
+
+
 def test_a_run_may_be_stopped_many_times(train):
     whole = train()
     run = train(looks_before_stop=4)

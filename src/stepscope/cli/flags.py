@@ -5,30 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any, TypedDict
 
 from cyclopts import Parameter
+from pydantic import BeforeValidator
 
 from stepscope.spec import RunSpec
 
-_METAVARS = {
-    **dict.fromkeys(("data_dir", "out"), "DIR"),
-    **dict.fromkeys(("lr", "momentum", "weight_decay"), "X"),
-    **dict.fromkeys(("samples", "batch_size", "accumulate", "epochs", "max_steps"), "N"),
-    **dict.fromkeys(("threads", "workers", "prefetch", "seed"), "N"),
-    "memory_limit": "SIZE",
-    "endpoint_url": "URL",
-}
+_NUMBERS: dict[Any, type] = {int: int, float: float, bool: bool, int | None: int}
 
 
 def _flag(name: str) -> Any:
     field = RunSpec.model_fields[name]
     default = field.default
     shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
-    about = Parameter(help=f"{field.description}{shown}", metavar=_METAVARS.get(name, "NAME"))
-    if field.annotation is bool:
-        return Annotated[bool, about]
-    # Text, whatever the setting's type: the spec reads it, so errors look the same everywhere.
-    # `--no-NAME` gives None, which a setting that can be switched off takes as `none`.
-    switched_off = Parameter(negative_none="no-") if name in ("augment", "norm") else Parameter()
-    return Annotated[str | None if switched_off.negative_none else str, about, switched_off]
+    about = Parameter(help=f"{field.description}{shown}")
+    if name in ("augment", "norm"):
+        # `--no-augment` gives None, which these settings take as `none`.
+        return Annotated[str | None, about, Parameter(negative_none="no-")]
+    # A setting that is read from a word (a choice, a size) stays text here: the spec reads it, and
+    # a wrong word gets the same answer on the command line as in a file.
+    read_from_word = any(isinstance(step, BeforeValidator) for step in field.metadata)
+    return Annotated[str if read_from_word else _NUMBERS.get(field.annotation, str), about]
 
 
 SpecFlags = TypedDict(  # type: ignore[misc]

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from stepscope import __version__
 from stepscope.errors import DISK_FULL_ERRNOS, StepscopeError, disk_full
@@ -27,6 +27,7 @@ def make_app() -> App:
         exit_on_error=False,
         print_error=False,
         result_action="return_value",
+        default_parameter=Parameter(allow_repeating=True),  # the last one wins
     )
     app.command("stepscope.cli.run:run", name="run", help="Train and record.")
     app.command("stepscope.cli.resume:resume", name="resume", help="Go on with a stopped run.")

@@ -52,6 +52,8 @@ class LiveDisplay:
             self._say(f"data and network ready in {format_duration(took)}")
         elif message["type"] == "progress":
             self._show_progress(message)
+        elif message["type"] == "testing":
+            self._progress.update(self._task, description="testing", figures="")
         elif message["type"] == "epoch":
             self._say(_epoch_line(message))
 

@@ -4,7 +4,8 @@ It writes steps, epochs, records, events and the checkpoint into the run folder,
 JSON object a line) to the parent, and leaves `run.json` to it. Messages:
 
     ready      the resolved spec, the environment, how the data came
-    progress   how far it has come; epoch: an epoch's row
+    progress   how far it has come
+    testing    a test begins; epoch: an epoch's row
     outcome    status, reason, exit code, what the instrument cost
 """
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from stepscope.errors import MachineError, RequestError
+from stepscope.errors import MachineError
 from stepscope.spec import RunSpec
 
 _LAYOUT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
@@ -22,11 +22,6 @@ def resolve(spec: RunSpec) -> RunSpec:
     device = _resolve_device(spec.device)
     kind = torch.device(device).type
     layout = _LAYOUT_BY_DEVICE[kind] if spec.memory_format == "auto" else spec.memory_format
-    if spec.precision == "fp16" and kind == "cpu":
-        raise RequestError(
-            "precision fp16 wants a GPU: on a CPU its loss scaling and kernels bring nothing. "
-            "Use --precision bf16 or fp32."
-        )
     threads = spec.threads or torch.get_num_threads()
     return spec.model_copy(update={"device": device, "memory_format": layout, "threads": threads})
 

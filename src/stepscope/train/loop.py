@@ -67,12 +67,14 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
                 watch.stop.check()
             watch.recorder.epoch("train", timing, tally)
         else:
+            watch.recorder.testing(stage.epoch)
             tested = test_epoch(job, watch, stage.epoch)
             if tested is not None:
                 watch.recorder.epoch("test", *tested)
             position = Position(number if tested is None else number + 1)
             watch.save(Progress(position))
-            watch.stop.check()
+            if position.stage < len(job.stages):  # a request that comes with the end is too late
+                watch.stop.check()
 
 
 def train_epoch(

@@ -69,6 +69,10 @@ class Recorder:
         """Turn to a training stage, of which `done` steps are already behind."""
         self._stage, self._done, self.tally, self._hits = stage, done, tally, hits
 
+    def testing(self, epoch: int) -> None:
+        """Tell the parent that a test begins, which has no steps to tell of."""
+        self.send({"type": "testing", "epoch": epoch})
+
     def step(self, samples: int, loss: float) -> None:
         """Take the loss of one training step; one that is no number ends the run."""
         self._done += 1

@@ -1,0 +1,286 @@
+"""What the docs say is so: commands run, tables equal the source, links lead somewhere.
+
+How the blocks of a page are read is told in CONTRIBUTING.md, under Tests.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from conftest import Stepscope
+from cyclopts import App
+from test_arrows import MAY_IMPORT
+
+from stepscope.cli.main import make_app
+from stepscope.models import registry
+from stepscope.records import schema
+from stepscope.spec.load import resolve_request
+from stepscope.spec.settings import RunSpec
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"],
+    key=lambda page: page.relative_to(ROOT).as_posix(),
+)
+
+# The last of a flag counts, so these make any documented run take seconds.
+QUICK = shlex.split("--samples 128 --batch-size 16 --max-steps 2 --epochs 1 --threads 1")
+ONLY_PARSED = ("cifar10",)  # a network or 180 MB of data would be needed
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The file that this block is, when its first line is a comment with a file name."""
+        found = re.match(r"# (\S+\.(?:py|toml))\n", self.text)
+        return found[1] if found else None
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The commands of a shell block, each as its words; in `console`, those after a `$`."""
+        if self.language not in ("sh", "console"):
+            return []
+        lines = self.text.replace("\\\n", " ").splitlines()
+        if self.language == "console":
+            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return [Block(*each) for each in found]
+
+
+def shown_commands(program: str) -> list[tuple[Path, list[str]]]:
+    return [
+        (page, words[1:])
+        for page in PAGES
+        for block in blocks_of(page)
+        for words in block.commands
+        if words[0] == program
+    ]
+
+
+def shown(case: object) -> str:
+    return name_of(case) if isinstance(case, Path) else " ".join(map(str, case))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("page", "arguments"), shown_commands("stepscope"), ids=shown)
+def test_a_command_in_the_docs_is_one_that_the_parser_takes(
+    page: Path, arguments: list[str]
+) -> None:
+    _, bound, _ = make_app().parse_args(arguments, exit_on_error=False, print_error=False)
+    if arguments[0] == "run":
+        resolve_request(None, bound.arguments.get("settings") or {})
+
+
+def is_run(words: list[str]) -> bool:
+    return words[0] == "stepscope" and not any(word in words for word in ONLY_PARSED)
+
+
+PAGES_WITH_RUNS = [
+    page for page in PAGES if any(is_run(words) for b in blocks_of(page) for words in b.commands)
+]
+
+
+@dataclass
+class Reader:
+    """Somebody who does what the pages say, all in one folder, and nothing twice."""
+
+    stepscope: Stepscope
+    done: set[str] = field(default_factory=set)
+
+    def do(self, words: list[str]) -> None:
+        if (command := shlex.join(words)) in self.done:
+            return
+        self.done.add(command)
+        answer = self.stepscope(*words[1:], *(QUICK if words[1] == "run" else []))
+        assert answer.code == 0, f"{command}: {answer.err}"
+
+    def run_python(self, text: str) -> None:
+        command = [sys.executable, "-c", text]
+        folder = self.stepscope.folder
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    reader = Reader(Stepscope(tmp_path_factory.mktemp("docs")))
+    reader.do(["stepscope", "run"])  # every page may speak of runs/latest
+    return reader
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_RUNS, ids=name_of)
+def test_what_a_page_tells_one_to_do_works(reader: Reader, page: Path) -> None:
+    for block in blocks_of(page):
+        if block.file:
+            (reader.stepscope.folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            reader.run_python(block.text)
+        for words in filter(is_run, block.commands):
+            reader.do(words)
+
+
+def test_make_targets_in_the_docs_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
+    for page, arguments in shown_commands("make"):
+        named = [word for word in arguments if "=" not in word]
+        assert set(named) <= targets, name_of(page)
+
+
+def commands_of(app: App, path: str = "stepscope") -> Iterator[str]:
+    for name in app:
+        if not name.startswith("-"):
+            below = list(commands_of(app[name], f"{path} {name}"))
+            yield from below or [f"{path} {name}"]
+
+
+@pytest.mark.parametrize("command", list(commands_of(make_app())))
+def test_every_command_is_documented(command: str) -> None:
+    assert any(command in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def tables_of(text: str) -> list[list[list[str]]]:
+    """Give every table as its rows of cells, without the header; a name loses its backticks."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n")]
+        found.append([[row[0].strip("`"), *row[1:]] for row in rows[2:-1]])
+    return found
+
+
+def test_every_setting_is_in_the_table_with_its_default_in_order() -> None:
+    wanted = [[name, default_of(name)] for name in RunSpec.model_fields]
+    assert [row[:2] for row in tables_of(text_of("docs/run.md"))[0]] == wanted
+
+
+def default_of(name: str) -> str:
+    default = RunSpec.model_fields[name].default
+    if default is None:
+        return "unset"
+    return "off" if default is False else f"`{default}`"
+
+
+@pytest.mark.parametrize("file", schema.COLUMNS)
+def test_every_column_is_in_the_table_of_its_file_in_order(file: str) -> None:
+    text = text_of("docs/run-folder.md")
+    section = text.split(f"\n## `{file}`\n")[1].split("\n## ")[0]
+    assert [row[0] for row in tables_of(section)[0]] == list(schema.COLUMNS[file])
+
+
+def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
+    from stepscope.analyze.where_time_goes import summarize
+    from stepscope.records.reader import Run
+
+    documented = {row[0] for rows in tables_of(text_of("docs/run-folder.md")) for row in rows}
+    statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
+    assert statuses | {schema.FAILED} <= documented
+    assert set(summarize(Run(Path("nowhere"), {}), {})) <= documented
+
+
+def test_every_exit_code_is_documented() -> None:
+    from stepscope import errors
+
+    codes = {
+        str(kind.exit_code)
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.StepscopeError)
+    }
+    section = text_of("docs/run-folder.md").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    assert {row[0] for row in tables_of(section)[0]} == codes | {"0"}
+
+
+def test_the_zoo_table_equals_the_registry() -> None:
+    import torch
+    from torch import nn
+
+    found = []
+    for name, entry in registry.ZOO.items():
+        with torch.device("meta"):
+            model = registry.build(name, classes=entry.classes)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
+        shape = "x".join(map(str, entry.input_shape))
+        counts = [str(entry.classes), f"{parameters:,}", str(convolutions)]
+        found.append([name, entry.about, shape, *counts])
+    assert tables_of(text_of("docs/models.md"))[0] == found
+
+
+def test_the_architecture_table_equals_the_arrows() -> None:
+    rows = tables_of(text_of("docs/architecture.md"))[0]
+    assert {row[0]: frozenset(re.findall(r"`(\w+)`", row[2])) for row in rows} == MAY_IMPORT
+
+
+# --- links and places -----------------------------------------------------------------------------
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_resolve(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in reached:
+            reached.add(page)
+            links = re.findall(r"\]\(([^)#\s]+\.md)", page.read_text(encoding="utf-8"))
+            ahead += [(page.parent / link).resolve() for link in links if "://" not in link]
+    assert set(PAGES) <= reached
+
+
+def test_no_file_names_a_place_on_the_machine_it_was_written_on() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    places = [f"/{top}/".encode() for top in ("work", "root")]
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    assert [
+        name_of(file)
+        for file in files
+        if file.is_file() and any(place in file.read_bytes() for place in places)
+    ] == []
