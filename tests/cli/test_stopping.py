@@ -215,3 +215,16 @@ def test_ctrl_z_pauses_the_training_too(stepscope):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_of_two_that_resume_at_once_one_is_refused(stepscope):
+    path = stepscope.folder / stepscope("run", *LONG, "--max-steps", 40, "--json").json["path"]
+    info = json.loads((path / "run.json").read_text())
+    info["status"] = "interrupted"
+    info["spec"]["max_steps"] = 400
+    (path / "run.json").write_text(json.dumps(info))
+    (path / "checkpoint.pt").unlink()
+    both = [stepscope.start("resume", path) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    assert sorted(process.returncode for process in both) == [0, 2]
+    assert any("still running" in error for error in errors)

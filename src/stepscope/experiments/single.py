@@ -11,7 +11,6 @@ from stepscope.errors import RequestError
 from stepscope.experiments import preflight
 from stepscope.experiments.supervise import Onlooker, Outcome, listening, supervise
 from stepscope.hardware.host import describe_host
-from stepscope.hardware.processes import is_alive, started_unix_s
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
@@ -23,7 +22,7 @@ def start(spec: RunSpec, onlooker: Onlooker, summarize: Summarize) -> tuple[Path
     """Make a folder, train in it, close it; return where it is and how it ended."""
     preflight.check(spec)
     made = folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
-    return made.path, _carry_out(made, spec, onlooker, summarize, elapsed_s=0.0)
+    return made.path, _carry_out(made, spec, onlooker, summarize)
 
 
 def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
@@ -33,18 +32,11 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, 
         raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
-    process = run.info.get("process") or {}
-    if run.status == schema.RUNNING and process and is_alive(**process):
-        raise RequestError(
-            f"{run.path} is still running, as process {process['pid']}. "
-            "Wait for it, or stop it first."
-        )
     spec = validate(run.spec, where=f"{run.path / schema.RUN}: ")
     preflight.check(spec)
-    made = folder.RunFolder(run.path)
     lived_s = _lived_s(run)
-    made.add_event("resume", lived_s, after=run.status)
-    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s)
+    made = folder.RunFolder(run.path)
+    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s, resumed=run.status)
 
 
 def _carry_out(
@@ -52,14 +44,14 @@ def _carry_out(
     spec: RunSpec,
     onlooker: Onlooker,
     summarize: Summarize,
-    elapsed_s: float,
+    elapsed_s: float = 0.0,
+    resumed: str | None = None,
 ) -> Outcome:
-    with listening() as signals:  # until the folder is closed
+    with made.held(), listening() as signals:  # until the folder is closed
+        if resumed:
+            made.add_event("resume", elapsed_s, after=resumed)
         before = made.update_info(
-            status=schema.RUNNING,
-            reason=None,
-            process={"pid": os.getpid(), "started_unix_s": started_unix_s(os.getpid())},
-            environment=describe_host(),
+            status=schema.RUNNING, reason=None, process=os.getpid(), environment=describe_host()
         )
         outcome = supervise(
             made, onlooker, signals, elapsed_s=elapsed_s, memory_limit_bytes=spec.memory_limit

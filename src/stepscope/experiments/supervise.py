@@ -108,15 +108,20 @@ def supervise(
     origin_ns = now_ns() - round(elapsed_s * 1e9)
     kills_before = host.oom_kills()
     read_end, write_end = os.pipe()
-    with contextlib.ExitStack() as cleanup:
-        child = _start(folder, write_end, origin_ns)
-        cleanup.callback(_end, child)
+    log = CsvLog(folder.path / schema.TELEMETRY)
+    child = _start(folder, write_end, origin_ns)
+    try:
         os.close(write_end)
-        log = cleanup.enter_context(CsvLog(folder.path / schema.TELEMETRY))
         sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
         watch = _Watch(folder, child, sampler, onlooker, signals, memory_limit_bytes)
         watch.until_end(read_end)
+        try:
+            log.close()
+        except MachineError as error:
+            watch.trouble = error
         outcome = _judge(watch, child.wait(), kills_before)
+    finally:
+        _end(child)
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
     return outcome

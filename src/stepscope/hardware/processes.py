@@ -120,20 +120,3 @@ def _status(pid: int) -> dict[str, int]:
         if value.endswith(" kB"):
             sizes[name] = int(value.split()[0]) * 1024
     return sizes
-
-
-def is_alive(pid: int, started_unix_s: float) -> bool:
-    """Say whether that very process still runs, not another that was given its number."""
-    try:
-        process = psutil.Process(pid)
-        running = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        return running and abs(process.create_time() - started_unix_s) < 2
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
-
-
-def started_unix_s(pid: int) -> float:
-    """Return when a process began, which together with its number names it for good."""
-    return float(psutil.Process(pid).create_time())

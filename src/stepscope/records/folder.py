@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,35 @@ class RunFolder:
         info = {**self.read_info(), **changes}
         self.write_info(info)
         return info
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the folder for this process alone; the kernel lets go of it when the process ends.
+
+        Raises:
+            RequestError: another process holds it, or it cannot be written.
+        """
+        if not os.access(self.path, os.W_OK):
+            raise RequestError(
+                f"cannot write into {self.path}. Copy it to where it can be written, or change "
+                "its permissions."
+            )
+        held = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            process = self.read_info().get("process")
+            raise RequestError(
+                f"{self.path} is still running{f', as process {process}' if process else ''}. "
+                "Wait for it, or stop it first."
+            ) from None
+        except OSError:
+            pass  # a network file system without locks: nobody can be told apart from a dead run
+        try:
+            yield
+        finally:
+            os.close(held)
 
     def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
         """Append one line to `events.jsonl`, on disk when this returns."""
