@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -44,15 +45,17 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     dataset = catalogue.find(name)
     checked = dataset.verify(data_dir)
     if json:
-        files = [{"file": v.file, "status": v.status, "detail": v.detail} for v in checked]
+        files = [asdict(found) for found in checked]
         print(json_module.dumps({"data": name, "data_dir": str(data_dir), "files": files}))
     else:
         for found in checked:
             print(f"{found.status:10} {found.file}  {found.detail}")
     wrong = [found for found in checked if not found.ok]
-    if wrong:
-        raise DataError(
-            f"{len(wrong)} of {len(checked)} files of {name} in {data_dir} are not as published. "
-            f"Fetch them with: stepscope data get {name} --data-dir {data_dir}"
-        )
-    return 0
+    if not wrong:
+        return 0
+    print(
+        f"stepscope: {len(wrong)} of {len(checked)} files of {name} in {data_dir} are not as "
+        f"published. Fetch them with: stepscope data get {name} --data-dir {data_dir}",
+        file=sys.stderr,
+    )
+    return DataError.exit_code

@@ -239,7 +239,8 @@ class _Watch:
             return
         if reading is None or self.memory_limit_bytes is None:
             return
-        used = reading.pss_bytes or reading.rss_bytes
+        # Between two readings of proportional sizes the training process alone is looked at.
+        used = reading.pss_bytes or reading.rss_bytes + (reading.workers_private_bytes or 0)
         if used > self.memory_limit_bytes:
             self.over_limit_bytes = used
             self.child.kill()

@@ -2,14 +2,14 @@
 
 A mark is set into the device's queue of work and is reached when the device gets there. Numbers
 are copied over behind the work that makes them and read only once a later mark was reached, so
-nothing in the loop waits. `CudaQueue` has not been run on a GPU by the tests, which drive the
-meter with a scripted queue.
+nothing in the loop waits. The queues of CUDA and MPS were written after torch's documentation and
+have not been run on such a device: the tests drive the meter with a scripted queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -37,11 +37,11 @@ class DeviceQueue(Protocol):
         """Begin to copy numbers over; the result may be called once a later mark was reached."""
 
 
-class CudaMark:
-    """A CUDA event with timing."""
+class EventMark:
+    """An event of torch's, with timing: CUDA's and MPS's offer the same calls."""
 
-    def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)
+    def __init__(self, event: Any) -> None:
+        self._event = event
         self._event.record()
 
     def reached(self) -> bool:
@@ -54,7 +54,7 @@ class CudaMark:
 
     def seconds_until(self, later: Mark) -> float:
         """Ask the driver for the time between two events."""
-        assert isinstance(later, CudaMark)
+        assert isinstance(later, EventMark)
         return float(self._event.elapsed_time(later._event)) * 1e-3
 
 
@@ -63,7 +63,7 @@ class CudaQueue:
 
     def mark(self) -> Mark:
         """Record an event on the stream."""
-        return CudaMark()
+        return EventMark(torch.cuda.Event(enable_timing=True))
 
     def fetch(self, values: torch.Tensor) -> Callable[[], Sequence[float]]:
         """Copy to pinned memory, asynchronously."""
@@ -72,10 +72,20 @@ class CudaQueue:
         return host.tolist
 
 
-def queue_of(device: torch.device) -> DeviceQueue | None:
-    """Return the device's queue, or None where the host's clock tells everything (a CPU).
+class MpsQueue:
+    """The queue of an Apple GPU, which shares its memory with the host."""
 
-    Apple's MPS gives its events no common timeline with several queues; there the host's phases
-    are recorded alone, and `run.json` says so.
-    """
-    return CudaQueue() if device.type == "cuda" else None
+    def mark(self) -> Mark:
+        """Record an event in the queue."""
+        return EventMark(torch.mps.Event(enable_timing=True))
+
+    def fetch(self, values: torch.Tensor) -> Callable[[], Sequence[float]]:
+        """Copy to the host, asynchronously."""
+        host = values.detach().to("cpu", non_blocking=True)
+        return host.tolist
+
+
+def queue_of(device: torch.device) -> DeviceQueue | None:
+    """Return the device's queue, or None where the host's clock tells everything (a CPU)."""
+    queues: dict[str, Callable[[], DeviceQueue]] = {"cuda": CudaQueue, "mps": MpsQueue}
+    return queues[device.type]() if device.type in queues else None

@@ -75,9 +75,8 @@ class Sampler:
         return reading
 
     def _keep_peak(self, reading: TreeReading) -> None:
-        self.peak_main_bytes = max(
-            self.peak_main_bytes or 0, reading.peak_rss_bytes or reading.rss_bytes
-        )
+        if reading.peak_rss_bytes is not None:
+            self.peak_main_bytes = max(self.peak_main_bytes or 0, reading.peak_rss_bytes)
         if reading.workers_private_bytes is None:
             return
         shm_now = host.shared_memory_used_bytes()
