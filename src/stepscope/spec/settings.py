@@ -95,7 +95,7 @@ class RunSpec(BaseModel):
     precision: Annotated[Precision, _choice(Precision)] = Field("fp32", description="fp32, or mixed with bf16 or fp16")
     memory_format: Annotated[MemoryFormat, _choice(MemoryFormat)] = Field("auto", description="layout of images: auto (by device), contiguous, channels_last")
     checkpoint_activations: bool = Field(False, description="recompute activations in the backward pass instead of keeping them")
-    threads: int | None = Field(None, ge=1, description="compute threads of the training process [default: torch's choice]")
+    threads: int | None = Field(None, ge=1, le=1024, description="compute threads of the training process [default: torch's choice]")
     workers: int = Field(0, ge=0, le=1024, description="loader processes; 0 loads in the training process")
     prefetch: int = Field(2, ge=1, le=1024, description="batches that each worker keeps ready")
     persistent_workers: bool = Field(False, description="keep workers alive between epochs")
