@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import Stepscope
+from as_a_person import Stepscope
 from cyclopts import App
 from test_arrows import MAY_IMPORT
 

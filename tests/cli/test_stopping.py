@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from as_a_person import Stepscope
 
 from stepscope.records.reader import load_run
 
@@ -40,8 +41,6 @@ def training_of(parent: subprocess.Popen[str]) -> psutil.Process | None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    from conftest import Stepscope
-
     stepscope = Stepscope(tmp_path_factory.mktemp("whole"))
     answer = stepscope("run", *LONG, "--json")
     assert answer.code == 0, answer.err
