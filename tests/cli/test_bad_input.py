@@ -20,8 +20,11 @@ WRONG_REQUESTS = {
     "batch size 0": (["--batch-size", "0"], "batch_size: wanted greater than or equal to 1"),
     "batch larger than data": (["--samples", "50", "--batch-size", "64"], "found 50"),
     "samples beyond the data": (["--samples", "60000"], "50,000"),
+    "half a sample": (["--batch-size", "64.5"], "batch_size: wanted a valid integer"),
+    "an endpoint without a store": (["--endpoint-url", "http://x"], "endpoint_url"),
+    "epochs without end": (["--epochs", "1000000000"], "epochs: wanted"),
     "negative rate": (["--lr", "-1"], "lr: wanted greater than 0"),
-    "rate that is no number": (["--lr", "fast"], "--lr: unable to convert"),
+    "rate that is no number": (["--lr", "fast"], "lr: wanted a valid number"),
     "unknown optimizer": (["--optimizer", "adm"], "Did you mean 'adam'"),
     "unknown device": (["--device", "gpu"], "device"),
     "unknown source": (["--source", "momory"], "Did you mean 'memory'"),
@@ -132,7 +135,7 @@ def test_a_model_of_ones_own_that_does_not_fit_ends_with_2(stepscope, tiny, body
     assert "Traceback" not in answer.err
 
 
-def test_a_fault_in_a_training_is_70_with_the_traceback_in_the_record(stepscope, tiny):
+def test_a_model_of_ones_own_that_fails_only_in_training_ends_with_2(stepscope, tiny):
     (stepscope.folder / "late.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Module):\n"
@@ -147,11 +150,31 @@ def test_a_fault_in_a_training_is_70_with_the_traceback_in_the_record(stepscope,
         "    return Net()\n"
     )
     answer = stepscope("run", *tiny, "--model", "late:net", "--json")
-    assert answer.code == 70
+    assert answer.code == 2
     assert "only when training" in answer.json["reason"]
+    assert "late.py:8" in answer.json["reason"], "the line is named"
     assert "Traceback" not in answer.err
-    events = load_run(stepscope.folder / answer.json["path"]).events
-    assert any("Traceback" in event.get("traceback", "") for event in events)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_model_with_nothing_to_train_ends_with_2(stepscope, tiny, frozen):
+    layer = "nn.Linear(3072, 10).requires_grad_(False)" if frozen else "nn.AdaptiveAvgPool1d(10)"
+    (stepscope.folder / "still.py").write_text(
+        f"from torch import nn\ndef net():\n    return nn.Sequential(nn.Flatten(), {layer})\n"
+    )
+    answer = stepscope("run", *tiny, "--model", "still:net")
+    assert answer.code == 2
+    assert "no parameter that could be trained" in answer.err
+
+
+def test_with_an_error_any_form_of_json_prints_json(stepscope):
+    assert stepscope("run", "--batch-size", 0, "--json=true").json["exit_code"] == 2
+
+
+def test_workers_that_shared_memory_cannot_hold_are_refused_before_they_start(stepscope):
+    answer = stepscope("run", "--batch-size", 50000, "--workers", 1000, "--prefetch", 1000)
+    assert answer.code == 5
+    assert "/dev/shm" in answer.err
 
 
 def limit_file_size(size_bytes: int):

@@ -112,14 +112,15 @@ def one_step(meter, clock, step, device=None, loss=1.5):
 def test_laps_go_to_their_phases_and_the_rest_to_other(clock, log, tmp_path):
     meter = StepMeter(log, origin_ns=0)
     clock.pass_ms(100)
-    meter.open_epoch(EpochTiming(1))
+    timing = EpochTiming(1)
+    meter.open_epoch(timing)
     clock.pass_ms(7)
     meter.loader_started()
     one_step(meter, clock, 1)
     clock.pass_ms(0)
     one_step(meter, clock, 2)
     clock.pass_ms(9)
-    timing = meter.close_epoch()
+    meter.close_epoch()
     first, second = rows(log, tmp_path)
     assert first["start_s"] == pytest.approx(0.107)
     assert (first["data_s"], first["transfer_s"], first["forward_s"]) == (0.004, 0.001, 0.003)
@@ -133,8 +134,45 @@ def test_laps_go_to_their_phases_and_the_rest_to_other(clock, log, tmp_path):
     assert timing.loader_stop_s == pytest.approx(0.009)
     assert timing.loading_s == pytest.approx(0.007 + 2 * 0.004)
     assert timing.training_s == pytest.approx(2 * (0.01575 - 0.004))
-    assert timing.total_s == pytest.approx(0.007 + 2 * 0.01575 + 0.009)
+    assert timing.total_s == 0, "that clock pair is the loop's"
     assert timing.samples == 16
+
+
+def test_time_for_whoever_looks_on_is_ours_and_no_wait_for_data(clock, log, tmp_path):
+    meter = StepMeter(log, origin_ns=0)
+    meter.open_epoch(EpochTiming(1))
+    meter.loader_started()
+    one_step(meter, clock, 1)
+    clock.pass_ms(50)
+    meter.own_work()
+    one_step(meter, clock, 2)
+    _, second = rows(log, tmp_path)
+    assert second["data_s"] == 0.004
+    assert second["other_s"] == pytest.approx(0.00075 + 0.050)
+    assert meter.own_ns == 50 * MS
+
+
+def test_an_epoch_ends_when_the_device_has_caught_up(clock, log):
+    class Lagging(ScriptedDevice):
+        def mark(self):
+            mark = super().mark()
+            wait = mark.wait
+            mark.wait = lambda: (
+                setattr(clock, "now", max(clock.now, round(mark.at_ms * MS))),
+                wait(),
+            )
+            return mark
+
+    device = Lagging(clock)
+    timing = EpochTiming(1)
+    meter = StepMeter(log, 0, queue=device)
+    meter.open_epoch(timing)
+    meter.loader_started()
+    one_step(meter, clock, 1, device)
+    meter.close_epoch()
+    # The host is done after 15.75 ms. Forward reaches the device's queue at 8 ms, and from there on
+    # it is busy for 10 + 20 + 1 + 3 ms: until 42.
+    assert timing.loader_stop_s == pytest.approx(0.042 - 0.01575)
 
 
 def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path):

@@ -267,10 +267,11 @@ def settings_of_a_run(draw: st.DrawFn) -> dict[str, Any]:
         {"workers": st.just(workers), "optimizer": st.just(optimizer)},
         optional={
             **dict.fromkeys(("model", "data", "data_dir", "source", "out"), words),
-            **dict.fromkeys(("batch_size", "accumulate", "epochs"), counts),
+            **dict.fromkeys(("batch_size", "accumulate"), counts),
             **dict.fromkeys(("samples", "max_steps"), st.none() | counts),
             **dict.fromkeys(("checkpoint_activations", "pin_memory"), st.booleans()),
             "persistent_workers": st.booleans() if workers else st.just(False),
+            "epochs": st.integers(1, 10_000),
             "prefetch": st.integers(1, 1024),
             "threads": st.none() | st.integers(1, 1024),
             "endpoint_url": st.none() | words,

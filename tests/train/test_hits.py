@@ -42,9 +42,10 @@ def test_many_batches_count_like_one(sizes, classes, seed):
 
 
 def test_counting_goes_on_from_what_was_counted_before():
-    hits = HitCounter(CPU, [3, 2, 1, 0, 0])
+    hits = HitCounter(CPU, [3, 2, 1, 0, 0], of_samples=7)
     hits.add(torch.tensor([[1.0, 0, 0, 0, 0]]), torch.tensor([0]))
     assert hits.total() == [4, 2, 1, 0, 0]
+    assert hits.glance() == pytest.approx(4 / 8)
 
 
 def test_nothing_counted_has_no_accuracy():

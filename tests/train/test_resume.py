@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from train_helpers import same_weights
 
-from stepscope.errors import DataError
+from stepscope.errors import DataError, RequestError
 
-# The loop looks for a stop before every step, after every test batch and after every test:
-# two test batches and a test come first, then 6 steps an epoch.
+# The loop looks for a stop before it takes a batch or a step, and twice after a test: a test of two
+# batches takes five looks, an epoch of six steps takes six.
 IN_THE_FIRST_TEST = 1
-IN_THE_FIRST_EPOCH = 6
-IN_THE_SECOND_EPOCH = 16
+IN_THE_FIRST_EPOCH = 8
+IN_THE_SECOND_EPOCH = 19
 
 
 @pytest.mark.parametrize("looks", [IN_THE_FIRST_TEST, IN_THE_FIRST_EPOCH, IN_THE_SECOND_EPOCH])
@@ -40,7 +42,7 @@ def test_a_loss_scaler_goes_on_with_the_scale_it_had(train):
 
 def test_a_run_may_be_stopped_many_times(train):
     whole = train()
-    run = train(looks_before_stop=4)
+    run = train(looks_before_stop=7)
     for _ in range(3):
         run = train(run.path, looks_before_stop=3)
     assert same_weights(train(run.path), whole)
@@ -49,7 +51,7 @@ def test_a_run_may_be_stopped_many_times(train):
 def test_dropout_goes_on_from_the_random_state_it_had(train):
     settings = {"model": "vgg11_imagenet", "samples": 48, "batch_size": 16, "epochs": 1}
     whole = train(**settings)
-    stopped = train(looks_before_stop=4, **settings)
+    stopped = train(looks_before_stop=5, **settings)
     assert 0 < len(stopped.steps) < 3
     assert train(stopped.path).steps["loss"] == whole.steps["loss"]
 
@@ -101,3 +103,22 @@ def test_a_checkpoint_is_read_without_running_what_is_in_it(train, tmp_path):
     with pytest.raises(DataError):
         train(run.path)
     assert not (tmp_path / "it ran").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("batch_size", 64), ("seed", 5), ("lr", 0.5)])
+def test_a_run_does_not_go_on_with_other_settings(train, name, value):
+    run = train(looks_before_stop=IN_THE_FIRST_EPOCH)
+    info = json.loads((run.path / "run.json").read_text())
+    info["spec"][name] = value
+    (run.path / "run.json").write_text(json.dumps(info))
+    with pytest.raises(RequestError, match=f"{name} was"):
+        train(run.path)
+
+
+def test_a_run_may_go_on_with_other_workers(train):
+    whole = train()
+    run = train(looks_before_stop=IN_THE_FIRST_EPOCH)
+    info = json.loads((run.path / "run.json").read_text())
+    info["spec"]["workers"] = 2
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert train(run.path).steps["loss"] == whole.steps["loss"]

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Parameter
 
 from stepscope import __version__
-from stepscope.errors import DISK_FULL_ERRNOS, StepscopeError, disk_full
+from stepscope.cli.streams import lost_output, prepare_streams
+from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, disk_full
 
-_ISSUES = "set STEPSCOPE_TRACEBACK=1 to see where"
+_HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"
 
 
 def make_app() -> App:
@@ -38,11 +39,16 @@ def make_app() -> App:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    sys.exit(_run(arguments))
+    stdout, _ = prepare_streams()
+    code = _run(arguments)
+    lost = lost_output(stdout)
+    if lost is not None and code == 0:
+        code = _fail(f"cannot write to standard output: {lost.strerror}", MachineError.exit_code)
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
-    as_json = "--json" in arguments
+    as_json = any(word == "--json" or word.startswith("--json=") for word in arguments)
     try:
         return int(make_app()(arguments) or 0)
     except StepscopeError as error:
@@ -51,21 +57,17 @@ def _run(arguments: list[str]) -> int:
         return _fail(f"{error} See `stepscope --help`.", 2, as_json)
     except KeyboardInterrupt:
         return _fail("interrupted", 130, as_json)
-    except BrokenPipeError:
-        # Whoever read our output has gone; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         if os.environ.get("STEPSCOPE_TRACEBACK"):
             raise
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             full = disk_full(error, str(error.filename))
             return _fail(str(full), full.exit_code, as_json)
-        reason = f"a fault of stepscope: {type(error).__name__}: {error}; {_ISSUES}"
+        reason = f"a fault of stepscope: {type(error).__name__}: {error}; {_HOW_TO_SEE_MORE}"
         return _fail(reason, 70, as_json)
 
 
-def _fail(message: str, exit_code: int, as_json: bool) -> int:
+def _fail(message: str, exit_code: int, as_json: bool = False) -> int:
     """Say what went wrong on standard error, and as the one object when JSON was asked for."""
     print(f"stepscope: {message}", file=sys.stderr)
     if as_json:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
-from stepscope.errors import MissingExtraError, RequestError, nearest
+from stepscope.errors import MachineError, MissingExtraError, RequestError, nearest
+from stepscope.hardware.host import shared_memory_free_bytes
 from stepscope.models import registry
 from stepscope.spec import RunSpec
+from stepscope.units import format_bytes
 
 
 def check(spec: RunSpec) -> None:
     """Refuse a run that could only fail: unknown names, missing data, sizes that do not fit."""
     registry.check_name(spec.model)
     _check_source(spec.source)
+    for name, given in (("endpoint_url", spec.endpoint_url), ("access", spec.access == "stream")):
+        if given:
+            raise RequestError(
+                f"{name}: wants a source that is an object store, found source {spec.source}."
+            )
     for package in ("torch", "numpy"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("training", package, "train")
@@ -22,12 +30,30 @@ def check(spec: RunSpec) -> None:
     dataset = catalogue.find(spec.data)
     samples = dataset.count("train", spec.samples)
     if spec.batch_size * spec.accumulate > samples:
-        times = f" x accumulate {spec.accumulate}" if spec.accumulate > 1 else ""
+        times, smaller = "", "--batch-size"
+        if spec.accumulate > 1:
+            times, smaller = f" x accumulate {spec.accumulate}", "--batch-size or --accumulate"
         raise RequestError(
             f"batch_size: wanted {spec.batch_size}{times} samples for a step, found {samples:,} "
-            f"training samples in all ({spec.data}). Choose a smaller --batch-size."
+            f"training samples in all ({spec.data}). Choose a smaller {smaller}."
         )
+    _check_shared_memory(spec, math.prod(dataset.shape))
     dataset.check(Path(spec.data_dir))
+
+
+def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
+    """Workers hand batches over in shared memory; where that is full torch waits for ever."""
+    free_bytes = shared_memory_free_bytes()
+    if spec.workers == 0 or free_bytes is None:
+        return
+    batch_bytes = spec.batch_size * values_per_sample * 4
+    needed_bytes = batch_bytes * (spec.workers * spec.prefetch + 1)
+    if needed_bytes > free_bytes:
+        raise MachineError(
+            f"{spec.workers} workers with {spec.prefetch} batches each take "
+            f"{format_bytes(needed_bytes)} of /dev/shm, found {format_bytes(free_bytes)} free. "
+            "Use fewer --workers, a smaller --prefetch or --batch-size, or enlarge /dev/shm."
+        )
 
 
 def _check_source(source: str) -> None:

@@ -34,8 +34,8 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, 
         return run.path, Outcome(schema.COMPLETED, None, 0)
     spec = validate(run.spec, where=f"{run.path / schema.RUN}: ")
     preflight.check(spec)
-    lived_s = _lived_s(run)
     made = folder.RunFolder(run.path)
+    lived_s = _lived_s(run)
     return run.path, _carry_out(made, spec, onlooker, summarize, lived_s, resumed=run.status)
 
 
@@ -49,28 +49,33 @@ def _carry_out(
 ) -> Outcome:
     with made.held(), listening() as signals:  # until the folder is closed
         if resumed:
+            made.restore_missing_files()
             made.add_event("resume", elapsed_s, after=resumed)
         before = made.update_info(
             status=schema.RUNNING, reason=None, process=os.getpid(), environment=describe_host()
         )
-        outcome = supervise(
-            made, onlooker, signals, elapsed_s=elapsed_s, memory_limit_bytes=spec.memory_limit
-        )
-        if outcome.traceback is not None:
-            made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
-        measured = {
-            "wall_s": outcome.wall_s,
-            "preparation_s": outcome.preparation_s,
-            "peak_memory_bytes": _larger(
-                outcome.peak_memory_bytes, (before["summary"] or {}).get("peak_memory_bytes")
-            ),
-        }
+        try:
+            outcome = supervise(
+                made, onlooker, signals, elapsed_s=elapsed_s, memory_limit_bytes=spec.memory_limit
+            )
+            if outcome.traceback is not None:
+                made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
+            earlier_peak = (before["summary"] or {}).get("peak_memory_bytes")
+            measured = {
+                "wall_s": outcome.wall_s,
+                "preparation_s": outcome.preparation_s,
+                "peak_memory_bytes": _larger(outcome.peak_memory_bytes, earlier_peak),
+            }
+            summary = summarize(reader.load_run(made.path), measured)
+        except BaseException as error:
+            made.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
+            raise
         made.close(
             status=outcome.status,
             reason=outcome.reason,
             process=None,
             instrument=outcome.instrument,
-            summary=summarize(reader.load_run(made.path), measured),
+            summary=summary,
         )
     return outcome
 

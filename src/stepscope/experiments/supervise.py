@@ -85,7 +85,11 @@ def listening() -> Iterator[StopSignals]:
     """Take signals as requests, for as long as a folder is open."""
     signals = StopSignals()
     handlers = {**dict.fromkeys(_STOP_SIGNALS, signals.stop), signal.SIGTSTP: signals.pause}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in handlers.items()
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup means it
+    }
     try:
         yield signals
     finally:
@@ -128,7 +132,7 @@ def supervise(
 
 
 def _start(folder: RunFolder, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stepscope.train.child", str(folder.path)]
+    command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
     options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
     for name, value in options.items():
         command += [name, str(value)]
@@ -166,7 +170,7 @@ class _Watch:
         with selectors.DefaultSelector() as selector, os.fdopen(messages, "rb") as message_pipe:
             selector.register(message_pipe, selectors.EVENT_READ, _Lines(self._message, False))
             selector.register(self.child.stdout, selectors.EVENT_READ, _Lines(self._output, True))
-            next_sample = time.monotonic()
+            next_sample, ended_at = time.monotonic(), None
             while selector.get_map():
                 for key, _ in selector.select(timeout=0.1):
                     data = os.read(key.fd, 65536)
@@ -177,8 +181,11 @@ class _Watch:
                 if time.monotonic() >= next_sample:
                     next_sample = time.monotonic() + SAMPLE_EVERY_S
                     self._sample()
-                if self.child.poll() is not None and not selector.select(timeout=0):
-                    break  # a grandchild may hold the pipes open for a while; nothing more comes
+                if self.child.poll() is not None:
+                    # Whatever it left running may hold the pipes open, and even fill them.
+                    ended_at = ended_at or time.monotonic()
+                    if time.monotonic() - ended_at > 1 or not selector.select(timeout=0):
+                        break
 
     def _message(self, line: str) -> None:
         message = json.loads(line)
@@ -212,8 +219,8 @@ class _Watch:
         first = self.signals.obeyed == 0
         self.signals.obeyed = self.signals.stops
         if first:
-            self.onlooker.stopping()
             self.child.terminate()
+            self.onlooker.stopping()
         else:
             self.child.kill()
 
@@ -224,9 +231,11 @@ class _Watch:
 
     def _pause(self) -> None:
         """Stop with the whole training, as Ctrl-Z would without us, until somebody goes on."""
-        os.killpg(self.child.pid, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError):  # it may just have ended
+            os.killpg(self.child.pid, signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
-        os.killpg(self.child.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.child.pid, signal.SIGCONT)
         self.signals.pauses = 0
 
     def _sample(self) -> None:
@@ -244,6 +253,12 @@ class _Watch:
         if used > self.memory_limit_bytes:
             self.over_limit_bytes = used
             self.child.kill()
+            self.folder.add_event(
+                "memory_limit",
+                seconds(now_ns() - self.sampler.origin_ns),
+                used_bytes=used,
+                limit_bytes=self.memory_limit_bytes,
+            )
 
 
 def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
@@ -260,12 +275,12 @@ def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
     elif watch.trouble is not None and (said is None or said.exit_code in (0, 130)):
         verdict = Outcome(schema.FAILED, str(watch.trouble), watch.trouble.exit_code)
         verdict.instrument = said.instrument if said else {}
-    elif said is not None:
+    elif said is not None and not (_worker_died(said) and _kernel_killed(kills_before)):
         verdict = said
     elif watch.signals.stops:
         verdict = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
-    elif returncode < 0:
-        verdict = _judge_signal(-returncode, kills_before)
+    elif returncode < 0 or said is not None:
+        verdict = _judge_signal(signal.SIGKILL if said else -returncode, kills_before)
     else:
         last = " / ".join(watch.last_output) or "it printed nothing"
         verdict = Outcome(schema.FAILED, f"the training ended without a word: {last}")
@@ -274,8 +289,7 @@ def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
 
 
 def _judge_signal(number: int, kills_before: int | None) -> Outcome:
-    kills_now = host.oom_kills()
-    if number == signal.SIGKILL and kills_now is not None and kills_now != kills_before:
+    if number == signal.SIGKILL and _kernel_killed(kills_before):
         return Outcome(
             schema.OUT_OF_MEMORY,
             "the kernel killed the training for want of memory. "
@@ -284,6 +298,16 @@ def _judge_signal(number: int, kills_before: int | None) -> Outcome:
         )
     name = signal.Signals(number).name
     return Outcome(schema.FAILED, f"the training was ended by {name}, which stepscope did not send")
+
+
+def _worker_died(said: Outcome) -> bool:
+    return "DataLoader worker (pid" in (said.reason or "")
+
+
+def _kernel_killed(kills_before: int | None) -> bool:
+    """Say whether the kernel has killed anything for want of memory since the run began."""
+    kills_now = host.oom_kills()
+    return kills_now is not None and kills_now != kills_before
 
 
 class _Lines:
@@ -304,9 +328,9 @@ class _Lines:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave no training behind, however the parent's part ended."""
-    if child.poll() is None:
-        child.kill()
-        child.wait()
+    """Leave nothing of the training behind, however the parent's part ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # it leads a session of its own
+    child.wait()
     if child.stdout is not None:
         child.stdout.close()

@@ -100,11 +100,21 @@ def cpu_mhz() -> float | None:
 
 def shared_memory_used_bytes() -> int | None:
     """Return what lies in /dev/shm, where loader workers leave their batches."""
+    status = _shared_memory()
+    return None if status is None else (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def shared_memory_free_bytes() -> int | None:
+    """Return what room there is in /dev/shm."""
+    status = _shared_memory()
+    return None if status is None else status.f_bavail * status.f_frsize
+
+
+def _shared_memory() -> os.statvfs_result | None:
     try:
-        status = os.statvfs("/dev/shm")
+        return os.statvfs("/dev/shm")
     except OSError:
         return None
-    return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def _own_cgroup_and_parents() -> list[Path]:

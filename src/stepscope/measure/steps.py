@@ -2,7 +2,7 @@
 
 The loop in pseudocode, with every call of the meter in its place:
 
-    meter.open_epoch(epoch)                   # the epoch's own clock pair opens
+    meter.open_epoch(epoch)
     batches = iter(loader)                    # workers start
     meter.loader_started()                    # the first step begins
     for each step:
@@ -14,12 +14,15 @@ The loop in pseudocode, with every call of the meter in its place:
             count hits;                       meter.lap(OTHER)
         optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
         meter.end_step(...)                   # the row is written, the next step begins
+        tell whoever looks on;                meter.own_work()
     exhaust the loader, its workers end
-    meter.close_epoch()                       # the clock pair closes
+    meter.close_epoch()                       # the device has caught up, every row is whole
 
 A lap gives the time since the last lap to a phase. A step begins where the one before ended, and
 `other` is what no lap claimed, so the phases partition the host's time. The meter's own work
-between two steps falls into the next step's `other`, and is counted in `own_ns`.
+between two steps, and that of whoever is told of them, falls into the next step's `other` and is
+counted in `own_ns`. The epoch's total is not the meter's to read: the loop has a clock pair of its
+own around all of this.
 """
 
 from __future__ import annotations
@@ -86,18 +89,18 @@ class _Row(NamedTuple):
     def __str__(self) -> str:
         data, transfer, forward, backward, optimizer, _ = self.laps
         other = self.step_ns - data - transfer - forward - backward - optimizer
-        load = load_cpu = load_start = worker = ""
+        load = load_cpu = load_at = ""
         if self.load:
-            worker = str(self.load[0])
-            load_start, load, load_cpu = (f"{ns * 1e-9:.9f}" for ns in self.load[1:])
+            worker, start, wall, cpu = self.load
+            load, load_cpu = f"{wall * 1e-9:.9f}", f"{cpu * 1e-9:.9f}"
+            load_at = f"{start * 1e-9:.9f},{worker}"
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
         # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
         return (
             f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},"
             f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
             f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
-            f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},{device},{load_start},{worker},"
-            "full"
+            f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},{device},{load_at or ','},full"
         )
 
 
@@ -124,6 +127,7 @@ class StepMeter:
     queue: DeviceQueue | None = None
     on_loss: Callable[[int, float], None] = lambda samples, loss: None
     own_ns: int = 0
+    laps: int = 0
     steps: int = 0
     steps_ns: int = 0
 
@@ -138,7 +142,7 @@ class StepMeter:
     _unfinished: deque[_Unfinished] = field(default_factory=deque)
 
     def open_epoch(self, timing: EpochTiming) -> None:
-        """Start the epoch's own clock pair. A resumed epoch goes on with its earlier timing."""
+        """Begin an epoch. A resumed one goes on with its earlier timing."""
         self._epoch = timing
         self._opened_ns = now_ns()
 
@@ -154,8 +158,15 @@ class StepMeter:
         now = now_ns()
         self._laps[phase] += now - self._mark_ns
         self._mark_ns = now
+        self.laps += 1
         if self.queue is not None:
             self._device_laps.append((phase, self.queue.mark()))
+
+    def own_work(self) -> None:
+        """Count the time since the last mark as ours: no phase of the training is to have it."""
+        now = now_ns()
+        self.own_ns += now - self._mark_ns
+        self._mark_ns = now
 
     def loaded(self, timing: LoadTiming) -> None:
         """Take the loader's own account of a batch of this step; several are added up."""
@@ -196,16 +207,13 @@ class StepMeter:
         self._mark_ns = now_ns()
         self.own_ns += self._mark_ns - end
 
-    def close_epoch(self) -> EpochTiming:
-        """Close the clock pair: the loader is exhausted and its workers are gone.
+    def close_epoch(self) -> None:
+        """End the epoch: the loader is exhausted, its workers are gone, the device has caught up.
 
-        Waits for the device, after the last clock reading, so that every row is whole.
+        Waits for the device, which is part of the epoch: its last steps are not done before.
         """
-        now = now_ns()
-        self._epoch.loader_stop_s += seconds(now - self._step_start_ns)
-        self._epoch.total_s += seconds(now_ns() - self._opened_ns)
         self.settle()
-        return self._epoch
+        self._epoch.loader_stop_s += seconds(now_ns() - self._step_start_ns)
 
     def settle(self) -> None:
         """Wait for the device and write every row. Not for use inside a step."""
@@ -240,18 +248,18 @@ class StepMeter:
             self.on_loss(step.row.samples, loss)
 
 
-def weigh_instrument(meter: StepMeter, laps_per_step: int = 6) -> dict[str, Any]:
+def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
     """State the clock's resolution and what measuring cost each step of this run.
 
-    Counted are the laps (their cost measured here) and the meter's own work between steps
-    (measured during the run); telemetry runs in another process.
+    Counted are the laps (what one costs is measured here, on the run's own device) and the work
+    between steps (measured during the run). Telemetry runs in another process.
     """
-    scratch = StepMeter(meter.log, meter.origin_ns)
+    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue)
     lap_s = seconds(1) * cost_ns(lambda: scratch.lap(DATA))
     overhead_s = None
     share = None
     if meter.steps:
-        overhead_s = laps_per_step * lap_s + seconds(meter.own_ns) / meter.steps
+        overhead_s = (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
         share = overhead_s / (seconds(meter.steps_ns) / meter.steps)
     return {
         "clock": "perf_counter (monotonic)",

@@ -163,6 +163,14 @@ def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[s
     return arguments
 
 
+def describe_their_failure(error: BaseException, name: str) -> str | None:
+    """Say what went wrong in the code of `package.module:factory`; None when it was not there."""
+    package = name.partition(":")[0].partition(".")[0]
+    frames = traceback.walk_tb(error.__traceback__)
+    theirs = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames)
+    return _described(error, package) if package in theirs else None
+
+
 def _described(error: BaseException, module_name: str) -> str:
     """Return the exception's type, its message, and the line in the person's code."""
     message = str(error)

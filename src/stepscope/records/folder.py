@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, disk_full
 from stepscope.records import schema
 
 # Room set aside on the disk, so that a run that fills it can still be closed and say so.
@@ -85,6 +85,19 @@ class RunFolder:
         finally:
             os.close(held)
 
+    def restore_missing_files(self) -> None:
+        """Put back empty tables that are gone, where no checkpoint counts on their rows."""
+        for name, columns in schema.COLUMNS.items():
+            file = self.path / name
+            if file.is_file() and file.stat().st_size > 0:
+                continue
+            if name != schema.TELEMETRY and (self.path / schema.CHECKPOINT).exists():
+                raise DataError(
+                    f"{file} is missing or empty, and the checkpoint is of a run that had it. "
+                    f"Put it back, or remove {schema.CHECKPOINT} to begin the run again."
+                )
+            file.write_text(",".join(columns) + "\n", encoding="utf-8")
+
     def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
         """Append one line to `events.jsonl`, on disk when this returns."""
         line = json.dumps({"time_s": round(time_s, 6), "event": kind, **detail}) + "\n"
@@ -134,8 +147,10 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
         (building / schema.EVENTS).touch()
         (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
         path = _move_into_place(building, out, f"{stamp}-{slug(name)}", name, kind, spec)
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(building, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         if error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
         raise RequestError(f"cannot make a run folder in {out}: {error}") from error

@@ -12,8 +12,6 @@ from typing import Any
 from stepscope.errors import RequestError
 from stepscope.records import schema
 
-Value = float | int | str | None
-
 
 @dataclass(frozen=True)
 class Table:

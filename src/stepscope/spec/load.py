@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepscope.errors import RequestError, nearest
-from stepscope.spec.settings import RunSpec, field_names
+from stepscope.spec.settings import RunSpec, field_names, takes_number
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ def read_settings(file: Path) -> Mapping[str, Any]:
         return _settings_of_run(file, text)
     try:
         settings: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(
             f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
         ) from error
@@ -51,7 +51,7 @@ def read_settings(file: Path) -> Mapping[str, Any]:
 def _settings_of_run(file: Path, text: str) -> Mapping[str, Any]:
     try:
         spec = json.loads(text)["spec"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         spec = None
     if not isinstance(spec, dict):
         raise RequestError(
@@ -65,6 +65,11 @@ def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
     known = field_names()
     unknown = [key for key in settings if key not in known]
     complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
+    complaints += [
+        f"{key}: wanted a number, found {str(value).lower()}"
+        for key, value in settings.items()
+        if isinstance(value, bool) and key in known and takes_number(key)
+    ]
     try:
         spec = RunSpec.model_validate({key: settings[key] for key in settings if key in known})
     except ValidationError as error:

@@ -82,7 +82,7 @@ class RunSpec(BaseModel):
     samples: int | None = Field(None, ge=1, description="take this many training samples, and at most a fifth as many test samples")
     batch_size: int = Field(64, ge=1, description="samples in a batch")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before an optimiser step")
-    epochs: int = Field(3, ge=1, description="passes over the training data")
+    epochs: int = Field(3, ge=1, le=10_000, description="passes over the training data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many optimiser steps in all")
     optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="sgd, nesterov (sgd with Nesterov momentum), adagrad, adadelta, rmsprop, adam, adamw")
     nesterov: bool = Field(False, description="Nesterov momentum, for sgd")
@@ -137,3 +137,8 @@ class RunSpec(BaseModel):
 def field_names() -> tuple[str, ...]:
     """List the settings in the order in which they are written down."""
     return tuple(RunSpec.model_fields)
+
+
+def takes_number(name: str) -> bool:
+    """Say whether a setting is a number, for which pydantic would also take true and false."""
+    return RunSpec.model_fields[name].annotation in (int, float, int | None)

@@ -15,12 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepscope.errors import DISK_FULL_ERRNOS, DataError, disk_full
+from stepscope.errors import (
+    DISK_FULL_ERRNOS,
+    DataError,
+    RequestError,
+    StepscopeError,
+    disk_full,
+)
 from stepscope.train.job import Job
 from stepscope.train.stages import Position
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+# Settings that change neither a loss nor what a row means: where things lie, who loads them.
+_MAY_CHANGE = frozenset(
+    {"name", "out", "data_dir", "source", "access", "endpoint_url", "memory_limit"}
+    | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline"}
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ def save(path: Path, job: Job, progress: Progress) -> None:
     """Write a checkpoint beside the old one, then put it in its place."""
     content = {
         "progress": asdict(progress),
+        "spec": job.spec.model_dump(mode="json"),
         "model": job.model.state_dict(),
         "optimizer": job.optimizer.state_dict(),
         "schedule": job.schedule.state_dict() if job.schedule else None,
@@ -62,6 +76,7 @@ def load(path: Path, job: Job) -> Progress:
     """Put a checkpoint's state into a job that was built from the same spec."""
     try:
         content = torch.load(path, map_location=job.device, weights_only=True)
+        _check_same_training(path, content["spec"], job.spec.model_dump(mode="json"))
         job.model.load_state_dict(content["model"])
         job.optimizer.load_state_dict(content["optimizer"])
         if job.schedule:
@@ -72,11 +87,28 @@ def load(path: Path, job: Job) -> Progress:
             torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])
         saved = content["progress"]
         return Progress(**{**saved, "position": Position(**saved["position"])})
+    except StepscopeError:
+        raise
     except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
         raise DataError(
-            f"cannot go on from {path}: {type(error).__name__}: {error}. "
+            f"cannot go on from {path}: {type(error).__name__}: {first_line}. "
             "Remove that file to begin the run again."
         ) from error
+
+
+def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
+    """Refuse to go on with other settings than those the weights and rows so far came from."""
+    changed = [
+        f"{name} was {saved[name]!r} and is now {asked[name]!r}"
+        for name in asked
+        if name not in _MAY_CHANGE and saved.get(name) != asked[name]
+    ]
+    if changed:
+        raise RequestError(
+            f"cannot go on from {path} with other settings: {'; '.join(changed)}. "
+            "Put them back in run.json, or start a new run."
+        )
 
 
 class _NotingWriter(io.BufferedWriter):

@@ -12,6 +12,7 @@ JSON object a line) to the parent, and leaves `run.json` to it. Messages:
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -67,20 +68,39 @@ def _outcome_of(folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send
             raise MissingExtraError(f"training ({error})", "torch", "train") from error
         conduct(folder, origin_ns, stop, send, closing)
     except StepscopeError as error:
-        return {**_ended(error.exit_code, str(error)), **closing}
-    except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            full = disk_full(error, str(error.filename or folder.path))
-            return {**_ended(full.exit_code, str(full)), **closing}
-        return {**_fault(error), **closing}
-    except MemoryError as error:
-        return {**_ended(4, f"out of memory: {error}".rstrip(": ")), **closing}
+        return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
     except Exception as error:
-        if _is_out_of_memory(error):
-            reason = str(error).strip().splitlines()[0]
-            return {**_ended(4, f"out of memory: {reason}"), **closing}
-        return {**_fault(error), **closing}
+        return {**_ended_by(error, folder), **closing}
     return {**_ended(0, None), **closing}
+
+
+def _without_worker(message: str) -> str:
+    """Unwrap an error that came out of a loader worker with a traceback around it."""
+    if not message.startswith("Caught "):
+        return message
+    return message.strip().rpartition("\n")[2].partition(": ")[2]
+
+
+def _ended_by(error: Exception, folder: RunFolder) -> dict[str, Any]:
+    """Tell what the machine lacks and what a person's model did from a fault of ours."""
+    first_line = str(error).strip().partition("\n")[0]
+    if _is_out_of_memory(error):
+        return _ended(4, f"out of memory: {first_line}".rstrip(": "))
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+        full = disk_full(error, str(error.filename or folder.path))
+        return _ended(full.exit_code, str(full))
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
+        return _ended(5, f"{error}: this machine's limits (ulimit) are too low for these settings")
+    if "DataLoader worker (pid" in first_line:  # it died; one that raised is worded otherwise
+        return _ended(5, f"{first_line}. Try --workers 0, which loads in the training process.")
+    model = str(folder.read_info()["spec"]["model"])
+    if ":" in model:
+        from stepscope.models.own_model import describe_their_failure
+
+        theirs = describe_their_failure(error, model)
+        if theirs is not None:
+            return _ended(2, f"model {model} failed in training: {theirs}")
+    return _fault(error)
 
 
 def _ended(exit_code: int, reason: str | None) -> dict[str, Any]:
@@ -102,8 +122,13 @@ def _fault(error: Exception) -> dict[str, Any]:
 def _is_out_of_memory(error: Exception) -> bool:
     """Recognise how torch says so: an error of its own on a GPU, a RuntimeError on a CPU."""
     name, text = type(error).__name__, str(error)
-    return name == "OutOfMemoryError" or "can't allocate memory" in text.lower()
+    said = ("can't allocate memory", "out of memory")
+    return name in ("OutOfMemoryError", "MemoryError") or any(s in text.lower() for s in said)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a thread that a person's model left running would keep the process alive.
+    os._exit(code)

@@ -17,10 +17,12 @@ COUNT_EVERY = 32
 class HitCounter:
     """Count hits of batches whose scores are handed over; begin with what was counted before."""
 
-    def __init__(self, device: torch.device, counted: Sequence[int] = (0,) * RANKS) -> None:
+    def __init__(
+        self, device: torch.device, counted: Sequence[int] = (0,) * RANKS, of_samples: int = 0
+    ) -> None:
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Hits by rank, and last how many samples they are of.
-        self._sums = torch.tensor([*counted, 0], device=device)
+        self._sums = torch.tensor([*counted, of_samples], device=device)
         self._asynchronous = device.type != "cpu"
         self._copy = torch.zeros(RANKS + 1, dtype=torch.int64, pin_memory=device.type == "cuda")
 

@@ -53,20 +53,28 @@ class Job:
 def build(spec: RunSpec) -> Job:
     """Build a training from a resolved spec. The same seed builds the same weights."""
     dataset = catalogue.find(spec.data)
+    data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
     device = torch.device(spec.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # events and copies then go to the stream of this device
     torch.manual_seed(spec.seed)
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
     model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
     _try_forward(spec, model, dataset)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RequestError(
+            f"model {spec.model} has no parameter that could be trained. Give it one, or leave "
+            "requires_grad on."
+        )
     if spec.checkpoint_activations and recompute_activations(model) == 0:
         raise RequestError(
             f"checkpoint_activations: {spec.model} has no row of blocks whose activations could be "
             "recomputed. Leave the setting out, or use a network of blocks, such as resnet18."
         )
     model = model.to(device=device, memory_format=layout_of(spec))  # type: ignore[call-overload]
-    train = _split(spec, dataset, "train", device)
-    test = _split(spec, dataset, "test", device)
+    train = _split(spec, dataset, "train", data_dir, device)
+    test = _split(spec, dataset, "test", data_dir, device)
     steps_per_epoch = -(-len(train.order) // spec.accumulate)
     stages = plan_stages(spec.epochs, steps_per_epoch, spec.max_steps)
     optimizer = make_optimizer(spec, model.parameters())
@@ -84,14 +92,18 @@ def build(spec: RunSpec) -> Job:
 
 
 def _split(
-    spec: RunSpec, dataset: catalogue.DataSet, split: catalogue.Split, device: torch.device
+    spec: RunSpec,
+    dataset: catalogue.DataSet,
+    split: catalogue.Split,
+    data_dir: Path,
+    device: torch.device,
 ) -> Split:
     training = split == "train"
     samples: Samples
     if spec.source == "local":
-        samples = dataset.open_files(split, Path(spec.data_dir), spec.samples)
+        samples = dataset.open_files(split, data_dir, spec.samples)
     else:
-        samples = dataset.load(split, Path(spec.data_dir), spec.samples)
+        samples = dataset.load(split, data_dir, spec.samples)
     batches = BatchedDataset(
         samples,
         spec.pipeline,

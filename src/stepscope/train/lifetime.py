@@ -11,22 +11,36 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from stepscope.errors import Interrupted
+
+T = TypeVar("T")
 
 # How the training tells its parent something: one plain mapping at a time.
 Send = Callable[[dict[str, Any]], None]
 
 
+class StopNow(BaseException):
+    """Raised by the signal itself while the training is at rest.
+
+    Not an Exception: torch's loader catches those while it waits for its workers.
+    """
+
+
 @dataclass
 class StopRequest:
-    """Whether somebody asked the training to stop."""
+    """Whether somebody asked the training to stop.
+
+    A request waits for the end of the step, except while the loop is `at_rest`: waiting for a batch
+    that may never come, it has changed nothing since the last step and can go at once.
+    """
 
     requested: bool = False
+    at_rest: bool = False
 
     def listen(self) -> None:
         """Take SIGTERM as the request; leave Ctrl-C to the parent."""
@@ -35,6 +49,20 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+        if self.at_rest:
+            self.at_rest = False
+            raise StopNow
+
+    def next_batch(self, batches: Iterator[T]) -> T | None:
+        """Wait for a batch; None when there is none left, or a stop was asked for."""
+        try:
+            try:
+                self.at_rest = True  # first: a signal from here on is not only noted
+                return None if self.requested else next(batches, None)
+            finally:
+                self.at_rest = False
+        except StopNow:
+            return None
 
     def check(self) -> None:
         """Raise when a stop was asked for. Called between steps only."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 
 import torch
 import torch.nn.functional as F
@@ -57,9 +58,11 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
             tally = Tally()
             if resumed and start.timing and start.tally:
                 timing, tally = EpochTiming(**start.timing), Tally(**start.tally)
-            hits = HitCounter(job.device, tally.hits)
+            hits = HitCounter(job.device, tally.hits, tally.samples)
             watch.recorder.begin(number, done, tally, hits)
+            opened_ns = time.monotonic_ns()  # a clock pair apart from the meter's, to check it by
             finished = train_epoch(job, watch, timing, hits, done, stage.steps)
+            timing.total_s += seconds(time.monotonic_ns() - opened_ns)
             tally.hits = hits.total()
             if finished < stage.steps:
                 position = Position(number, finished)
@@ -90,12 +93,11 @@ def train_epoch(
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
     meter.loader_started()
-    while step < last and not watch.stop.requested:
-        step += 1
-        samples = samples_of_step(job, step)
+    while step < last and (first := watch.stop.next_batch(batches)) is not None:
+        samples = samples_of_step(job, step + 1)
+        more = -(-samples // spec.batch_size) - 1  # where gradients of several batches add up
         step_loss: torch.Tensor | None = None
-        for _ in range(-(-samples // spec.batch_size)):  # more than one where gradients add up
-            (images, labels), load_timing = next(batches)
+        for (images, labels), load_timing in chain((first,), islice(batches, more)):
             meter.lap(DATA)
             meter.loaded(load_timing)
             images = images.to(job.device, memory_format=layout, non_blocking=True)
@@ -120,8 +122,10 @@ def train_epoch(
             job.schedule.step()
         meter.lap(OPTIMIZER)
         assert step_loss is not None, "a step has at least one batch"
+        step += 1
         meter.end_step(step, samples, step_loss)
         watch.recorder.batch(step, timing)
+        meter.own_work()
     if step == last:
         next(batches, None)  # a loader ends its workers when it finds that nothing is left
     del batches
@@ -144,7 +148,8 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
     opened = now_ns()
     batches: Iterator[_LoadedBatch] = iter(job.test.loader)
     started = mark = now_ns()
-    for (images, labels), _ in batches:
+    while (loaded := watch.stop.next_batch(batches)) is not None:
+        (images, labels), _ = loaded
         timing.data_s += seconds(now_ns() - mark)
         images = images.to(job.device, memory_format=layout, non_blocking=True)
         labels = labels.to(job.device, non_blocking=True)
@@ -153,14 +158,15 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
             loss_sum += F.cross_entropy(outputs, labels, reduction="sum")
         hits.add(outputs, labels)
         timing.samples += len(labels)
-        if watch.stop.requested:
-            return None
         mark = now_ns()
-    tally = Tally(loss_sum.item(), timing.samples, hits.total())
+    exhausted = now_ns()
+    if watch.stop.requested:
+        return None
+    tally = Tally(loss_sum.item(), timing.samples, hits.total())  # waits for the device
     closed = now_ns()
     timing.loader_start_s = seconds(started - opened)
-    timing.loader_stop_s = seconds(closed - mark)
-    timing.steps_s = seconds(mark - started)
+    timing.loader_stop_s = seconds(exhausted - mark)
+    timing.steps_s = seconds((mark - started) + (closed - exhausted))
     timing.total_s = seconds(closed - opened)
     return timing, tally
 

@@ -45,10 +45,10 @@ def make_schedule(
         case "cosine":
             return CosineAnnealingLR(optimizer, T_max=total_steps)
         case "one-cycle":
-            cycles = "momentum" in optimizer.defaults or "betas" in optimizer.defaults
+            # The momentum that was asked for stays; torch would cycle it too unless told not to.
             # One more than will be taken: after the last step the schedule is stepped once too.
             return OneCycleLR(
-                optimizer, max_lr=spec.lr, total_steps=total_steps + 1, cycle_momentum=cycles
+                optimizer, max_lr=spec.lr, total_steps=total_steps + 1, cycle_momentum=False
             )
 
 

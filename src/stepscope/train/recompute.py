@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 def recompute_activations(model: nn.Module) -> int:
     """Wrap the forward of every block in place; return how many blocks there are."""
-    blocks = list(_blocks(model))
+    blocks = list(dict.fromkeys(_blocks(model)))  # one that stands at two places counts once
     for block in blocks:
         block.forward = functools.partial(_run, block, block.forward)
     return len(blocks)
@@ -34,11 +34,11 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from _blocks(child)
 
 
-def _run(block: nn.Module, forward: Any, *args: Any) -> Any:
+def _run(block: nn.Module, forward: Any, *args: Any, **named: Any) -> Any:
     if not block.training:
-        return forward(*args)
+        return forward(*args, **named)
     contexts = functools.partial(_contexts, block)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts)
+    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **named)
 
 
 def _contexts(

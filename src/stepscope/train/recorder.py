@@ -1,7 +1,7 @@
 """What a training writes down of itself: epochs, the published record format, progress.
 
-Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch and
-writes the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes.
+Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch, writes
+the rows of `epochs.csv` and `records.csv`, and tells the parent four times a second how it goes.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ class Recorder:
 
     _hits: HitCounter | None = None
     _stage: int = 0
+    _steps: int = 0
     _done: int = 0
     _told_at: float = 0.0
 
     def begin(self, stage: int, done: int, tally: Tally, hits: HitCounter) -> None:
         """Turn to a training stage, of which `done` steps are already behind."""
         self._stage, self._done, self.tally, self._hits = stage, done, tally, hits
+        self._steps = self.stages[stage].steps
 
     def testing(self, epoch: int) -> None:
         """Tell the parent that a test begins, which has no steps to tell of."""
@@ -87,10 +89,9 @@ class Recorder:
 
     def batch(self, step: int, timing: EpochTiming) -> None:
         """Write the record of a training batch: every 100th of its epoch, and the last."""
-        stage = self.stages[self._stage]
-        if step % RECORD_EVERY == 0 or step == stage.steps:
+        if step % RECORD_EVERY == 0 or step == self._steps:
             since_start_s = timing.loader_start_s + timing.steps_s
-            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, step, stage.steps)
+            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, step, self._steps)
         if monotonic() - self._told_at >= PROGRESS_EVERY_S:
             self.tell(step, timing)
 
