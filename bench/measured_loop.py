@@ -32,8 +32,8 @@ from stepscope.train.lifetime import StopRequest
 from stepscope.train.loop import Watch, train_epoch
 from stepscope.train.recorder import Recorder, Tally
 
-STEPS = 100
-ROUNDS = 120
+STEPS = 50
+ROUNDS = 300
 MOST = 1.02
 
 
@@ -67,7 +67,7 @@ def main() -> int:
         recorder = Recorder(
             logs[1], logs[2], lambda message: print(json.dumps(message), file=nowhere), job.stages
         )
-        meter = StepMeter(logs[0], now_ns(), None, recorder.step)
+        meter = StepMeter(logs[0], now_ns(), None, recorder.step, recorder.batch)
         watch = Watch(meter, recorder, StopRequest(), lambda: 0.0, lambda progress: None)
 
         def measured_epoch() -> None:

@@ -11,10 +11,8 @@ The loop in pseudocode, with every call of the meter in its place:
             batch to the device;              meter.lap(TRANSFER)
             outputs and loss;                 meter.lap(FORWARD)
             loss.backward();                  meter.lap(BACKWARD)
-            count hits;                       meter.lap(OTHER)
         optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
-        meter.end_step(...)                   # the row is written, the next step begins
-        tell whoever looks on;                meter.own_work()
+        meter.end_step(...)                   # the row is written, onlookers are told
     exhaust the loader, its workers end
     meter.close_epoch()                       # the device has caught up, every row is whole
 
@@ -119,13 +117,14 @@ class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
     `on_loss` receives samples and loss of every step as soon as the loss is known, which on an
-    asynchronous device is some steps later.
+    asynchronous device is some steps later; `on_step` is told of every step at its end.
     """
 
     log: CsvLog
     origin_ns: int
     queue: DeviceQueue | None = None
     on_loss: Callable[[int, float], None] = lambda samples, loss: None
+    on_step: Callable[[int, EpochTiming], None] = lambda step, timing: None
     own_ns: int = 0
     laps: int = 0
     steps: int = 0
@@ -161,12 +160,6 @@ class StepMeter:
         self.laps += 1
         if self.queue is not None:
             self._device_laps.append((phase, self.queue.mark()))
-
-    def own_work(self) -> None:
-        """Count the time since the last mark as ours: no phase of the training is to have it."""
-        now = now_ns()
-        self.own_ns += now - self._mark_ns
-        self._mark_ns = now
 
     def loaded(self, timing: LoadTiming) -> None:
         """Take the loader's own account of a batch of this step; several are added up."""
@@ -204,6 +197,7 @@ class StepMeter:
         self._laps = [0] * 6
         self._load = []
         self._step_start_ns = end
+        self.on_step(step, epoch)
         self._mark_ns = now_ns()
         self.own_ns += self._mark_ns - end
 

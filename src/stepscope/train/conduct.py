@@ -45,7 +45,7 @@ def conduct(
             for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
         )
         recorder = Recorder(epochs, records, send, built.stages)
-        meter = StepMeter(steps, origin_ns, queue_of(built.device), recorder.step)
+        meter = StepMeter(steps, origin_ns, queue_of(built.device), recorder.step, recorder.batch)
 
         def elapsed_s() -> float:
             return seconds(now_ns() - origin_ns)

@@ -17,7 +17,6 @@ from stepscope.measure.steps import (
     DATA,
     FORWARD,
     OPTIMIZER,
-    OTHER,
     TRANSFER,
     EpochTiming,
     StepMeter,
@@ -108,13 +107,12 @@ def train_epoch(
                 loss = F.cross_entropy(outputs, labels)
                 if len(labels) < samples:  # its share of the step's mean
                     loss = loss * (len(labels) / samples)
+            hits.add(outputs, labels)
             meter.lap(FORWARD)
             job.scaler.scale(loss).backward()
             meter.lap(BACKWARD)
             loss = loss.detach()
             step_loss = loss if step_loss is None else step_loss + loss
-            hits.add(outputs, labels)
-            meter.lap(OTHER)
         job.scaler.step(job.optimizer)
         job.scaler.update()
         job.optimizer.zero_grad()
@@ -124,8 +122,6 @@ def train_epoch(
         assert step_loss is not None, "a step has at least one batch"
         step += 1
         meter.end_step(step, samples, step_loss)
-        watch.recorder.batch(step, timing)
-        meter.own_work()
     if step == last:
         next(batches, None)  # a loader ends its workers when it finds that nothing is left
     del batches
