@@ -23,7 +23,6 @@ class HitCounter:
         self._waiting: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Hits by rank, and last how many samples they are of.
         self._sums = torch.tensor([*counted, of_samples], device=device)
-        self._asynchronous = device.type != "cpu"
         self._copy = torch.zeros(RANKS + 1, dtype=torch.int64, pin_memory=device.type == "cuda")
 
     def add(self, scores: torch.Tensor, labels: torch.Tensor) -> None:
@@ -33,9 +32,10 @@ class HitCounter:
             self._count()
 
     def glance(self) -> float | None:
-        """Return the accuracy of what was handed over so far, perhaps some batches behind."""
-        if not self._asynchronous:
-            self._count()
+        """Return the accuracy of what was counted so far, up to `COUNT_EVERY` batches behind.
+
+        Counts nothing itself: doing so put 2.6 ms into one step of a hundred, for a display.
+        """
         first, samples = int(self._copy[0]), int(self._copy[-1])
         return first / samples if samples else None
 

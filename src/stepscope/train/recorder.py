@@ -1,7 +1,7 @@
 """What a training writes down of itself: epochs, the published record format, progress.
 
 Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch, writes
-the rows of `epochs.csv` and `records.csv`, and tells the parent four times a second how it goes.
+the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepscope.train.lifetime import Send
 from stepscope.train.stages import Stage
 
 RECORD_EVERY = 100
-PROGRESS_EVERY_S = 0.25
+PROGRESS_EVERY_S = 0.5
 
 # Row types of the published record format (docs/run-folder.md).
 _TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
