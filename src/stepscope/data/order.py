@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from stepscope.data.splitmix import GOLDEN, Words, mix
+
 BLOCK = 1000
 
 Indices = npt.NDArray[np.int64]
@@ -63,22 +65,12 @@ def sample_order(
     return np.concatenate([random.permutation(blocks[block]) for block in order])
 
 
-def chance(seed: int, epoch: int, indices: Indices) -> npt.NDArray[np.uint64]:
-    """Return 64 random bits for each sample of an epoch, by hashing rather than by drawing.
+def chance(seed: int, epoch: int, indices: Indices) -> Words:
+    """Return 64 random bits for each sample of an epoch.
 
-    The hash is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied to the sample's
-    index and then to that mixed with the epoch and the seed.
+    The sample's index is hashed together with a hash of the epoch and the seed.
     """
-    with np.errstate(over="ignore"):
-        key = _mix(_mix(np.uint64(seed) + _GOLDEN) ^ np.uint64(epoch) * _GOLDEN)
-        return _mix(indices.astype(np.uint64) * _GOLDEN ^ key)
-
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
-    bits = np.asarray(bits, dtype=np.uint64)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    golden = np.uint64(GOLDEN)
+    key = mix(np.array([seed], dtype=np.uint64) + golden)
+    key = mix(key ^ np.array([epoch], dtype=np.uint64) * golden)
+    return mix(indices.astype(np.uint64) * golden ^ key)

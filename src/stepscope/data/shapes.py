@@ -35,6 +35,7 @@ from stepscope.data.samples import (
     pack,
     samples_taken,
 )
+from stepscope.data.splitmix import GOLDEN, Words, mix
 from stepscope.errors import DataError
 
 NAME = "shapes"
@@ -71,40 +72,28 @@ _FIGURE_WORDS = 32
 _NOISE_WORDS = IMAGE_BYTES // 8
 _BLOCK = 200  # samples drawn at once: what fits a second-level cache; no influence on the bytes
 
-Words = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.floating[Any]]
 
-_GOLDEN = 0x9E37_79B9_7F4A_7C15
 _WORD = (1 << 64) - 1
-
-
-def _mix(words: Words) -> Words:
-    """Scramble words, in place: the finaliser of splitmix64 (Steele, Lea, Flood 2014)."""
-    words ^= words >> np.uint64(30)
-    words *= np.uint64(0xBF58_476D_1CE4_E5B9)
-    words ^= words >> np.uint64(27)
-    words *= np.uint64(0x94D0_49BB_1331_11EB)
-    words ^= words >> np.uint64(31)
-    return words
 
 
 def _random_words(split: Split, index: np.ndarray, first: int, count: int) -> Words:
     """Return `count` random uint64 words for each sample, [n, count], from word `first` on."""
-    key = np.uint64((_SEED * _GOLDEN + _SPLIT_KEYS[split] * 0xD134_2543_DE82_EF95) & _WORD)
+    key = np.uint64((_SEED * GOLDEN + _SPLIT_KEYS[split] * 0xD134_2543_DE82_EF95) & _WORD)
     counter: Words = np.empty((len(index), count), dtype=np.uint64)
     counter[:] = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
     counter += index.astype(np.uint64)[:, None] * np.uint64(_WORDS_A_SAMPLE)
-    counter *= np.uint64(_GOLDEN)
+    counter *= np.uint64(GOLDEN)
     counter += key
-    return _mix(counter)
+    return mix(counter)
 
 
 def labels_of(split: Split, index: np.ndarray) -> np.ndarray:
     """Return the classes of samples: every ten neighbours hold each class once, in random order."""
     number: Words = index.astype(np.uint64)
     decade, place = number // np.uint64(10), number % np.uint64(10)
-    words: Words = decade * np.uint64(_GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split])
-    word = _mix(words)
+    words: Words = decade * np.uint64(GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split])
+    word = mix(words)
     step = np.array([1, 3, 7, 9], dtype=np.uint64)[(word >> np.uint64(60)) & np.uint64(3)]
     labels: np.ndarray = (place * step + (word >> np.uint64(8)) % np.uint64(10)) % np.uint64(10)
     return labels.astype(np.int64)
