@@ -15,6 +15,7 @@ from stepscope.measure.steps import (
     FORWARD,
     OPTIMIZER,
     OTHER,
+    SETTLE_EVERY_NS,
     TRANSFER,
     EpochTiming,
     StepMeter,
@@ -88,7 +89,6 @@ def log(tmp_path: Path):
 
 
 def rows(log: CsvLog, tmp_path: Path):
-    log.flush()
     return list(read_table(tmp_path / "steps.csv").rows())
 
 
@@ -142,12 +142,14 @@ def test_time_for_whoever_looks_on_is_ours_and_no_wait_for_data(clock, log, tmp_
     meter = StepMeter(log, origin_ns=0, on_step=lambda step, timing: clock.pass_ms(50))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
+    clock.pass_ms(SETTLE_EVERY_NS / MS)  # it is time to settle after the first step
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
+    assert meter.own_ns == 50 * MS
+    meter.settle()
     _, second = rows(log, tmp_path)
     assert second["data_s"] == 0.004
     assert second["other_s"] == pytest.approx(0.00075 + 0.050)
-    assert meter.own_ns == 2 * 50 * MS
 
 
 def test_an_epoch_ends_when_the_device_has_caught_up(clock, log):
@@ -181,6 +183,7 @@ def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path
     meter.loaded(LoadTiming(worker=0, start_ns=15 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
+    meter.settle()
     first, second = rows(log, tmp_path)
     assert (first["load_s"], first["load_cpu_s"]) == (0.007, 0.003)
     assert (first["load_start_s"], first["load_worker"]) == (0.002, 1)
@@ -193,6 +196,8 @@ def test_a_loss_arrives_with_its_samples_even_when_it_is_no_number(clock, log):
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
     one_step(meter, clock, 1, loss=float("nan"))
+    assert seen == [], "nobody is told in the middle of the loop"
+    meter.settle()
     [(samples, loss)] = seen
     assert samples == 8
     assert loss != loss
@@ -204,11 +209,14 @@ def test_on_an_asynchronous_device_the_loop_never_waits_and_rows_come_later(cloc
     meter = StepMeter(log, 0, queue=device, on_loss=lambda *values: seen.append(values))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
+    clock.pass_ms(SETTLE_EVERY_NS / MS)  # settling is due after the first step
     one_step(meter, clock, 1, device)
+    clock.pass_ms(SETTLE_EVERY_NS / MS)  # and after the second
     one_step(meter, clock, 2, device)
     assert rows(log, tmp_path) == [], "the device is still busy with the first step"
     assert device.now_ms == 0, "and nobody made it hurry"
-    device.now_ms = 45
+    device.now_ms = SETTLE_EVERY_NS / MS + 45
+    clock.pass_ms(SETTLE_EVERY_NS / MS)
     one_step(meter, clock, 3, device)
     assert [row["step"] for row in rows(log, tmp_path)] == [1]
     assert len(seen) == 1
@@ -248,8 +256,23 @@ def test_the_instrument_states_its_own_cost(log):
         for phase in (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER):
             meter.lap(phase)
         meter.end_step(step + 1, 1, torch.tensor(0.0))
+    meter.settle()
     weighed = steps_module.weigh_instrument(meter)
     assert 0 < weighed["clock_resolution_s"] < 1e-3
     assert 0 < weighed["lap_cost_s"] < 1e-3
     assert weighed["overhead_per_step_s"] > 6 * weighed["lap_cost_s"]
     assert weighed["overhead_share"] > 0.3, "steps that do nothing are mostly instrument"
+
+
+def test_rows_are_on_disk_before_anybody_can_object_to_them(clock, log, tmp_path):
+    def object_to(samples: int, loss: float) -> None:
+        raise ArithmeticError
+
+    meter = StepMeter(log, 0, on_loss=object_to)
+    meter.open_epoch(EpochTiming(1))
+    meter.loader_started()
+    one_step(meter, clock, 1)
+    one_step(meter, clock, 2)
+    with pytest.raises(ArithmeticError):
+        meter.settle()
+    assert [row["step"] for row in rows(log, tmp_path)] == [1, 2]

@@ -17,10 +17,12 @@ The loop in pseudocode, with every call of the meter in its place:
     meter.close_epoch()                       # the device has caught up, every row is whole
 
 A lap gives the time since the last lap to a phase. A step begins where the one before ended, and
-`other` is what no lap claimed, so the phases partition the host's time. The meter's own work
-between two steps, and that of whoever is told of them, falls into the next step's `other` and is
-counted in `own_ns`. The epoch's total is not the meter's to read: the loop has a clock pair of its
-own around all of this.
+`other` is what no lap claimed, so the phases partition the host's time. The epoch's total is not
+the meter's to read: the loop has a clock pair of its own around all of this.
+
+In the loop, times are only noted. They are summed up, written and told twice a second, many steps
+at once: Python that runs right after a step finds its caches cold and takes three times as long.
+That work falls into the next step's `other` and is counted in `own_ns`.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ import torch
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device import DeviceQueue, Mark
 from stepscope.measure.loading import LoadTiming
+from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
+SETTLE_EVERY_NS = 500_000_000
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
 # While the loop waits for data no work is issued, so that part of the device's time is idle.
 _DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
@@ -69,29 +73,34 @@ class EpochTiming:
 
 
 class _Row(NamedTuple):
-    """A step's row: numbers while the loop runs, text only when the log is written.
-
-    Formatting a row right after a step, with cold caches, took 50 µs; many in a row take 8 each.
-    """
+    """A step's row, in nanoseconds; its `str` is the line of the log."""
 
     epoch: int
     step: int
     start_ns: int
     samples: int
-    laps: list[int]
+    spent: list[int]
     step_ns: int
     load: list[int]
     loss: float
     device: tuple[float, ...] | None = None
+    detail: str = schema.FULL
 
     def __str__(self) -> str:
-        data, transfer, forward, backward, optimizer, _ = self.laps
+        data, transfer, forward, backward, optimizer, _ = self.spent
         other = self.step_ns - data - transfer - forward - backward - optimizer
         load = load_cpu = load_at = ""
         if self.load:
             worker, start, wall, cpu = self.load
             load, load_cpu = f"{wall * 1e-9:.9f}", f"{cpu * 1e-9:.9f}"
             load_at = f"{start * 1e-9:.9f},{worker}"
+        if self.detail != schema.FULL:
+            # Phases of such a step were not measured, or are not those of an ordinary step.
+            return (
+                f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},,{load},,,,,,"
+                f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},,,,,,{load_at or ','},"
+                f"{self.detail}"
+            )
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
         # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
         return (
@@ -102,22 +111,29 @@ class _Row(NamedTuple):
         )
 
 
-@dataclass
-class _Unfinished:
-    """A step whose end the device has not reached yet."""
+class _Noted(NamedTuple):
+    """A step as the loop left it. `laps` are phases, each with the time at which it ended."""
 
-    row: _Row
-    begin: Mark
-    laps: list[tuple[int, Mark]]
-    loss: Callable[[], Sequence[float]]
+    step: int
+    samples: int
+    begin_ns: int
+    laps_begin_ns: int
+    laps: list[tuple[int, int]]
+    end_ns: int
+    loads: list[LoadTiming]
+    loss: Callable[[], Sequence[float] | float]
+    device_begin: Mark | None
+    device_laps: list[tuple[int, Mark]]
+    detail: str
 
 
 @dataclass(slots=True)
 class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
-    `on_loss` receives samples and loss of every step as soon as the loss is known, which on an
-    asynchronous device is some steps later; `on_step` is told of every step at its end.
+    `on_loss` receives samples and loss of every step once the loss is known and the step is
+    settled; `on_step` is told of it after that. `detail` goes into the rows of the steps that end
+    while it is set: phases of steps that were measured otherwise are left out.
     """
 
     log: CsvLog
@@ -129,77 +145,74 @@ class StepMeter:
     laps: int = 0
     steps: int = 0
     steps_ns: int = 0
+    detail: str = schema.FULL
 
     _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
     _opened_ns: int = 0
-    _laps: list[int] = field(default_factory=lambda: [0] * 6)
-    _mark_ns: int = 0
-    _step_start_ns: int = 0
-    _load: list[int] = field(default_factory=list)
+    _step_begin_ns: int = 0
+    _laps_begin_ns: int = 0
+    _laps: list[tuple[int, int]] = field(default_factory=list)
+    _loads: list[LoadTiming] = field(default_factory=list)
     _device_begin: Mark | None = None
     _device_laps: list[tuple[int, Mark]] = field(default_factory=list)
-    _unfinished: deque[_Unfinished] = field(default_factory=deque)
+    _noted: deque[_Noted] = field(default_factory=deque)
+    _settled_ns: int = 0
 
     def open_epoch(self, timing: EpochTiming) -> None:
         """Begin an epoch. A resumed one goes on with its earlier timing."""
         self._epoch = timing
-        self._opened_ns = now_ns()
+        self._opened_ns = self._settled_ns = now_ns()
 
     def loader_started(self) -> None:
         """End the loader's start-up: the first step begins here."""
-        self._step_start_ns = self._mark_ns = now_ns()
-        self._epoch.loader_start_s += seconds(self._mark_ns - self._opened_ns)
+        self._step_begin_ns = self._laps_begin_ns = now_ns()
+        self._epoch.loader_start_s += seconds(self._step_begin_ns - self._opened_ns)
         if self.queue is not None:
             self._device_begin = self.queue.mark()
 
     def lap(self, phase: int) -> None:
         """Give the time since the last lap to a phase."""
-        now = now_ns()
-        self._laps[phase] += now - self._mark_ns
-        self._mark_ns = now
-        self.laps += 1
+        self._laps.append((phase, now_ns()))
         if self.queue is not None:
             self._device_laps.append((phase, self.queue.mark()))
 
     def loaded(self, timing: LoadTiming) -> None:
-        """Take the loader's own account of a batch of this step; several are added up."""
-        if self._load:
-            self._load[2] += timing.wall_ns
-            self._load[3] += timing.cpu_ns
-        else:
-            self._load = list(timing)
-            self._load[1] -= self.origin_ns
+        """Take the loader's own account of a batch of this step."""
+        self._loads.append(timing)
 
     def end_step(self, step: int, samples: int, loss: torch.Tensor) -> None:
-        """End the step: write its row, or set it aside until the device has caught up.
+        """End the step; its row is written when steps are settled next.
 
         `loss` is on the training's device; it is handed to `on_loss` as a plain number.
         """
+        known: Callable[[], Sequence[float] | float] = loss.item
+        device_begin, device_laps = self._device_begin, self._device_laps
+        if self.queue is not None:
+            known = self.queue.fetch(loss.reshape(1))
+            self._device_begin = self.queue.mark()
+            device_laps.append((OTHER, self._device_begin))
+            self._device_laps = []
         end = now_ns()
-        epoch, laps = self._epoch, self._laps
-        step_ns = end - self._step_start_ns
-        start_ns = self._step_start_ns - self.origin_ns
-        if self.queue is None:
-            known = loss.item()
-            self.log.append(
-                _Row(epoch.epoch, step, start_ns, samples, laps, step_ns, self._load, known)
+        self._noted.append(
+            _Noted(
+                step,
+                samples,
+                self._step_begin_ns,
+                self._laps_begin_ns,
+                self._laps,
+                end,
+                self._loads,
+                known,
+                device_begin,
+                device_laps,
+                self.detail,
             )
-            self.on_loss(samples, known)
-        else:
-            row = _Row(epoch.epoch, step, start_ns, samples, laps, step_ns, self._load, 0.0)
-            self._set_aside(self.queue, row, loss)
-        epoch.data_s += laps[DATA] * 1e-9
-        epoch.steps_s += step_ns * 1e-9
-        epoch.samples += samples
-        epoch.steps += 1
-        self.steps += 1
-        self.steps_ns += step_ns
-        self._laps = [0] * 6
-        self._load = []
-        self._step_start_ns = end
-        self.on_step(step, epoch)
-        self._mark_ns = now_ns()
-        self.own_ns += self._mark_ns - end
+        )
+        self._laps, self._loads = [], []
+        self._step_begin_ns = self._laps_begin_ns = end
+        if end - self._settled_ns >= SETTLE_EVERY_NS:
+            self._settle()
+            self._laps_begin_ns = now_ns()
 
     def close_epoch(self) -> None:
         """End the epoch: the loader is exhausted, its workers are gone, the device has caught up.
@@ -207,53 +220,94 @@ class StepMeter:
         Waits for the device, which is part of the epoch: its last steps are not done before.
         """
         self.settle()
-        self._epoch.loader_stop_s += seconds(now_ns() - self._step_start_ns)
+        self._epoch.loader_stop_s += seconds(now_ns() - self._step_begin_ns)
 
     def settle(self) -> None:
         """Wait for the device and write every row. Not for use inside a step."""
-        if self._unfinished:
-            self._unfinished[-1].laps[-1][1].wait()
-            self._write_finished()
-        self.log.flush()
+        if self._noted and self._noted[-1].device_laps:
+            self._noted[-1].device_laps[-1][1].wait()
+        self._settle()
 
-    def _set_aside(self, queue: DeviceQueue, row: _Row, loss: torch.Tensor) -> None:
-        """Keep the step until its loss has come over, and write those whose loss has."""
-        assert self._device_begin is not None, "loader_started comes before the first step"
-        fetched = queue.fetch(loss.reshape(1))
-        end = queue.mark()
-        laps = [*self._device_laps, (OTHER, end)]
-        self._unfinished.append(_Unfinished(row, self._device_begin, laps, fetched))
-        self._device_begin, self._device_laps = end, []
-        self._write_finished()
+    def _settle(self) -> None:
+        """Sum up, write and tell of all steps whose end the device has reached."""
+        began = self._settled_ns = now_ns()
+        rows = []
+        while self._noted and _is_over(self._noted[0]):
+            noted = self._noted.popleft()
+            row = _sum_up(noted, self._epoch.epoch, self.origin_ns)
+            self.log.append(row)
+            self.laps += len(noted.laps)
+            rows.append(row)
+        self.log.flush()  # before anybody is told: a loss that is no number ends the run
+        epoch = self._epoch
+        for row in rows:
+            epoch.data_s += row.spent[DATA] * 1e-9
+            epoch.steps_s += row.step_ns * 1e-9
+            epoch.samples += row.samples
+            epoch.steps += 1
+            self.steps += 1
+            self.steps_ns += row.step_ns
+            self.on_loss(row.samples, row.loss)
+            self.on_step(row.step, epoch)
+        self.own_ns += now_ns() - began
 
-    def _write_finished(self) -> None:
-        """Write the rows of all steps whose end the device has reached."""
-        while self._unfinished and self._unfinished[0].laps[-1][1].reached():
-            step = self._unfinished.popleft()
-            spent = [0.0] * 6
-            before = step.begin
-            for phase, mark in step.laps:
-                # Hits are counted on what forward put out, so that is where their kernels go.
-                spent[FORWARD if phase == OTHER else phase] += before.seconds_until(mark)
-                before = mark
-            loss = step.loss()[0]
-            device = tuple(spent[phase] for phase in _DEVICE_COLUMNS)
-            self.log.append(step.row._replace(loss=loss, device=device))
-            self.on_loss(step.row.samples, loss)
+
+def _is_over(noted: _Noted) -> bool:
+    return not noted.device_laps or noted.device_laps[-1][1].reached()
+
+
+def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> _Row:
+    spent, before_ns = [0] * 6, noted.laps_begin_ns
+    for phase, end_ns in noted.laps:
+        spent[phase] += end_ns - before_ns
+        before_ns = end_ns
+    load: list[int] = []
+    if noted.loads:
+        first = noted.loads[0]
+        wall_ns = sum(timing.wall_ns for timing in noted.loads)
+        cpu_ns = sum(timing.cpu_ns for timing in noted.loads)
+        load = [first.worker, first.start_ns - origin_ns, wall_ns, cpu_ns]
+    loss = noted.loss()
+    return _Row(
+        epoch,
+        noted.step,
+        noted.begin_ns - origin_ns,
+        noted.samples,
+        spent,
+        noted.end_ns - noted.begin_ns,
+        load,
+        loss if isinstance(loss, float | int) else loss[0],
+        _device_columns(noted.device_begin, noted.device_laps),
+        noted.detail,
+    )
+
+
+def _device_columns(begin: Mark | None, laps: list[tuple[int, Mark]]) -> tuple[float, ...] | None:
+    if begin is None:
+        return None
+    spent = [0.0] * 6
+    for phase, mark in laps:
+        # Hits are counted on what forward put out, so that is where their kernels go.
+        spent[FORWARD if phase == OTHER else phase] += begin.seconds_until(mark)
+        begin = mark
+    return tuple(spent[phase] for phase in _DEVICE_COLUMNS)
 
 
 def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
     """State the clock's resolution and what measuring cost each step of this run.
 
-    Counted are the laps (what one costs is measured here, on the run's own device) and the work
-    between steps (measured during the run). Telemetry runs in another process.
+    Counted are the laps and the noting of steps (what one costs is measured here, on the run's own
+    device) and the settling (measured during the run). Telemetry runs in another process.
     """
     scratch = StepMeter(meter.log, meter.origin_ns, meter.queue)
     lap_s = seconds(1) * cost_ns(lambda: scratch.lap(DATA))
+    scratch.open_epoch(EpochTiming(0))
+    no_loss = torch.zeros(())
+    note_s = seconds(1) * cost_ns(lambda: scratch.end_step(0, 0, no_loss))
     overhead_s = None
     share = None
     if meter.steps:
-        overhead_s = (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
+        overhead_s = note_s + (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
         share = overhead_s / (seconds(meter.steps_ns) / meter.steps)
     return {
         "clock": "perf_counter (monotonic)",

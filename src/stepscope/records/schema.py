@@ -21,6 +21,11 @@ INTERRUPTED = "interrupted"
 OUT_OF_MEMORY = "out_of_memory"
 FAILED = "failed"
 
+# What was measured of a step. Only full ones have phases.
+FULL = "full"
+OFF = "off"  # the meter was off, to weigh it
+LAYERS = "layers"  # every layer had hooks
+
 # In the order in which they follow each other in a step.
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 

@@ -53,7 +53,7 @@ def save(path: Path, job: Job, progress: Progress) -> None:
         "model": job.model.state_dict(),
         "optimizer": job.optimizer.state_dict(),
         "schedule": job.schedule.state_dict() if job.schedule else None,
-        "scaler": job.scaler.state_dict(),
+        "scaler": job.scaler.state_dict() if job.scaler else None,
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
@@ -81,7 +81,8 @@ def load(path: Path, job: Job) -> Progress:
         job.optimizer.load_state_dict(content["optimizer"])
         if job.schedule:
             job.schedule.load_state_dict(content["schedule"])
-        job.scaler.load_state_dict(content["scaler"])
+        if job.scaler:
+            job.scaler.load_state_dict(content["scaler"])
         torch.set_rng_state(content["random"].cpu())
         if content["random_cuda"]:
             torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])

@@ -66,4 +66,5 @@ def conduct(
         try:
             loop.train(built, loop.Watch(meter, recorder, stop, elapsed_s, save), start)
         finally:
+            meter.settle()  # whatever ended the run, the steps before it are in the record
             closing["instrument"] = weigh_instrument(meter)

@@ -44,7 +44,7 @@ class Job:
     model: nn.Module
     optimizer: optim.Optimizer
     schedule: LRScheduler | None
-    scaler: torch.amp.GradScaler
+    scaler: torch.amp.GradScaler | None
     train: Split
     test: Split
     stages: list[Stage]

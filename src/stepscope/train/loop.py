@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
 
 import torch
 import torch.nn.functional as F
@@ -92,11 +91,12 @@ def train_epoch(
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
     meter.loader_started()
-    while step < last and (first := watch.stop.next_batch(batches)) is not None:
-        samples = samples_of_step(job, step + 1)
-        more = -(-samples // spec.batch_size) - 1  # where gradients of several batches add up
+    while step < last and (loaded := watch.stop.next_batch(batches)) is not None:
+        samples = left = samples_of_step(job, step + 1)
         step_loss: torch.Tensor | None = None
-        for (images, labels), load_timing in chain((first,), islice(batches, more)):
+        while left:  # more than once where gradients of several batches add up
+            (images, labels), load_timing = loaded or next(batches)
+            loaded = None  # the batch as it came would fill the caches beside its copy
             meter.lap(DATA)
             meter.loaded(load_timing)
             images = images.to(job.device, memory_format=layout, non_blocking=True)
@@ -109,12 +109,16 @@ def train_epoch(
                     loss = loss * (len(labels) / samples)
             hits.add(outputs, labels)
             meter.lap(FORWARD)
-            job.scaler.scale(loss).backward()
+            (job.scaler.scale(loss) if job.scaler else loss).backward()
             meter.lap(BACKWARD)
             loss = loss.detach()
             step_loss = loss if step_loss is None else step_loss + loss
-        job.scaler.step(job.optimizer)
-        job.scaler.update()
+            left -= len(labels)
+        if job.scaler:
+            job.scaler.step(job.optimizer)
+            job.scaler.update()
+        else:
+            job.optimizer.step()
         job.optimizer.zero_grad()
         if job.schedule:
             job.schedule.step()

@@ -52,6 +52,6 @@ def make_schedule(
             )
 
 
-def make_scaler(spec: RunSpec, device: torch.device) -> torch.amp.GradScaler:
-    """Make a loss scaler, which does nothing except under fp16."""
-    return torch.amp.GradScaler(device.type, enabled=spec.precision == "fp16")
+def make_scaler(spec: RunSpec, device: torch.device) -> torch.amp.GradScaler | None:
+    """Make a loss scaler, which only fp16 needs."""
+    return torch.amp.GradScaler(device.type) if spec.precision == "fp16" else None
