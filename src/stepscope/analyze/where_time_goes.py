@@ -21,7 +21,11 @@ NOT_BUILT = {
 
 
 def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
-    """Compute the summary of a run. `measured` holds figures that are in no table."""
+    """Compute the summary of a run.
+
+    `measured` holds figures that are in no table and, as `absent`, the reasons for some that are
+    not there.
+    """
     steps, epochs = run.steps, run.epochs
     trained = [row for row in epochs.rows() if row["split"] == "train"]
     tested = [row for row in epochs.rows() if row["split"] == "test"]
@@ -43,6 +47,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "test_accuracy": tested[-1]["accuracy"] if tested else None,
         "test_top5": tested[-1]["top5"] if tested else None,
         "peak_memory_bytes": None,
+        "layers": None,
         **dict.fromkeys(NOT_BUILT),
         **measured,
     }
@@ -53,12 +58,16 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "wall_s": "the run was not timed as a whole",
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
+        "layers": "the run ended before its layers were measured",
         **NOT_BUILT,
     }
+    if not run.spec.get("layers"):
+        reasons["layers"] = "not asked for: --layers N"
     if trained and not kept:
         reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
     if len(steps):
         reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
+    reasons |= measured.get("absent", {})
     absent = {name: reasons[name] for name in reasons if summary.get(name) is None}
     return {**summary, "absent": absent}
 

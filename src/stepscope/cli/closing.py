@@ -9,19 +9,20 @@ from pathlib import Path
 from rich.console import Console
 
 from stepscope.experiments.supervise import Outcome
+from stepscope.records import schema
 from stepscope.records.reader import load_run
 from stepscope.report.terminal import print_run
 
 
-def close(path: Path, outcome: Outcome, *, as_json: bool) -> int:
+def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | None = None) -> int:
     """Print what a finished run has to say; return its exit code."""
     run = load_run(path)
     if as_json:
         print(json.dumps({**run.info, "path": str(path)}))
     else:
-        print_run(Console(), run)
+        print_run(console or Console(), run)
     if outcome.reason:
         print(f"stepscope: {outcome.reason}", file=sys.stderr)
-    if outcome.status == "interrupted":
+    if outcome.status == schema.INTERRUPTED and run.info.get("kind") == "run":
         print(f"stepscope: go on with: stepscope resume {path}", file=sys.stderr)
     return outcome.exit_code

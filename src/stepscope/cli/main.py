@@ -32,6 +32,10 @@ def make_app() -> App:
     )
     app.command("stepscope.cli.run:run", name="run", help="Train and record.")
     app.command("stepscope.cli.resume:resume", name="resume", help="Go on with a stopped run.")
+    app.command("stepscope.cli.export:export", name="export", help="Write a run for other tools.")
+    app.command(
+        "stepscope.cli.trace:trace", name="trace", help="Watch your own training script, unchanged."
+    )
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
 
@@ -48,7 +52,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    as_json = any(word == "--json" or word.startswith("--json=") for word in arguments)
+    if arguments[:1] == ["trace"]:
+        from stepscope.cli.trace_arguments import mark_script
+
+        arguments = mark_script(arguments)
+    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    as_json = any(word == "--json" or word.startswith("--json=") for word in ours)
     try:
         return int(make_app()(arguments) or 0)
     except StepscopeError as error:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.experiments import preflight
-from stepscope.experiments.supervise import Onlooker, Outcome, listening, supervise
-from stepscope.hardware.host import describe_host
+from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.supervise import Onlooker, Outcome
+from stepscope.experiments.training import training_of
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
-
-Summarize = Callable[[reader.Run, dict[str, Any]], dict[str, Any]]
 
 
 def start(spec: RunSpec, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
@@ -39,47 +35,6 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, 
     return run.path, _carry_out(made, spec, onlooker, summarize, lived_s, resumed=run.status)
 
 
-def _carry_out(
-    made: folder.RunFolder,
-    spec: RunSpec,
-    onlooker: Onlooker,
-    summarize: Summarize,
-    elapsed_s: float = 0.0,
-    resumed: str | None = None,
-) -> Outcome:
-    with made.held(), listening() as signals:  # until the folder is closed
-        if resumed:
-            made.restore_missing_files()
-            made.add_event("resume", elapsed_s, after=resumed)
-        before = made.update_info(
-            status=schema.RUNNING, reason=None, process=os.getpid(), environment=describe_host()
-        )
-        try:
-            outcome = supervise(
-                made, onlooker, signals, elapsed_s=elapsed_s, memory_limit_bytes=spec.memory_limit
-            )
-            if outcome.traceback is not None:
-                made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
-            earlier_peak = (before["summary"] or {}).get("peak_memory_bytes")
-            measured = {
-                "wall_s": outcome.wall_s,
-                "preparation_s": outcome.preparation_s,
-                "peak_memory_bytes": _larger(outcome.peak_memory_bytes, earlier_peak),
-            }
-            summary = summarize(reader.load_run(made.path), measured)
-        except BaseException as error:
-            made.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
-            raise
-        made.close(
-            status=outcome.status,
-            reason=outcome.reason,
-            process=None,
-            instrument=outcome.instrument,
-            summary=summary,
-        )
-    return outcome
-
-
 def _lived_s(run: reader.Run) -> float:
     """Return how long the run had lived when it was last heard of."""
     ends = [0.0]
@@ -90,6 +45,20 @@ def _lived_s(run: reader.Run) -> float:
     return max(ends)
 
 
-def _larger(one: int | None, other: int | None) -> int | None:
-    known = [value for value in (one, other) if value is not None]
-    return max(known) if known else None
+def _carry_out(
+    made: folder.RunFolder,
+    spec: RunSpec,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    lived_s: float = 0.0,
+    resumed: str | None = None,
+) -> Outcome:
+    return carry_out(
+        made,
+        training_of(made),
+        onlooker,
+        summarize,
+        elapsed_s=lived_s,
+        resumed=resumed,
+        memory_limit_bytes=spec.memory_limit,
+    )

@@ -1,8 +1,7 @@
-"""The light parent of a training: it samples, relays, stops, and learns how the training ended.
+"""The light parent of a training: it samples, relays, passes on signals, and learns how it ended.
 
-It needs no torch. The training runs in a session of its own, so that only the parent hears the
-terminal: the first Ctrl-C, SIGTERM or SIGHUP asks the training to stop between two steps, the
-second ends it at once. The training cannot outlive the parent (`train.lifetime`).
+It needs no torch. What is supervised is a `Charge`: our own training (`experiments.single`) or
+somebody's script (`experiments.traced`). Neither can outlive the parent.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,7 +28,6 @@ from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
-from stepscope.units import format_bytes
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
@@ -58,6 +55,8 @@ class Outcome:
     exit_code: int = 70
     traceback: str | None = None
     instrument: dict[str, Any] = field(default_factory=dict)
+    layers: list[dict[str, Any]] | None = None
+    absent: dict[str, str] = field(default_factory=dict)
     preparation_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
@@ -70,21 +69,39 @@ class StopSignals:
     stops: int = 0
     obeyed: int = 0
     pauses: int = 0
+    last: int = signal.SIGTERM
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """Count a request to stop."""
         self.stops += 1
+        self.last = number
 
     def pause(self, number: int, frame: FrameType | None) -> None:
         """Count a request to pause (Ctrl-Z)."""
         self.pauses += 1
 
 
+@dataclass(frozen=True)
+class Charge:
+    """What is supervised: how it is started, told to stop, and judged by how it ended.
+
+    `start` is given the descriptor for messages and the run's origin on the clock; `stop` the
+    signal that came and how many came before it.
+    """
+
+    start: Callable[[int, int], subprocess.Popen[bytes]]
+    stop: Callable[[subprocess.Popen[bytes], int, int], None]
+    judge: Callable[[Watch, int, int | None], Outcome]
+    own_session: bool = True
+
+
 @contextlib.contextmanager
-def listening() -> Iterator[StopSignals]:
+def listening(*, pausing: bool = True) -> Iterator[StopSignals]:
     """Take signals as requests, for as long as a folder is open."""
     signals = StopSignals()
-    handlers = {**dict.fromkeys(_STOP_SIGNALS, signals.stop), signal.SIGTSTP: signals.pause}
+    handlers = dict.fromkeys(_STOP_SIGNALS, signals.stop)
+    if pausing:
+        handlers[signal.SIGTSTP] = signals.pause
     before = {
         number: signal.signal(number, handler)
         for number, handler in handlers.items()
@@ -99,13 +116,14 @@ def listening() -> Iterator[StopSignals]:
 
 def supervise(
     folder: RunFolder,
+    charge: Charge,
     onlooker: Onlooker,
     signals: StopSignals,
     *,
     elapsed_s: float,
     memory_limit_bytes: int | None,
 ) -> Outcome:
-    """Run the training of a folder in a child process and wait for its end.
+    """Run a charge in a child process and wait for its end.
 
     `elapsed_s` is how long the run has already lived, before it was resumed.
     """
@@ -113,46 +131,30 @@ def supervise(
     kills_before = host.oom_kills()
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
-    child = _start(folder, write_end, origin_ns)
+    child = charge.start(write_end, origin_ns)
     try:
         os.close(write_end)
         sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
-        watch = _Watch(folder, child, sampler, onlooker, signals, memory_limit_bytes)
+        watch = Watch(folder, charge, child, sampler, onlooker, signals, memory_limit_bytes)
         watch.until_end(read_end)
         try:
             log.close()
         except MachineError as error:
             watch.trouble = error
-        outcome = _judge(watch, child.wait(), kills_before)
+        outcome = charge.judge(watch, child.wait(), kills_before)
     finally:
-        _end(child)
+        _end(charge, child)
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
     return outcome
 
 
-def _start(folder: RunFolder, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
-    options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
-    for name, value in options.items():
-        command += [name, str(value)]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        pass_fds=[messages],
-        start_new_session=True,
-        # A file in the working directory that is called like a library must not be taken for it.
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
-    )
-
-
 @dataclass
-class _Watch:
-    """Everything that goes on between the start of a training and its end."""
+class Watch:
+    """Everything that goes on between the start of a charge and its end."""
 
     folder: RunFolder
+    charge: Charge
     child: subprocess.Popen[bytes]
     sampler: Sampler
     onlooker: Onlooker
@@ -160,18 +162,20 @@ class _Watch:
     memory_limit_bytes: int | None
     outcome: Outcome | None = None
     ready: dict[str, Any] = field(default_factory=dict)
+    last_words: dict[str, Any] = field(default_factory=dict)
     trouble: MachineError | None = None
     over_limit_bytes: int | None = None
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
 
     def until_end(self, messages: int) -> None:
         """Relay messages and output, sample, pass on requests to stop, until both pipes close."""
-        assert self.child.stdout is not None
         with selectors.DefaultSelector() as selector, os.fdopen(messages, "rb") as message_pipe:
             selector.register(message_pipe, selectors.EVENT_READ, _Lines(self._message, False))
-            selector.register(self.child.stdout, selectors.EVENT_READ, _Lines(self._output, True))
+            if self.child.stdout is not None:
+                lines = _Lines(self._output, True)
+                selector.register(self.child.stdout, selectors.EVENT_READ, lines)
             next_sample, ended_at = time.monotonic(), None
-            while selector.get_map():
+            while selector.get_map() or self.child.poll() is None:
                 for key, _ in selector.select(timeout=0.1):
                     data = os.read(key.fd, 65536)
                     key.data.take(data)
@@ -194,16 +198,22 @@ class _Watch:
             self.outcome = Outcome(**known)
         elif message["type"] == "ready":
             self.ready = message
-            self._note_what_is_known()
+            self._note_what_is_known(message)
             self.onlooker.message(message)
+        elif message["type"] == "last words":
+            self.last_words = message
+            self._note_what_is_known(message)
         else:
             self.onlooker.message(message)
 
-    def _note_what_is_known(self) -> None:
-        """Put the resolved spec into `run.json` now, for a run that may be killed later."""
-        host_too = {**self.folder.read_info()["environment"], **self.ready["environment"]}
+    def _note_what_is_known(self, message: dict[str, Any]) -> None:
+        """Put what the child tells of itself into `run.json` now: it may be killed later."""
+        info = self.folder.read_info()
+        known = {"environment": {**info["environment"], **message.get("environment", {})}}
+        if "spec" in message:
+            known["spec"] = message["spec"]
         try:
-            self.folder.update_info(spec=self.ready["spec"], environment=host_too)
+            self.folder.update_info(**known)
         except MachineError as error:
             self._give_up(error)
 
@@ -216,13 +226,10 @@ class _Watch:
             self._pause()
         if self.signals.stops == self.signals.obeyed:
             return
-        first = self.signals.obeyed == 0
-        self.signals.obeyed = self.signals.stops
-        if first:
-            self.child.terminate()
+        before, self.signals.obeyed = self.signals.obeyed, self.signals.stops
+        self.charge.stop(self.child, self.signals.last, before)
+        if before == 0:
             self.onlooker.stopping()
-        else:
-            self.child.kill()
 
     def _give_up(self, error: MachineError) -> None:
         """The disk is full: the training finds out by itself, or is asked to end here."""
@@ -261,50 +268,7 @@ class _Watch:
             )
 
 
-def _judge(watch: _Watch, returncode: int, kills_before: int | None) -> Outcome:
-    """Decide how the training ended, from its own words or, without any, from how it died."""
-    said = watch.outcome
-    if watch.over_limit_bytes is not None:
-        limit = format_bytes(watch.memory_limit_bytes or 0)
-        verdict = Outcome(
-            schema.OUT_OF_MEMORY,
-            f"the run took {format_bytes(watch.over_limit_bytes)}, over its limit of {limit}. "
-            "Try a smaller --batch-size or fewer --workers.",
-            4,
-        )
-    elif watch.trouble is not None and (said is None or said.exit_code in (0, 130)):
-        verdict = Outcome(schema.FAILED, str(watch.trouble), watch.trouble.exit_code)
-        verdict.instrument = said.instrument if said else {}
-    elif said is not None and not (_worker_died(said) and _kernel_killed(kills_before)):
-        verdict = said
-    elif watch.signals.stops:
-        verdict = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
-    elif returncode < 0 or said is not None:
-        verdict = _judge_signal(signal.SIGKILL if said else -returncode, kills_before)
-    else:
-        last = " / ".join(watch.last_output) or "it printed nothing"
-        verdict = Outcome(schema.FAILED, f"the training ended without a word: {last}")
-    verdict.preparation_s = watch.ready.get("preparation_s")
-    return verdict
-
-
-def _judge_signal(number: int, kills_before: int | None) -> Outcome:
-    if number == signal.SIGKILL and _kernel_killed(kills_before):
-        return Outcome(
-            schema.OUT_OF_MEMORY,
-            "the kernel killed the training for want of memory. "
-            "Try a smaller --batch-size or fewer --workers.",
-            4,
-        )
-    name = signal.Signals(number).name
-    return Outcome(schema.FAILED, f"the training was ended by {name}, which stepscope did not send")
-
-
-def _worker_died(said: Outcome) -> bool:
-    return "DataLoader worker (pid" in (said.reason or "")
-
-
-def _kernel_killed(kills_before: int | None) -> bool:
+def kernel_killed(kills_before: int | None) -> bool:
     """Say whether the kernel has killed anything for want of memory since the run began."""
     kills_now = host.oom_kills()
     return kills_now is not None and kills_now != kills_before
@@ -327,10 +291,13 @@ class _Lines:
             self._handle(line.decode("utf-8", errors="replace"))
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Leave nothing of the training behind, however the parent's part ended."""
+def _end(charge: Charge, child: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of the child behind, however the parent's part ended."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)  # it leads a session of its own
+        if charge.own_session:
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
     child.wait()
     if child.stdout is not None:
         child.stdout.close()

@@ -28,7 +28,7 @@ That work falls into the next step's `other` and is counted in `own_ns`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ class EpochTiming:
         return self.steps_s - self.data_s
 
 
-class _Row(NamedTuple):
+class StepRow(NamedTuple):
     """A step's row, in nanoseconds; its `str` is the line of the log."""
 
     epoch: int
@@ -82,13 +82,15 @@ class _Row(NamedTuple):
     spent: list[int]
     step_ns: int
     load: list[int]
-    loss: float
+    loss: float | None
     device: tuple[float, ...] | None = None
     detail: str = schema.FULL
 
     def __str__(self) -> str:
         data, transfer, forward, backward, optimizer, _ = self.spent
         other = self.step_ns - data - transfer - forward - backward - optimizer
+        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
+        loss = "" if self.loss is None else repr(self.loss)
         load = load_cpu = load_at = ""
         if self.load:
             worker, start, wall, cpu = self.load
@@ -98,16 +100,15 @@ class _Row(NamedTuple):
             # Phases of such a step were not measured, or are not those of an ordinary step.
             return (
                 f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},,{load},,,,,,"
-                f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},,,,,,{load_at or ','},"
+                f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
                 f"{self.detail}"
             )
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
-        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
         return (
             f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},"
             f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
             f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
-            f"{self.step_ns * 1e-9:.9f},{self.loss!r},{load_cpu},{device},{load_at or ','},full"
+            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full"
         )
 
 
@@ -247,6 +248,7 @@ class StepMeter:
             epoch.steps += 1
             self.steps += 1
             self.steps_ns += row.step_ns
+            assert row.loss is not None, "a step of our own loop has a loss"
             self.on_loss(row.samples, row.loss)
             self.on_step(row.step, epoch)
         self.own_ns += now_ns() - began
@@ -256,7 +258,7 @@ def _is_over(noted: _Noted) -> bool:
     return not noted.device_laps or noted.device_laps[-1][1].reached()
 
 
-def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> _Row:
+def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
     spent, before_ns = [0] * 6, noted.laps_begin_ns
     for phase, end_ns in noted.laps:
         spent[phase] += end_ns - before_ns
@@ -268,7 +270,7 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> _Row:
         cpu_ns = sum(timing.cpu_ns for timing in noted.loads)
         load = [first.worker, first.start_ns - origin_ns, wall_ns, cpu_ns]
     loss = noted.loss()
-    return _Row(
+    return StepRow(
         epoch,
         noted.step,
         noted.begin_ns - origin_ns,
@@ -277,20 +279,27 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> _Row:
         noted.end_ns - noted.begin_ns,
         load,
         loss if isinstance(loss, float | int) else loss[0],
-        _device_columns(noted.device_begin, noted.device_laps),
+        device_columns(_between_marks(noted.device_begin, noted.device_laps))
+        if noted.device_laps
+        else None,
         noted.detail,
     )
 
 
-def _device_columns(begin: Mark | None, laps: list[tuple[int, Mark]]) -> tuple[float, ...] | None:
-    if begin is None:
-        return None
-    spent = [0.0] * 6
+def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
+    """Sum up the device's seconds by phase, in the order of the columns."""
+    totals = [0.0] * 6
+    for phase, took_s in spent_s:
+        # What comes between phases, such as counting hits, works on what forward put out.
+        totals[FORWARD if phase == OTHER else phase] += took_s
+    return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
+
+
+def _between_marks(begin: Mark | None, laps: list[tuple[int, Mark]]) -> Iterator[tuple[int, float]]:
     for phase, mark in laps:
-        # Hits are counted on what forward put out, so that is where their kernels go.
-        spent[FORWARD if phase == OTHER else phase] += begin.seconds_until(mark)
+        assert begin is not None, "loader_started comes before the first step"
+        yield phase, begin.seconds_until(mark)
         begin = mark
-    return tuple(spent[phase] for phase in _DEVICE_COLUMNS)
 
 
 def weigh_instrument(meter: StepMeter) -> dict[str, Any]:

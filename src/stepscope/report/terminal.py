@@ -16,6 +16,7 @@ from stepscope.records.reader import Run
 from stepscope.units import format_bytes, format_duration, format_share
 
 _BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
+_MOST_LAYERS = 10
 
 
 def print_run(console: Console, run: Run) -> None:
@@ -32,6 +33,8 @@ def print_run(console: Console, run: Run) -> None:
 def _tables(run: Run) -> Iterator[Table]:
     if run.summary.get("phases"):
         yield _phase_table(run.summary["phases"])
+    if run.summary.get("layers"):
+        yield _layer_table(run.summary["layers"])
     if len(run.epochs):
         yield _epoch_table(run)
 
@@ -64,6 +67,26 @@ def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
     return table
 
 
+def _layer_table(layers: list[dict[str, Any]]) -> Table:
+    """Show the largest layers. The rate is that of the forward pass, where it is counted."""
+    table = _table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
+    table.columns[1].justify = "left"
+    all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
+    for layer in layers[:_MOST_LAYERS]:
+        forward_s, macs = layer["forward_s"], layer["multiply_adds"]
+        table.add_row(
+            Text(layer["name"]),
+            Text(layer["kind"]),
+            format_duration(forward_s),
+            format_duration(layer["backward_s"]),
+            format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
+            f"{macs * 1e-6:,.1f} M" if macs else _or_unknown(macs, "{:.0f}"),
+            format_bytes(layer["bytes"]),
+            f"{macs / forward_s * 1e-9:,.1f}" if macs and forward_s else "",
+        )
+    return table
+
+
 def _epoch_table(run: Run) -> Table:
     table = _table(
         "epoch", "loading", "training", "total", "samples/s", "loss", "train", "test", "top-5"
@@ -91,6 +114,8 @@ def _closing_lines(run: Run) -> list[str]:
     dropped = summary.get("dropped_epochs")
     if dropped:
         lines.append(f"shares and medians leave out epoch {dropped[0]}: it carries start-up cost")
+    if summary.get("layers"):
+        lines.append(_about_layers(run))
     if summary.get("closure") is not None:
         share = summary.get("unattributed_share")
         unattributed = "?" if share is None else format_share(share)
@@ -100,6 +125,14 @@ def _closing_lines(run: Run) -> list[str]:
         lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
     lines.append(f"run folder: {_as_typed(run.path)}")
     return lines
+
+
+def _about_layers(run: Run) -> str:
+    layers, steps = run.summary["layers"], run.steps["detail"].count(schema.LAYERS)
+    asked = run.spec.get("layers")
+    more = f"; {asked} were asked for" if asked and asked != steps else ""
+    shown = f"the largest {_MOST_LAYERS} of {len(layers)}" if len(layers) > _MOST_LAYERS else "all"
+    return f"layers: {shown}, means of {steps} steps with hooks{more}"
 
 
 def _as_typed(path: Path) -> str:

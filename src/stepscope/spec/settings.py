@@ -101,6 +101,7 @@ class RunSpec(BaseModel):
     persistent_workers: bool = Field(False, description="keep workers alive between epochs")
     pin_memory: bool = Field(False, description="put batches into page-locked memory, for CUDA")
     memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="most memory the whole run may take, like 3.9GiB")
+    layers: int = Field(0, ge=0, description="measure the time of every layer in this many steps, in the middle of the run")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of weights, order and augmentation")
     name: str | None = Field(None, min_length=1, max_length=200, description="name of the run [default: MODEL-DATA]")
     out: str = Field("runs", min_length=1, description="folder that run folders are made in")

@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-# Settings that change neither a loss nor what a row means: where things lie, who loads them.
+# Settings that change no loss, nor what a row means: where things lie, who loads them, and which
+# rows, marked as such, were a look at the layers.
 _MAY_CHANGE = frozenset(
     {"name", "out", "data_dir", "source", "access", "endpoint_url", "memory_limit"}
-    | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline"}
+    | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline", "layers"}
 )
 
 

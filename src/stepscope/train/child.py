@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
+from stepscope.measure.lifetime import die_with_parent
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
-from stepscope.train.lifetime import Send, StopRequest, die_with_parent
+from stepscope.train.lifetime import Send, StopRequest
 
 _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
 

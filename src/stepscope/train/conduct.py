@@ -7,12 +7,14 @@ from typing import Any
 
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.device import queue_of
+from stepscope.measure.layers import LayerWindow
 from stepscope.measure.steps import StepMeter, weigh_instrument
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
 from stepscope.spec.load import validate
 from stepscope.train import checkpoint, device, job, loop
+from stepscope.train.inside import InsideView, find_place
 from stepscope.train.lifetime import Send, StopRequest
 from stepscope.train.recorder import Recorder
 from stepscope.train.rewind import forget_rows_after
@@ -45,7 +47,11 @@ def conduct(
             for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
         )
         recorder = Recorder(epochs, records, send, built.stages)
-        meter = StepMeter(steps, origin_ns, queue_of(built.device), recorder.step, recorder.batch)
+        queue = queue_of(built.device)
+        meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
+        inside = InsideView(
+            find_place(built.stages, spec.layers), LayerWindow([("", built.model)], queue), meter
+        )
 
         def elapsed_s() -> float:
             return seconds(now_ns() - origin_ns)
@@ -64,7 +70,16 @@ def conduct(
             )
 
         try:
-            loop.train(built, loop.Watch(meter, recorder, stop, elapsed_s, save), start)
+            loop.train(built, loop.Watch(meter, recorder, stop, elapsed_s, save, inside), start)
         finally:
             meter.settle()  # whatever ended the run, the steps before it are in the record
             closing["instrument"] = weigh_instrument(meter)
+            closing.update(_seen_inside(inside, spec.layers))
+
+
+def _seen_inside(inside: InsideView, asked: int) -> dict[str, Any]:
+    """State what was seen of the layers or, where there was no room to look, why not."""
+    if asked and not inside.place.steps:
+        reason = "a look at the layers wants an epoch of 3 steps or more, found fewer"
+        return {"absent": {"layers": reason}}
+    return {"layers": inside.layers()}

@@ -6,17 +6,15 @@ training ends its step, writes a checkpoint and goes. Loader workers hear nothin
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
 from stepscope.errors import Interrupted
+from stepscope.measure.lifetime import die_with_parent
 
 T = TypeVar("T")
 
@@ -74,21 +72,3 @@ def start_worker(worker: int) -> None:
     """Set up a loader worker: the training decides when it ends, and it ends with the training."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(os.getppid())
-
-
-def die_with_parent(parent: int) -> None:
-    """End this process when its parent is gone, however that went."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it went before the kernel was asked
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
-
-
-def _watch_parent(parent: int) -> None:
-    pause = threading.Event()
-    while os.getppid() == parent:
-        pause.wait(1.0)
-    os._exit(1)

@@ -23,6 +23,7 @@ from stepscope.measure.steps import (
 from stepscope.train.checkpoint import Progress
 from stepscope.train.device import autocast_of, layout_of
 from stepscope.train.hits import HitCounter
+from stepscope.train.inside import InsideView
 from stepscope.train.job import Job
 from stepscope.train.lifetime import StopRequest
 from stepscope.train.recorder import Recorder, Tally
@@ -40,6 +41,7 @@ class Watch:
     stop: StopRequest
     elapsed_s: Callable[[], float]
     save: Callable[[Progress], None]
+    inside: InsideView
 
 
 def train(job: Job, watch: Watch, start: Progress) -> None:
@@ -87,6 +89,7 @@ def train_epoch(
     job.train.order.epoch, job.train.order.skip = timing.epoch, done * spec.accumulate
     job.model.train()
     step = done
+    switch_after = watch.inside.begin(timing.epoch, done)  # a few steps have hooks on every layer
 
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
@@ -126,6 +129,9 @@ def train_epoch(
         assert step_loss is not None, "a step has at least one batch"
         step += 1
         meter.end_step(step, samples, step_loss)
+        if step == switch_after:
+            switch_after = watch.inside.switch(step)
+    watch.inside.end(step)
     if step == last:
         next(batches, None)  # a loader ends its workers when it finds that nothing is left
     del batches

@@ -1,0 +1,58 @@
+"""`stepscope trace`: watch somebody's own script, unchanged."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.cli.closing import close
+from stepscope.errors import RequestError
+from stepscope.experiments.traced import TraceRequest
+from stepscope.experiments.traced import trace as trace_script
+
+
+def trace(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    module: Annotated[str | None, Parameter(name=["-m", "--module"])] = None,
+    out: str = "runs",
+    name: str | None = None,
+    max_steps: int | None = None,
+    layers: int = 0,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Watch your own training script, unchanged.
+
+    Everything after SCRIPT, or after -m MODULE, is the script's own.
+
+    Parameters
+    ----------
+    command
+        The script and its arguments.
+    module
+        Run a module instead, as `python -m` does.
+    out
+        The folder that run folders are made in.
+    name
+        What to call the run; the script's name by default.
+    max_steps
+        End the script after so many training steps.
+    layers
+        Look at every layer for so many steps in the middle, and list the slowest.
+    json
+        Print run.json on standard output; the script's own output goes to standard error.
+    """
+    if module is None and not command:
+        raise RequestError("give a script to watch: stepscope trace [options] SCRIPT [ARGS]")
+    if max_steps is not None and max_steps < 1:
+        raise RequestError(f"max_steps: wanted 1 or more, found {max_steps}.")
+    if layers < 0:
+        raise RequestError(f"layers: wanted 0 or more, found {layers}.")
+    script, arguments = (None, command) if module is not None else (command[0], command[1:])
+    request = TraceRequest(script, module, tuple(arguments), out, name, max_steps, layers)
+    path, outcome = trace_script(request, summarize, output_to_stderr=json)
+    # The script's standard output is its own: the table goes beside it.
+    return close(path, outcome, as_json=json, console=Console(file=sys.stderr))

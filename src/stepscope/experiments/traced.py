@@ -1,0 +1,200 @@
+"""Somebody's own script as what is supervised: run as `python` would run it, and watched.
+
+The script shares the terminal and the process group of the parent, so that Ctrl-C, Ctrl-Z, input
+and output are what they would be without us. Its exit code is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope import measure
+from stepscope.errors import RequestError
+from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.supervise import Charge, Outcome, Watch, kernel_killed
+from stepscope.records import folder, schema
+
+_AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
+_SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
+NO_STEP = (
+    "the script ended, and no training step was seen in it: no optimiser's step in this process. "
+    "Training that it starts in another process is not watched."
+)
+
+
+@dataclass(frozen=True)
+class TraceRequest:
+    """What is to be run and watched."""
+
+    script: str | None
+    module: str | None
+    arguments: tuple[str, ...]
+    out: str = "runs"
+    name: str | None = None
+    max_steps: int | None = None
+    layers: int = 0
+
+    @property
+    def run_name(self) -> str:
+        """The name asked for, or the script's."""
+        return self.name or self.module or Path(self.script or "script").resolve().stem
+
+    @property
+    def command(self) -> list[str]:
+        """What `python` is called with."""
+        target = [self.script] if self.module is None else ["-m", self.module]
+        return [*map(str, target), *self.arguments]
+
+
+class _Quiet:
+    """The script has the terminal to itself."""
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Show nothing."""
+
+    def output(self, line: str) -> None:
+        """Never called: output does not go through us."""
+
+    def stopping(self) -> None:
+        """Show nothing."""
+
+
+def trace(
+    request: TraceRequest, summarize: Summarize, *, output_to_stderr: bool
+) -> tuple[Path, Outcome]:
+    """Run a script and watch it; return where its folder is and how it ended."""
+    _check(request)
+    spec = {
+        **asdict(request),
+        "arguments": hide_secrets(request.arguments),
+        "directory": str(Path.cwd()),
+    }
+    made = folder.create(Path(request.out), request.run_name, "trace", spec)
+    start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
+    charge = Charge(start, _pass_on, _judge, own_session=False)
+    return made.path, carry_out(made, charge, _Quiet(), summarize)
+
+
+def _check(request: TraceRequest) -> None:
+    if request.module is not None:
+        return
+    script = Path(request.script or "")
+    if not script.exists():
+        raise RequestError(
+            f"no such script: {request.script}. Give the path of a Python file, or -m MODULE."
+        )
+    if script.is_dir() and not (script / "__main__.py").is_file():
+        raise RequestError(f"{request.script} is a directory without a __main__.py.")
+    if not os.access(script, os.R_OK):
+        raise RequestError(f"cannot read {request.script}: permission denied.")
+
+
+def hide_secrets(arguments: tuple[str, ...]) -> list[str]:
+    """Return the arguments with the values of those that are named like secrets left out."""
+    hidden, hide_next = [], False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        secret = argument.startswith("-") and any(w in name.lower() for w in _SECRET_WORDS)
+        if hide_next and not argument.startswith("-"):
+            hidden.append("***")
+        else:
+            hidden.append(f"{name}=***" if secret and equals else argument)
+        hide_next = secret and not equals
+    return hidden
+
+
+def _start(
+    request: TraceRequest, path: Path, output_to_stderr: bool, messages: int, origin_ns: int
+) -> subprocess.Popen[bytes]:
+    asked = {
+        "folder": str(path),
+        "messages": messages,
+        "parent": os.getpid(),
+        "origin_ns": origin_ns,
+        "max_steps": request.max_steps,
+        "layers": request.layers,
+    }
+    python_path = [str(_AUTOSTART), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, *request.command],
+        stdout=2 if output_to_stderr else None,
+        pass_fds=[messages],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(python_path),
+            "STEPSCOPE_TRACE": json.dumps(asked),
+        },
+    )
+
+
+def _pass_on(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+    """Pass a signal on to the script, unless the terminal has given it the signal already."""
+    if number == signal.SIGINT and _in_foreground():
+        return
+    child.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Say whether a Ctrl-C at the terminal goes to this process and its children alike."""
+    with contextlib.suppress(OSError):
+        terminal = os.open("/dev/tty", os.O_RDONLY)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
+    return False
+
+
+def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
+    """Decide how the script ended. Its exit code is passed on, as `python` would give it."""
+    words = watch.last_words
+    raised = words.get("raised")
+    outcome = _judge_code(watch, returncode, raised, kills_before)
+    outcome.instrument = words.get("instrument") or {}
+    outcome.layers = words.get("layers")
+    outcome.absent = words.get("absent") or {}
+    outcome.traceback = words.get("traceback")
+    trouble = watch.trouble or words.get("trouble")
+    if trouble is not None and outcome.exit_code == 0:
+        code = watch.trouble.exit_code if watch.trouble else int(words["exit_code"])
+        reason = f"the script ended well, but it could not be watched to its end: {trouble}"
+        outcome.status, outcome.reason, outcome.exit_code = schema.FAILED, reason, code
+    elif outcome.exit_code == 0 and not words.get("steps"):
+        outcome.reason, outcome.exit_code = NO_STEP, 1
+    return outcome
+
+
+def _judge_code(
+    watch: Watch, returncode: int, raised: str | None, kills_before: int | None
+) -> Outcome:
+    if returncode == 0:
+        return Outcome(schema.COMPLETED, None, 0)
+    stopped = watch.signals.stops > 0
+    if returncode == -signal.SIGINT or (raised or "").startswith("KeyboardInterrupt"):
+        return Outcome(schema.INTERRUPTED, "the script was interrupted", 130)
+    if returncode < 0:
+        if stopped:
+            return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
+        if returncode == -signal.SIGKILL and kernel_killed(kills_before):
+            reason = "the kernel killed the script for want of memory"
+            return Outcome(schema.OUT_OF_MEMORY, reason, 4)
+        name = signal.Signals(-returncode).name
+        return Outcome(schema.FAILED, f"the script was ended by {name}", 128 - returncode)
+    if stopped and returncode in (130, 143):
+        return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
+    if raised is not None and any(word in raised for word in _OUT_OF_MEMORY):
+        return Outcome(schema.OUT_OF_MEMORY, raised, returncode)
+    reason = f"the script ended with exit code {returncode}"
+    return Outcome(schema.FAILED, raised or reason, returncode)
+
+
+_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")

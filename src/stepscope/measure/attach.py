@@ -1,0 +1,145 @@
+"""Attach to the Python process of somebody's script: begin when it imports torch, end with it.
+
+Nothing heavy is imported before the script imports it: what it sets in the environment or in torch
+before that counts. Whatever goes wrong in here is told to the parent and never to the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.measure.lifetime import die_with_parent
+
+if TYPE_CHECKING:
+    from stepscope.measure.tracer import Tracer
+
+
+@dataclass
+class _Attachment:
+    """What connects this process with the parent that supervises it."""
+
+    folder: Path
+    messages: int
+    origin_ns: int
+    max_steps: int | None
+    layers: int
+    process: int = field(default_factory=os.getpid)
+    tracer: Tracer | None = None
+    ended: bool = False
+
+    def begin(self) -> None:
+        """Put hooks on: torch has just been imported."""
+        try:
+            import torch
+
+            from stepscope.measure.tracer import Tracer
+
+            tracer = Tracer(
+                self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
+            )
+            tracer.start()
+            self.tracer = tracer
+            environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            self.send({"type": "ready", "environment": environment})
+        except Exception:
+            self.send({"type": "fault", "traceback": traceback.format_exc()})
+
+    def end(self) -> None:
+        """Write what is left and say the last words. Once, and not in a forked copy."""
+        if self.ended or os.getpid() != self.process:
+            return
+        self.ended = True
+        last = {"type": "last words", "raised": _raised()}
+        try:
+            if self.tracer is not None:
+                last.update(self.tracer.last_words())
+        except Exception:
+            last["traceback"] = traceback.format_exc()
+        self.send(last)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell the parent."""
+        data = (json.dumps(message) + "\n").encode()
+        while data:
+            data = data[os.write(self.messages, data) :]
+
+    def forked(self) -> None:
+        """Leave a copy of this process alone: what it does is not this script's training."""
+        self.ended = True
+        if self.tracer is not None:
+            self.tracer.abandon()
+
+
+def attach(request: str) -> None:
+    """Watch this process as a parent asked for in `STEPSCOPE_TRACE`."""
+    asked = json.loads(request)
+    if asked["parent"] != os.getppid():
+        return  # started by something between, with its environment
+    die_with_parent(asked["parent"])
+    os.set_inheritable(asked["messages"], False)
+    attachment = _Attachment(
+        Path(asked["folder"]),
+        asked["messages"],
+        asked["origin_ns"],
+        asked["max_steps"],
+        asked["layers"],
+    )
+    sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
+    atexit.register(attachment.end)
+    os.register_at_fork(after_in_child=attachment.forked)
+    leave_at_once = os._exit
+
+    def leave(status: int) -> Any:
+        attachment.end()
+        leave_at_once(status)
+
+    os._exit = leave
+
+
+def _raised() -> str | None:
+    """Describe the exception that ended the script, if one did; Python keeps it for debuggers."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}".rstrip(": ")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Call something once, right after a module has been imported for the first time."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Let the others find it, and have its loader tell us."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, call = spec.loader, self._call
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            execute(module)
+            call()
+
+        loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec

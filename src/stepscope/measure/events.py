@@ -1,0 +1,64 @@
+"""What hooks in a foreign script note down: what happened, and when.
+
+An event is a plain tuple `(kind, time_ns, subject, detail, mark)`, because making one is all that
+happens inside the script's loop; `measure.recognize` makes sense of them later. Those in pairs are
+opened and closed, and may lie inside each other.
+
+| kind | subject | detail |
+| --- | --- | --- |
+| ITERATE | the iteration: a number | the other clock, in nanoseconds |
+| ITERATED | the iteration | how many batches it will give, or None |
+| FETCH | the iteration | |
+| FETCHED | the iteration | samples of the batch or None, LoadTiming or None |
+| EXHAUSTED, DROPPED | the iteration | the other clock |
+| MOVE, MOVED | | |
+| CALL | the outermost module's id | `Call` |
+| CALLED | whether gradients were on | the other clock |
+| BACKWARD | | the other clock |
+| BACKWARD_DONE | | the loss, to be read later, or None |
+| STEP, STEPPED | the optimiser's id | the other clock |
+| ZERO, ZEROED | | |
+| OWN, OWN_DONE | | our own work |
+| DETAIL | `full`, `off` or `layers`, from the next step on | |
+
+EXHAUSTED closes a FETCH, DROPPED stands alone.
+
+`mark` is a point in the queue of an asynchronous device, or None.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+(
+    ITERATE,
+    ITERATED,
+    FETCH,
+    FETCHED,
+    EXHAUSTED,
+    DROPPED,
+    MOVE,
+    MOVED,
+    CALL,
+    CALLED,
+    BACKWARD,
+    BACKWARD_DONE,
+    STEP,
+    STEPPED,
+    ZERO,
+    ZEROED,
+    OWN,
+    OWN_DONE,
+    DETAIL,
+) = range(19)
+
+Event = tuple[int, int, Any, Any, Any]
+
+
+class Call(NamedTuple):
+    """How the outermost module was called."""
+
+    grad: bool
+    training: bool
+    samples: int | None
+    other_clock_ns: int

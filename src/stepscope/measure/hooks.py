@@ -1,0 +1,504 @@
+"""Hooks into torch that note what a foreign script does. They change nothing of it.
+
+Everything in here runs inside somebody's training loop. It notes an event (`measure.events`) and
+goes on; `measure.tracer` decides what to do with them, and when. `install` returns what takes all
+hooks off again.
+
+Only the thread that installs them is looked at. Inside a call, a fetch or a move, what happens
+further in belongs to it and is not noted (`busy`): so a module costs its submodules one comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import nn, optim
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as torch_dataloader
+
+from stepscope.measure import events as e
+from stepscope.measure.clock import now_ns
+from stepscope.measure.device import DeviceQueue, queue_of
+from stepscope.measure.foreign_loading import start_timed
+from stepscope.measure.loading import LoadTiming
+
+other_clock_ns = time.monotonic_ns
+
+# More updates without a fetch between them than any step has: this loop has no loader.
+_UPDATES_OF_ONE_FETCH = 8
+
+
+@dataclass(slots=True)
+class Notebook:
+    """What the hooks share: the events so far, and what they need to know of each other."""
+
+    # Called between two steps: before a fetch that follows an update, or before the end of an
+    # update where nothing is fetched.
+    at_boundary: Callable[[], None] = lambda: None
+    # Called when a step may just have become complete; it may raise to end the script.
+    at_step_end: Callable[[], None] = lambda: None
+    events: list[e.Event] = field(default_factory=list)
+    full: bool = True
+    busy: bool = False
+    queue: DeviceQueue | None = None
+    updates: int = 0
+    roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
+
+    thread: int = field(default_factory=get_ident)
+    in_backward: bool = False
+    in_step: int = 0
+    updated: bool = False
+    updates_since_fetch: int = 0
+    timings: deque[LoadTiming] = field(default_factory=deque)
+    scaled: tuple[int, torch.Tensor] | None = None
+    keys: dict[int, int] = field(default_factory=dict)
+    deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    next_key: int = 0
+
+    def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
+        """Put down what happened now."""
+        mark = None if self.queue is None else self.queue.mark()
+        self.events.append((kind, now_ns(), subject, detail, mark))
+
+    def take_timing(self, timing: LoadTiming) -> None:
+        """Take a worker's account of the batch that is being fetched."""
+        self.timings.append(timing)
+
+    def new_key(self) -> int:
+        """Return a number for an iteration."""
+        self.next_key += 1
+        return self.next_key
+
+
+class Patches:
+    """Attributes replaced for a while."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put `make(original)` in the place of an attribute of a class or module."""
+        original = getattr(owner, name)
+        own = name in vars(owner)
+        stored = vars(owner).get(name)
+        setattr(owner, name, make(original))
+        self._undo.append(lambda: setattr(owner, name, stored) if own else delattr(owner, name))
+
+    def also(self, undo: Callable[[], None]) -> None:
+        """Have something else undone with them."""
+        self._undo.append(undo)
+
+    def undo(self) -> None:
+        """Put everything back, the last one first."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def install(book: Notebook) -> Patches:
+    """Hook into torch. Undo the result to have everything as before."""
+    patches = Patches()
+    multi = torch_dataloader._MultiProcessingDataLoaderIter
+    single = torch_dataloader._SingleProcessDataLoaderIter
+    patches.replace(nn.Module, "__call__", functools.partial(_call, book))
+    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
+    patches.replace(
+        torch_dataloader._BaseDataLoaderIter, "__next__", functools.partial(_fetch, book)
+    )
+    patches.replace(single, "_next_data", functools.partial(_load_here, book))
+    patches.replace(multi, "__del__", functools.partial(_drop, book))
+    patches.replace(torch.Tensor, "to", functools.partial(_to, book))
+    patches.replace(torch.Tensor, "cuda", functools.partial(_span, book, e.MOVE, e.MOVED))
+    patches.replace(torch.autograd, "backward", functools.partial(_backward, book))
+    zero = functools.partial(_span, book, e.ZERO, e.ZEROED)
+    patches.replace(optim.Optimizer, "zero_grad", zero)
+    patches.replace(nn.Module, "zero_grad", zero)
+    patches.replace(torch.amp.GradScaler, "unscale_", zero)
+    patches.replace(torch.amp.GradScaler, "update", zero)
+    patches.replace(torch.amp.GradScaler, "step", functools.partial(_scaler_step, book))
+    patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, book))
+    for handle in (
+        register_optimizer_step_pre_hook(functools.partial(_begin_update, book)),
+        register_optimizer_step_post_hook(functools.partial(_end_update, book)),
+    ):
+        patches.also(handle.remove)
+    _watch_subclasses(book, patches)
+    return patches
+
+
+# modules
+
+
+def _call(book: Notebook, original: Any) -> Any:
+    """Note the outermost module's call. Those inside of it are let through at once."""
+    plain = original is getattr(nn.Module, "_wrapped_call_impl", None)
+
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            book.busy
+            or torch.compiler.is_compiling()
+            or (not book.full and torch.is_grad_enabled())
+            or get_ident() != book.thread
+        ):
+            if not plain:
+                return original(module, *args, **kwargs)
+            # What torch's own function does, without one more call for each submodule.
+            if module._compiled_call_impl is not None:
+                return module._compiled_call_impl(*args, **kwargs)
+            return module._call_impl(*args, **kwargs)
+        grad = torch.is_grad_enabled()
+        if grad and id(module) not in book.roots:
+            _meet(book, module)
+        book.busy = True
+        detail = e.Call(grad, module.training, _samples_of_call(args, kwargs), other_clock_ns())
+        book.note(e.CALL, id(module), detail)
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            book.busy = False
+            book.note(e.CALLED, grad, other_clock_ns())
+
+    return call
+
+
+def _meet(book: Notebook, module: nn.Module) -> None:
+    """Look at an outermost module for the first time: on which device does it work?"""
+    book.roots[id(module)] = weakref.ref(module)
+    if book.queue is None:
+        parameter = next(module.parameters(), None)
+        if parameter is not None:
+            book.queue = queue_of(parameter.device)
+
+
+def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor) and value.dim():
+            return len(value)
+    return None
+
+
+# loaders
+
+
+def _iterate(book: Notebook, original: Any) -> Any:
+    def iterate(loader: Any) -> Any:
+        if book.busy or get_ident() != book.thread:
+            return start_timed(loader, original, book.take_timing)
+        key = book.keys.get(id(loader._iterator)) or book.new_key()
+        book.note(e.ITERATE, key, other_clock_ns())
+        book.busy = True
+        iterator = None
+        try:
+            iterator = start_timed(loader, original, book.take_timing)
+        finally:
+            book.busy = False
+            book.note(e.ITERATED, key, None if iterator is None else _length(loader))
+        _remember(book, iterator, key)
+        return iterator
+
+    return iterate
+
+
+def _length(loader: Any) -> int | None:
+    """Count the batches to come; an iterable data set is not asked, torch would remember that."""
+    iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
+    try:
+        return None if iterable else len(loader)
+    except (TypeError, NotImplementedError):  # a sampler without a length
+        return None
+
+
+def _remember(book: Notebook, iterator: Any, key: int) -> None:
+    identity = id(iterator)
+    book.keys[identity] = key
+
+    def died(reference: Any) -> None:
+        book.deaths.pop(identity, None)
+        if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
+            book.note(e.DROPPED, key, other_clock_ns())
+
+    book.deaths[identity] = weakref.ref(iterator, died)
+
+
+def _fetch(book: Notebook, original: Any) -> Any:
+    def fetch(iterator: Any) -> Any:
+        if book.busy or get_ident() != book.thread:
+            return original(iterator)
+        key = book.keys.get(id(iterator))
+        if key is None:  # made before we looked, or asked again after its end
+            key = book.new_key()
+            book.note(e.ITERATE, key, other_clock_ns())
+            book.note(e.ITERATED, key, None)
+            _remember(book, iterator, key)
+        book.timings.clear()
+        return _noted_fetch(book, key, original, iterator)
+
+    return fetch
+
+
+def _noted_fetch(book: Notebook, key: int, fetch: Callable[[Any], Any], iterator: Any) -> Any:
+    if book.updated:
+        book.updated = False
+        book.at_boundary()
+        book.note(e.FETCH, key)
+        book.at_step_end()
+    else:
+        book.note(e.FETCH, key)
+    book.updates_since_fetch = 0
+    book.busy = True
+    try:
+        batch = fetch(iterator)
+    except StopIteration:
+        book.busy = False
+        book.note(e.EXHAUSTED, key, other_clock_ns())
+        # A persistent iterator comes again, with a new key, as a new iteration.
+        book.keys.pop(id(iterator), None)
+        raise
+    except BaseException:
+        book.busy = False
+        book.note(e.FETCHED, key, (None, None))
+        raise
+    book.busy = False
+    timing = book.timings.popleft() if book.timings else None
+    book.note(e.FETCHED, key, (_samples_of(batch), timing))
+    return batch
+
+
+def _samples_of(batch: Any) -> int | None:
+    """Count the samples of a batch: the length of the first tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    graphs = getattr(batch, "num_graphs", None)
+    if isinstance(graphs, int):
+        return graphs
+    parts: Any = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        parts = batch
+    for part in parts:
+        samples = _samples_of(part)
+        if samples is not None:
+            return samples
+    return None
+
+
+def _load_here(book: Notebook, original: Any) -> Any:
+    """Time the making of a batch in the training process itself."""
+
+    def load_here(iterator: Any) -> Any:
+        cpu_start, start = time.process_time_ns(), now_ns()
+        batch = original(iterator)
+        wall, cpu = now_ns() - start, time.process_time_ns() - cpu_start
+        book.timings.append(LoadTiming(-1, start, wall, cpu))
+        return batch
+
+    return load_here
+
+
+def _drop(book: Notebook, original: Any) -> Any:
+    """Note how long it takes to end workers whose loader was not read to its end."""
+
+    def drop(iterator: Any) -> None:
+        key = book.keys.get(id(iterator))
+        if key is None or book.busy or get_ident() != book.thread:
+            original(iterator)
+            return
+        book.note(e.FETCH, key)
+        try:
+            original(iterator)
+        finally:
+            book.note(e.EXHAUSTED, key, other_clock_ns())
+            book.keys.pop(id(iterator), None)
+
+    return drop
+
+
+def _watch_subclasses(book: Notebook, patches: Patches) -> None:
+    """Watch loaders that go through their batches in a generator of their own (Accelerate)."""
+
+    def watch(cls: Any) -> None:
+        if cls.__iter__ is DataLoader.__iter__ or getattr(cls.__iter__, "stepscope", False):
+            return
+        patches.replace(cls, "__iter__", functools.partial(_iterate_subclass, book))
+
+    def every(cls: Any) -> Iterator[Any]:
+        for each in cls.__subclasses__():
+            yield each
+            yield from every(each)
+
+    for cls in list(every(DataLoader)):
+        watch(cls)
+
+    def make(original: Any) -> Any:
+        def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+            original.__func__(cls, **kwargs)
+            watch(cls)
+
+        return classmethod(init_subclass)
+
+    patches.replace(DataLoader, "__init_subclass__", make)
+
+
+def _iterate_subclass(book: Notebook, original: Any) -> Any:
+    def iterate(loader: Any) -> Any:
+        iterator = original(loader)
+        if book.busy or not isinstance(iterator, types.GeneratorType):
+            return iterator
+        return _watch_generator(book, iterator, _length(loader))
+
+    iterate.stepscope = True  # type: ignore[attr-defined]
+    return iterate
+
+
+def _watch_generator(book: Notebook, batches: Any, length: int | None) -> Iterator[Any]:
+    """Go through a generator of batches, which may itself be one batch ahead."""
+    key = book.new_key()
+    timings: deque[LoadTiming] = deque()
+    book.note(e.ITERATE, key, other_clock_ns())
+    book.note(e.ITERATED, key, length)
+    over = False
+    try:
+        while True:
+            book.timings = timings
+            try:
+                batch = _noted_fetch(book, key, next, batches)
+            except StopIteration:
+                over = True
+                return
+            yield batch
+    finally:
+        batches.close()
+        if not over:
+            book.note(e.DROPPED, key, other_clock_ns())
+
+
+# moves and other spans
+
+
+def _to(book: Notebook, original: Any) -> Any:
+    device_kinds = (torch.device, str, int)
+
+    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if (
+            book.busy
+            or not book.full
+            or not tensor.is_cpu
+            or not ((args and isinstance(args[0], device_kinds)) or "device" in kwargs)
+            or torch.compiler.is_compiling()
+            or get_ident() != book.thread
+        ):
+            return original(tensor, *args, **kwargs)
+        book.busy = True
+        book.note(e.MOVE)
+        try:
+            return original(tensor, *args, **kwargs)
+        finally:
+            book.note(e.MOVED)
+            book.busy = False
+
+    return to
+
+
+def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
+    """Note when a function begins and ends, unless it is part of something noted already."""
+
+    def span(*args: Any, **kwargs: Any) -> Any:
+        if book.busy or not book.full or get_ident() != book.thread:
+            return original(*args, **kwargs)
+        book.note(begin)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            book.note(end)
+
+    return functools.wraps(original)(span)
+
+
+# backward passes and updates
+
+
+def _backward(book: Notebook, original: Any) -> Any:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if book.in_backward or not book.full or get_ident() != book.thread:
+            return original(tensors, *args, **kwargs)
+        # Activations that are computed again call modules: they belong to the backward pass.
+        was_busy, book.busy, book.in_backward = book.busy, True, True
+        book.note(e.BACKWARD, None, other_clock_ns())
+        try:
+            return original(tensors, *args, **kwargs)
+        finally:
+            book.busy, book.in_backward = was_busy, False
+            book.note(e.BACKWARD_DONE, None, _loss(book, tensors))
+
+    return functools.wraps(original)(backward)
+
+
+def _loss(book: Notebook, tensors: Any) -> Any:
+    """Return what will read the loss later, or None where `backward` was not called on one."""
+    root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+    if root is None or root.numel() != 1:
+        return None
+    if book.scaled is not None:
+        identity, unscaled = book.scaled
+        root = unscaled if identity == id(root) else root
+        book.scaled = None
+    loss = root.detach()  # without its graph, which may be large
+    return loss.item if book.queue is None else book.queue.fetch(loss.reshape(1))
+
+
+def _scale(book: Notebook, original: Any) -> Any:
+    def scale(scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
+            book.scaled = (id(scaled), outputs.detach())
+        return scaled
+
+    return functools.wraps(original)(scale)
+
+
+def _scaler_step(book: Notebook, original: Any) -> Any:
+    """A scaler's step is an update, also when it finds gradients that it must skip."""
+
+    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin_update(book, optimizer)
+        try:
+            return original(scaler, optimizer, *args, **kwargs)
+        finally:
+            _end_update(book, optimizer)
+
+    return functools.wraps(original)(step)
+
+
+def _begin_update(book: Notebook, optimizer: Any, *_: Any) -> None:
+    if get_ident() != book.thread:
+        return
+    book.in_step += 1
+    book.note(e.STEP, id(optimizer), other_clock_ns())
+
+
+def _end_update(book: Notebook, optimizer: Any, *_: Any) -> None:
+    if get_ident() != book.thread:
+        return
+    book.in_step = max(0, book.in_step - 1)
+    outermost = book.in_step == 0
+    if outermost and book.updates_since_fetch > _UPDATES_OF_ONE_FETCH:
+        book.at_boundary()
+    book.note(e.STEPPED, id(optimizer), other_clock_ns())
+    if outermost:
+        book.updates += 1
+        book.updated = True
+        book.updates_since_fetch += 1
+        book.at_step_end()

@@ -1,0 +1,240 @@
+"""Watch a training from inside its process: hooks on, events settled twice a second, rows written.
+
+The hooks only note events. Between two steps, when half a second has passed, they are made sense of
+and written, many steps at once; that is our own work, and noted as such.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from stepscope.measure import events as e
+from stepscope.measure import hooks
+from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
+from stepscope.measure.epoch_row import epoch_values
+from stepscope.measure.layers import LayerWindow
+from stepscope.measure.recognize import Recognizer
+from stepscope.measure.steps import SETTLE_EVERY_NS, EpochTiming, StepRow
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog
+
+# Blocks of steps with the detail off, to weigh it: only in long runs, and at random moments, lest
+# they fall in with anything that the script does every so many steps.
+OFF_BLOCKS_AFTER = 2000
+OFF_BLOCK_STEPS = 20
+OFF_BLOCK_EVERY = (200, 600)
+
+
+class EnoughSteps(SystemExit):
+    """Ends a script that has made as many steps as were wanted."""
+
+
+@dataclass
+class _Rows:
+    """Where the recognizer's rows go."""
+
+    steps: CsvLog
+    epochs: CsvLog
+    steps_ns: int = 0
+
+    def step(self, row: StepRow) -> None:
+        """Take a finished step."""
+        self.steps_ns += row.step_ns
+        self.steps.append(row)
+
+    def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
+        """Take a finished epoch or evaluation."""
+        self.epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
+
+
+@dataclass
+class Tracer:
+    """Hooks in this process, and what becomes of what they note."""
+
+    folder: Path
+    origin_ns: int
+    max_steps: int | None = None
+    layers_steps: int = 0
+    layers_from: int = 0
+    layers: list[dict[str, Any]] | None = None
+
+    own_ns: int = 0
+    noted: int = 0
+    trouble: Exception | None = None
+    _book: hooks.Notebook = field(default_factory=hooks.Notebook)
+    _logs: ExitStack = field(default_factory=ExitStack)
+    _settled_ns: int = 0
+    _random: random.Random = field(default_factory=random.Random)  # the script's own is untouched
+    _switch_at: int = OFF_BLOCKS_AFTER
+    _window: LayerWindow | None = None
+
+    def start(self) -> None:
+        """Open the logs and put the hooks on."""
+        steps, epochs = (
+            self._logs.enter_context(CsvLog(self.folder / name))
+            for name in (schema.STEPS, schema.EPOCHS)
+        )
+        self._rows = _Rows(steps, epochs)
+        self._recognizer = Recognizer(self._rows, self.origin_ns)
+        self._book.at_boundary = self._between_steps
+        if self.max_steps is not None:
+            self._book.at_step_end = self._end_when_enough
+        self._settled_ns = now_ns()
+        self._patches = hooks.install(self._book)
+
+    @property
+    def steps(self) -> int:
+        """How many steps were seen and settled."""
+        return self._recognizer.steps_seen
+
+    def finish(self) -> dict[str, Any]:
+        """Take the hooks off, write everything, and state what the watching cost."""
+        self._close_window()
+        self._patches.undo()
+        if self.trouble is None:
+            try:
+                self._take_events()
+                self._recognizer.finish()
+                self._logs.close()
+            except Exception as error:
+                self.trouble = error
+        return self._weigh()
+
+    def last_words(self) -> dict[str, Any]:
+        """End, and say how it was: what a parent or a person's own program wants to know."""
+        instrument = self.finish()
+        words: dict[str, Any] = {
+            "steps": self._recognizer.steps,
+            "instrument": instrument,
+            "layers": self.layers,
+            "environment": self._describe_device(),
+        }
+        if self.layers_steps and self.layers is None:
+            words["absent"] = {"layers": f"the script ended before step {self.layers_from}"}
+        if self.trouble is not None:
+            words["trouble"] = str(self.trouble)
+            words["exit_code"] = getattr(self.trouble, "exit_code", 70)
+            words["traceback"] = "".join(traceback.format_exception(self.trouble))
+        return words
+
+    def _describe_device(self) -> dict[str, Any]:
+        for reference in self._book.roots.values():
+            module = reference()
+            parameter = None if module is None else next(module.parameters(), None)
+            if parameter is not None:
+                return {"device": str(parameter.device)}
+        return {}
+
+    def abandon(self) -> None:
+        """Be nothing any more: this is a forked copy of the process that is watched."""
+        self._patches.undo()
+        self._book.events.clear()
+
+    def _between_steps(self) -> None:
+        book = self._book
+        if book.updates >= self._switch_at and self._window is None:
+            self._switch_detail()
+        if self.layers_steps:
+            self._move_window()
+        if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:
+            self._settle()
+
+    def _switch_detail(self) -> None:
+        """Turn to a block of steps with the detail off, or back from one."""
+        book = self._book
+        book.full = not book.full
+        book.note(e.DETAIL, schema.FULL if book.full else schema.OFF)
+        length = self._random.randint(*OFF_BLOCK_EVERY) if book.full else OFF_BLOCK_STEPS
+        self._switch_at = book.updates + length
+
+    def _move_window(self) -> None:
+        """Open the window on every layer when it is time, and close it when it was long enough."""
+        book = self._book
+        if self._window is None and self.layers is None and book.updates >= self.layers_from:
+            if not book.full:
+                return
+            self._window = LayerWindow(_named(book.roots), book.queue)
+            self._window.open()
+            self._window_from = book.updates
+            book.note(e.DETAIL, schema.LAYERS)
+        elif self._window and book.updates >= self._window_from + self.layers_steps:
+            self._close_window()
+            book.note(e.DETAIL, schema.FULL)
+
+    def _close_window(self) -> None:
+        if self._window is not None:
+            self._window.close()
+            steps = self._book.updates - self._window_from
+            self.layers = self._window.layers(steps) if steps else None
+            self._window = None
+
+    def _end_when_enough(self) -> None:
+        if self.max_steps is not None and self._book.updates >= self.max_steps:
+            self._settle()
+            if self._recognizer.steps_seen >= self.max_steps:
+                raise EnoughSteps(0)
+
+    def _settle(self) -> None:
+        began = now_ns()
+        self._book.note(e.OWN)
+        try:
+            self._take_events()
+            self._rows.steps.flush()
+            self._rows.epochs.flush()
+        except Exception as error:  # a full disk, a fault of ours: the script goes on without us
+            self.trouble = error
+            self.abandon()
+            return
+        self._settled_ns = now_ns()
+        self._book.note(e.OWN_DONE)
+        self.own_ns += self._settled_ns - began
+
+    def _take_events(self) -> None:
+        events = self._book.events.copy()
+        self._book.events.clear()
+        self.noted += len(events)
+        self._recognizer.take(events)
+
+    def _weigh(self) -> dict[str, Any]:
+        """State the clock's resolution and what watching cost each step of this run.
+
+        Counted are the events (what noting one costs is measured here) and the settling (measured
+        during the run). What blocks of steps without detail tell is in the records.
+        """
+        scratch = hooks.Notebook(queue=self._book.queue)
+        call = hooks._call(scratch, lambda module: None)
+        idle = nn.Identity()
+        event_s = seconds(1) * cost_ns(lambda: call(idle)) / 2
+        overhead_s = share = None
+        steps = self._recognizer.steps
+        if steps:
+            overhead_s = (self.noted * event_s + seconds(self.own_ns)) / steps
+            share = overhead_s / (seconds(self._rows.steps_ns) / steps)
+        return {
+            "clock": "perf_counter (monotonic)",
+            "clock_resolution_s": resolution_s(),
+            "event_cost_s": event_s,
+            "events_per_step": self.noted / steps if steps else None,
+            "overhead_per_step_s": overhead_s,
+            "overhead_share": share,
+        }
+
+
+def _named(roots: dict[int, Any]) -> list[tuple[str, nn.Module]]:
+    """Name the outermost modules that still live: by class, where there are several."""
+    alive = [module for reference in roots.values() if (module := reference()) is not None]
+    if len(alive) == 1:
+        return [("", alive[0])]
+    named: list[tuple[str, nn.Module]] = []
+    for module in alive:
+        kind = type(module).__name__
+        taken = sum(name.partition("#")[0] == kind for name, _ in named)
+        named.append((f"{kind}#{taken + 1}" if taken else kind, module))
+    return named
