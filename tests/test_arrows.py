@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         | {"report", "analyze", "records", "spec"}
     ),
     "__main__": frozenset({"cli"}),
-    "__init__": frozenset({"measure", "records"}),
+    "library": frozenset({"measure", "hardware", "report", "analyze", "records"}),
+    "__init__": frozenset({"library", "records"}),
 }
 
 # What knows only the standard library, and what it may know beside it.

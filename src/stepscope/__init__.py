@@ -4,11 +4,34 @@
     run = stepscope.load_run("runs/latest")
     run.summary["phases"]["data"]["share"]
 
-Reading needs no torch. The command line is `stepscope.cli`.
+    with stepscope.watch():     # or stepscope.Scope() for a loop of your own
+        train()
+
+Reading needs no torch, and nothing imports it before `watch` or `Scope` is asked for. The command
+line is `stepscope.cli`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from stepscope.records.reader import Run, load_run
 
-__all__ = ["Run", "load_run"]
+if TYPE_CHECKING:
+    from stepscope.library.scope import Scope
+    from stepscope.library.watch import watch
+
+__all__ = ["Run", "Scope", "load_run", "watch"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch only when it is asked for."""
+    if name == "Scope":
+        from stepscope.library.scope import Scope
+
+        return Scope
+    if name == "watch":
+        from stepscope.library.watch import watch
+
+        return watch
+    raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

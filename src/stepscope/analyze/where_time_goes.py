@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepscope.analyze.device_time import device_time
+from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.records import schema
 from stepscope.records.reader import Run, Table
 from stepscope.stats import quantile
@@ -18,6 +20,7 @@ NOT_BUILT = {
     "flop_per_s": "this version does not count the network's operations",
     "share_of_peak": "this version does not measure the machine's peak",
 }
+_ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
 def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
@@ -43,6 +46,8 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "closure": closure(steps, trained),
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
+        "device": device_time(steps, dropped),
+        "off_blocks": cost_by_off_blocks(steps),
         "train_accuracy": trained[-1]["accuracy"] if trained else None,
         "test_accuracy": tested[-1]["accuracy"] if tested else None,
         "test_top5": tested[-1]["top5"] if tested else None,
@@ -58,6 +63,8 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "wall_s": "the run was not timed as a whole",
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
+        "device": "the device works in step with the host: its times are the host's",
+        "off_blocks": "too few steps: blocks without detail begin after 2,000",
         "layers": "the run ended before its layers were measured",
         **NOT_BUILT,
     }
@@ -65,6 +72,12 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         reasons["layers"] = "not asked for: --layers N"
     if trained and not kept:
         reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
+    if run.info.get("kind") == "trace":
+        theirs = dict.fromkeys(_ACCURACIES, "a foreign script keeps its accuracy to itself")
+        reasons |= {
+            **theirs,
+            "preparation_s": "where a foreign script's preparation ends is unknown",
+        }
     if len(steps):
         reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
     reasons |= measured.get("absent", {})

@@ -13,6 +13,7 @@ from stepscope.cli.closing import close
 from stepscope.errors import RequestError
 from stepscope.experiments.traced import TraceRequest
 from stepscope.experiments.traced import trace as trace_script
+from stepscope.records import schema
 
 
 def trace(
@@ -54,5 +55,7 @@ def trace(
     script, arguments = (None, command) if module is not None else (command[0], command[1:])
     request = TraceRequest(script, module, tuple(arguments), out, name, max_steps, layers)
     path, outcome = trace_script(request, summarize, output_to_stderr=json)
+    if path.parent.name == schema.RANKS:  # rank 0 speaks for all
+        return outcome.exit_code
     # The script's standard output is its own: the table goes beside it.
     return close(path, outcome, as_json=json, console=Console(file=sys.stderr))

@@ -10,6 +10,7 @@ from stepscope.experiments.supervise import Charge, Onlooker, Outcome, listening
 from stepscope.hardware.host import describe_host
 from stepscope.records import folder, reader, schema
 
+# What the numbers mean is another room's business; whoever calls brings it along.
 Summarize = Callable[[reader.Run, dict[str, Any]], dict[str, Any]]
 
 
@@ -50,7 +51,7 @@ def carry_out(
             status=outcome.status,
             reason=outcome.reason,
             process=None,
-            instrument=outcome.instrument,
+            instrument={**outcome.instrument, "off_blocks": summary["off_blocks"]},
             summary=summary,
         )
     return outcome

@@ -20,8 +20,9 @@ from typing import Any
 from stepscope import measure
 from stepscope.errors import RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.ranks import Place, find_place, put_together
 from stepscope.experiments.supervise import Charge, Outcome, Watch, kernel_killed
-from stepscope.records import folder, schema
+from stepscope.records import folder, reader, schema
 
 _AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
@@ -78,10 +79,60 @@ def trace(
         "arguments": hide_secrets(request.arguments),
         "directory": str(Path.cwd()),
     }
-    made = folder.create(Path(request.out), request.run_name, "trace", spec)
+    place = find_place()
+    if place is None:
+        made = folder.create(Path(request.out), request.run_name, "trace", spec)
+        return made.path, _watch(made, request, summarize, output_to_stderr)
+    return _trace_rank(place, request, spec, summarize, output_to_stderr)
+
+
+def _watch(
+    made: folder.RunFolder, request: TraceRequest, summarize: Summarize, output_to_stderr: bool
+) -> Outcome:
     start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
     charge = Charge(start, _pass_on, _judge, own_session=False)
-    return made.path, carry_out(made, charge, _Quiet(), summarize)
+    return carry_out(made, charge, _Quiet(), summarize)
+
+
+def _trace_rank(
+    place: Place,
+    request: TraceRequest,
+    spec: dict[str, Any],
+    summarize: Summarize,
+    output_to_stderr: bool,
+) -> tuple[Path, Outcome]:
+    """Watch one of several processes; rank 0 also answers for the run as a whole."""
+    out = Path(request.out)
+    name = request.run_name
+    top = place.find_run(out, lambda: folder.create(out, name, "trace", spec).path)
+    made = folder.create_rank(top, place.rank, "trace", {**spec, "rank": place.rank})
+    outcome = _watch(made, request, summarize, output_to_stderr)
+    if place.rank != 0:
+        return made.path, outcome
+    run = folder.RunFolder(top)
+    try:
+        said = put_together(run, place.world)
+    finally:
+        place.forget(out)
+    mine = folder.RunFolder(made.path).read_info()
+    summary = summarize(reader.load_run(top), {**_figures(mine), "ranks": len(said)})
+    failed = [info for info in said if info["status"] != schema.COMPLETED]
+    worst = failed[0] if failed else mine
+    run.close(
+        status=worst["status"],
+        reason=f"{worst['name']}: {worst['reason']}" if failed else mine["reason"],
+        environment=mine["environment"],
+        instrument=mine["instrument"],
+        summary=summary,
+    )
+    return top, outcome
+
+
+def _figures(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of a closed folder that are in no table."""
+    summary = info["summary"]
+    names = ("wall_s", "preparation_s", "peak_memory_bytes", "layers", "absent")
+    return {name: summary.get(name) or ({} if name == "absent" else None) for name in names}
 
 
 def _check(request: TraceRequest) -> None:

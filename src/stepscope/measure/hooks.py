@@ -30,6 +30,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from stepscope.measure import events as e
+from stepscope.measure.batches import samples_of
 from stepscope.measure.clock import now_ns
 from stepscope.measure.device import DeviceQueue, queue_of
 from stepscope.measure.foreign_loading import start_timed
@@ -53,6 +54,7 @@ class Notebook:
     events: list[e.Event] = field(default_factory=list)
     full: bool = True
     busy: bool = False
+    device: str | None = None
     queue: DeviceQueue | None = None
     updates: int = 0
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Notebook:
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     next_key: int = 0
+    longest: int = 0
 
     def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         """Put down what happened now."""
@@ -176,10 +179,10 @@ def _call(book: Notebook, original: Any) -> Any:
 def _meet(book: Notebook, module: nn.Module) -> None:
     """Look at an outermost module for the first time: on which device does it work?"""
     book.roots[id(module)] = weakref.ref(module)
-    if book.queue is None:
-        parameter = next(module.parameters(), None)
-        if parameter is not None:
-            book.queue = queue_of(parameter.device)
+    parameter = next(module.parameters(), None)
+    if parameter is not None and book.device is None:
+        book.device = str(parameter.device)
+        book.queue = queue_of(parameter.device)
 
 
 def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
@@ -204,7 +207,9 @@ def _iterate(book: Notebook, original: Any) -> Any:
             iterator = start_timed(loader, original, book.take_timing)
         finally:
             book.busy = False
-            book.note(e.ITERATED, key, None if iterator is None else _length(loader))
+            length = None if iterator is None else _length(loader)
+            book.longest = max(book.longest, length or 0)
+            book.note(e.ITERATED, key, length)
         _remember(book, iterator, key)
         return iterator
 
@@ -272,27 +277,8 @@ def _noted_fetch(book: Notebook, key: int, fetch: Callable[[Any], Any], iterator
         raise
     book.busy = False
     timing = book.timings.popleft() if book.timings else None
-    book.note(e.FETCHED, key, (_samples_of(batch), timing))
+    book.note(e.FETCHED, key, (samples_of(batch), timing))
     return batch
-
-
-def _samples_of(batch: Any) -> int | None:
-    """Count the samples of a batch: the length of the first tensor in it."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    graphs = getattr(batch, "num_graphs", None)
-    if isinstance(graphs, int):
-        return graphs
-    parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        parts = batch
-    for part in parts:
-        samples = _samples_of(part)
-        if samples is not None:
-            return samples
-    return None
 
 
 def _load_here(book: Notebook, original: Any) -> Any:

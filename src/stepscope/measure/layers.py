@@ -17,7 +17,8 @@ nor as multiply-adds. On an asynchronous device the marks of its queue take the 
 
 Blind spots. A node made outside every module after the first of them ran (a loss between two
 networks), and a node made by a backward pass (`create_graph`), count as the layer whose node ran
-before. Modules inside a compiled one are not seen; the compiled one is, as a whole.
+before. Modules inside one that `torch.compile` returned are not seen, it is, as a whole; those that
+were compiled in place or scripted are not seen, and their time is their caller's.
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ class LayerWindow:
     ) -> None:
         found: dict[int, _Layer] = {}
         for prefix, root in modules:
-            for below, module in root.named_modules():
-                name = ".".join(part for part in (prefix, below) if part)
-                found.setdefault(id(module), _Layer(name or f"({type(module).__name__})", module))
+            _find_layers(prefix, root, found)
         self._layers = list(found.values())
         self._stamp: Callable[[], Any] = now_ns if queue is None else queue.mark
         self._on_device = queue is not None
@@ -161,7 +160,7 @@ class LayerWindow:
     def _enter(
         self, number: int, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
     ) -> None:
-        if not self._is_open:
+        if not self._is_open or torch.compiler.is_compiling():
             return
         outer = self._running
         self._turn(None)
@@ -182,7 +181,7 @@ class LayerWindow:
         named: dict[str, Any],
         output: Any,
     ) -> None:
-        if not self._is_open:
+        if not self._is_open or torch.compiler.is_compiling():
             return
         self._turn(None)
         outer: _Owner = None
@@ -229,6 +228,21 @@ class LayerWindow:
     def _backward_ends(self, backward_pass: int) -> None:
         if self._is_open:
             self._turn(self._passes.pop(backward_pass, None))
+
+
+def _find_layers(name: str, module: nn.Module, found: dict[int, _Layer]) -> None:
+    """Find a module and those below it, as far as Python calls them one by one.
+
+    What `torch.compile` or `torch.jit` made of a module runs without our hooks, refuses them, or
+    would be compiled again for their sake.
+    """
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    if id(module) in found or in_place or isinstance(module, torch.jit.ScriptModule):
+        return
+    found[id(module)] = _Layer(name or f"({type(module).__name__})", module)
+    for below, child in module.named_children():
+        if below != "_orig_mod":
+            _find_layers(f"{name}.{below}" if name else below, child, found)
 
 
 def _a_step(total: int, steps: int) -> int | float:

@@ -73,7 +73,9 @@ class _Step:
     begin_ns: int
     detail: str
     spent: list[int] = field(default_factory=lambda: [0] * 6)
+    # What was taken out of it, an evaluation, on both clocks.
     out_ns: int = 0
+    out_other_ns: int = 0
     batches: int = 0
     samples: int | None = None
     # Samples of the first call before each backward pass, for loops without a loader.
@@ -88,6 +90,7 @@ class _Step:
         """Take over everything that came after."""
         self.spent = [mine + more for mine, more in zip(self.spent, later.spent, strict=True)]
         self.out_ns += later.out_ns
+        self.out_other_ns += later.out_other_ns
         self.batches += later.batches
         self.samples = _sum(self.samples, later.samples)
         self.called_samples += later.called_samples
@@ -104,6 +107,8 @@ class _Moment:
     time_ns: int
     other_ns: int
     spent: list[int]
+    out_ns: int
+    out_other_ns: int
     device_laps: int
 
 
@@ -247,6 +252,7 @@ class Recognizer:
             self._close_epoch()
         if self._step is None:
             self._step = _Step(time_ns, self._detail)
+            self._begin_asides_here()
         now = self._moment(detail)
         self._asides.append(_Aside(subject, now, now))
         self._enter(e.FETCH)
@@ -254,7 +260,14 @@ class Recognizer:
     def _moment(self, other_ns: int) -> _Moment:
         step = self._tail or self._step
         assert step is not None, "there is nothing to be aside of"
-        return _Moment(self._mark_ns, other_ns, list(step.spent), len(step.device_laps))
+        return _Moment(
+            self._mark_ns,
+            other_ns,
+            list(step.spent),
+            step.out_ns,
+            step.out_other_ns,
+            len(step.device_laps),
+        )
 
     def _is_over(self, epoch: _Epoch, iterated: int) -> bool:
         """Say whether an epoch is behind us when a loader begins to be iterated over.
@@ -322,11 +335,23 @@ class Recognizer:
         step = self._step
         if step is None or not step.batches or self._held is None:
             return
-        step.spent[DATA] -= self._mark_ns - self._fetch_ns  # the fetch that found nothing
+        nothing_found_ns = self._mark_ns - self._fetch_ns
+        step.spent[DATA] -= nothing_found_ns
         held, _ = self._held
         held.add(step)
         self._held = (held, self._fetch_ns)
         self._step = _Step(self._fetch_ns, self._detail)
+        self._step.spent[DATA] = nothing_found_ns
+
+    def _begin_asides_here(self) -> None:
+        """Let what is open begin with the step that begins now: its time is counted in that.
+
+        An iterator that was made early, to be used later, is used from then on.
+        """
+        for aside in self._asides:
+            other_ns = aside.begin.other_ns + self._mark_ns - aside.begin.time_ns
+            aside.begin = aside.started = self._moment(other_ns)
+            aside.last_call = aside.last_call and aside.begin
 
     def _find_aside(self, key: int) -> _Aside | None:
         return next((aside for aside in self._asides if aside.key == key), None)
@@ -344,8 +369,9 @@ class Recognizer:
                         aside.begin.spent, step.spent, end.spent, strict=True
                     )
                 ]
-                step.out_ns += end.time_ns - aside.begin.time_ns
-                self._epoch.out_other_ns += end.other_ns - aside.begin.other_ns
+                begin = aside.begin  # what was taken out since then lay inside of it
+                step.out_ns = begin.out_ns + end.time_ns - begin.time_ns
+                step.out_other_ns = begin.out_other_ns + end.other_ns - begin.other_ns
                 if self._mark is not None:
                     del step.device_laps[aside.begin.device_laps :]
                     step.device_laps.append((_TAKEN_OUT, self._mark))
@@ -490,11 +516,11 @@ class Recognizer:
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._updating = max(0, self._updating - 1)
         self._leave_to_base()
-        if not self._updating and self._step is not None:
+        if not self._updating and self._step is not None and self._epoch is not None:
             self._tail = _Step(time_ns, self._detail)
+            self._begin_asides_here()
             self._update_ns, self._update_other_ns = time_ns, detail
-            if self._epoch is not None:
-                self._epoch.ended_ns = None  # a batch that was fetched before the loader's end
+            self._epoch.ended_ns = None  # a batch that was fetched before the loader's end
             self.updates += 1
 
     # steps
@@ -524,6 +550,7 @@ class Recognizer:
         self._release_held()
         self._held = (self._step, time_ns)
         self._step = following
+        self._begin_asides_here()
 
     def _release_held(self) -> None:
         """Give away the last step: it is followed by another, or its epoch is over."""
@@ -532,6 +559,7 @@ class Recognizer:
         (step, end_ns), self._held = self._held, None
         epoch = self._epoch
         epoch.steps += 1
+        epoch.out_other_ns += step.out_other_ns
         self.steps += 1
         step_ns = end_ns - step.begin_ns - step.out_ns
         timing = epoch.timing

@@ -37,6 +37,7 @@ import torch
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device import DeviceQueue, Mark
 from stepscope.measure.loading import LoadTiming
+from stepscope.measure.off_blocks import OffBlocks
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
@@ -122,7 +123,7 @@ class _Noted(NamedTuple):
     laps: list[tuple[int, int]]
     end_ns: int
     loads: list[LoadTiming]
-    loss: Callable[[], Sequence[float] | float]
+    loss: Callable[[], Sequence[float] | float] | None
     device_begin: Mark | None
     device_laps: list[tuple[int, Mark]]
     detail: str
@@ -147,6 +148,7 @@ class StepMeter:
     steps: int = 0
     steps_ns: int = 0
     detail: str = schema.FULL
+    blocks: OffBlocks = field(default_factory=OffBlocks)
 
     _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
     _opened_ns: int = 0
@@ -158,6 +160,7 @@ class StepMeter:
     _device_laps: list[tuple[int, Mark]] = field(default_factory=list)
     _noted: deque[_Noted] = field(default_factory=deque)
     _settled_ns: int = 0
+    _ended: int = 0
 
     def open_epoch(self, timing: EpochTiming) -> None:
         """Begin an epoch. A resumed one goes on with its earlier timing."""
@@ -173,6 +176,8 @@ class StepMeter:
 
     def lap(self, phase: int) -> None:
         """Give the time since the last lap to a phase."""
+        if self.blocks.off:
+            return
         self._laps.append((phase, now_ns()))
         if self.queue is not None:
             self._device_laps.append((phase, self.queue.mark()))
@@ -181,15 +186,15 @@ class StepMeter:
         """Take the loader's own account of a batch of this step."""
         self._loads.append(timing)
 
-    def end_step(self, step: int, samples: int, loss: torch.Tensor) -> None:
+    def end_step(self, step: int, samples: int, loss: torch.Tensor | None) -> None:
         """End the step; its row is written when steps are settled next.
 
         `loss` is on the training's device; it is handed to `on_loss` as a plain number.
         """
-        known: Callable[[], Sequence[float] | float] = loss.item
+        known: Callable[[], Sequence[float] | float] | None = None if loss is None else loss.item
         device_begin, device_laps = self._device_begin, self._device_laps
         if self.queue is not None:
-            known = self.queue.fetch(loss.reshape(1))
+            known = None if loss is None else self.queue.fetch(loss.reshape(1))
             self._device_begin = self.queue.mark()
             device_laps.append((OTHER, self._device_begin))
             self._device_laps = []
@@ -206,11 +211,14 @@ class StepMeter:
                 known,
                 device_begin,
                 device_laps,
-                self.detail,
+                schema.OFF if self.blocks.off else self.detail,
             )
         )
         self._laps, self._loads = [], []
         self._step_begin_ns = self._laps_begin_ns = end
+        if self.detail == schema.FULL:
+            self._ended += 1
+            self.blocks.switch(self._ended)
         if end - self._settled_ns >= SETTLE_EVERY_NS:
             self._settle()
             self._laps_begin_ns = now_ns()
@@ -248,8 +256,8 @@ class StepMeter:
             epoch.steps += 1
             self.steps += 1
             self.steps_ns += row.step_ns
-            assert row.loss is not None, "a step of our own loop has a loss"
-            self.on_loss(row.samples, row.loss)
+            if row.loss is not None:
+                self.on_loss(row.samples, row.loss)
             self.on_step(row.step, epoch)
         self.own_ns += now_ns() - began
 
@@ -269,7 +277,7 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
         wall_ns = sum(timing.wall_ns for timing in noted.loads)
         cpu_ns = sum(timing.cpu_ns for timing in noted.loads)
         load = [first.worker, first.start_ns - origin_ns, wall_ns, cpu_ns]
-    loss = noted.loss()
+    loss = None if noted.loss is None else noted.loss()
     return StepRow(
         epoch,
         noted.step,
@@ -278,7 +286,7 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
         spent,
         noted.end_ns - noted.begin_ns,
         load,
-        loss if isinstance(loss, float | int) else loss[0],
+        loss[0] if isinstance(loss, Sequence) else loss,
         device_columns(_between_marks(noted.device_begin, noted.device_laps))
         if noted.device_laps
         else None,

@@ -6,7 +6,6 @@ and written, many steps at once; that is our own work, and noted as such.
 
 from __future__ import annotations
 
-import random
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,16 +19,16 @@ from stepscope.measure import hooks
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
+from stepscope.measure.off_blocks import OffBlocks
 from stepscope.measure.recognize import Recognizer
 from stepscope.measure.steps import SETTLE_EVERY_NS, EpochTiming, StepRow
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
-# Blocks of steps with the detail off, to weigh it: only in long runs, and at random moments, lest
-# they fall in with anything that the script does every so many steps.
-OFF_BLOCKS_AFTER = 2000
-OFF_BLOCK_STEPS = 20
-OFF_BLOCK_EVERY = (200, 600)
+# Where the window on every layer opens when nobody knows how long the script will train, and the
+# latest, because an epoch may be very long.
+LAYERS_AFTER_STEPS = 20
+LAYERS_AFTER_AT_MOST = 1000
 
 
 class EnoughSteps(SystemExit):
@@ -62,7 +61,6 @@ class Tracer:
     origin_ns: int
     max_steps: int | None = None
     layers_steps: int = 0
-    layers_from: int = 0
     layers: list[dict[str, Any]] | None = None
 
     own_ns: int = 0
@@ -71,9 +69,10 @@ class Tracer:
     _book: hooks.Notebook = field(default_factory=hooks.Notebook)
     _logs: ExitStack = field(default_factory=ExitStack)
     _settled_ns: int = 0
-    _random: random.Random = field(default_factory=random.Random)  # the script's own is untouched
-    _switch_at: int = OFF_BLOCKS_AFTER
+    _blocks: OffBlocks = field(default_factory=OffBlocks)
     _window: LayerWindow | None = None
+    _window_from: int | None = None
+    _window_opened: int = 0
 
     def start(self) -> None:
         """Open the logs and put the hooks on."""
@@ -114,23 +113,16 @@ class Tracer:
             "steps": self._recognizer.steps,
             "instrument": instrument,
             "layers": self.layers,
-            "environment": self._describe_device(),
+            "environment": {"device": self._book.device} if self._book.device else {},
         }
         if self.layers_steps and self.layers is None:
-            words["absent"] = {"layers": f"the script ended before step {self.layers_from}"}
+            wanted = f"after step {self._window_from}" if self._window_from else "after the first"
+            words["absent"] = {"layers": f"the script ended before its steps {wanted} were made"}
         if self.trouble is not None:
             words["trouble"] = str(self.trouble)
             words["exit_code"] = getattr(self.trouble, "exit_code", 70)
             words["traceback"] = "".join(traceback.format_exception(self.trouble))
         return words
-
-    def _describe_device(self) -> dict[str, Any]:
-        for reference in self._book.roots.values():
-            module = reference()
-            parameter = None if module is None else next(module.parameters(), None)
-            if parameter is not None:
-                return {"device": str(parameter.device)}
-        return {}
 
     def abandon(self) -> None:
         """Be nothing any more: this is a forked copy of the process that is watched."""
@@ -139,39 +131,42 @@ class Tracer:
 
     def _between_steps(self) -> None:
         book = self._book
-        if book.updates >= self._switch_at and self._window is None:
-            self._switch_detail()
+        if self._window is None and self._blocks.switch(book.updates):
+            book.full = not self._blocks.off
+            book.note(e.DETAIL, schema.OFF if self._blocks.off else schema.FULL)
         if self.layers_steps:
             self._move_window()
         if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:
             self._settle()
 
-    def _switch_detail(self) -> None:
-        """Turn to a block of steps with the detail off, or back from one."""
-        book = self._book
-        book.full = not book.full
-        book.note(e.DETAIL, schema.FULL if book.full else schema.OFF)
-        length = self._random.randint(*OFF_BLOCK_EVERY) if book.full else OFF_BLOCK_STEPS
-        self._switch_at = book.updates + length
-
     def _move_window(self) -> None:
         """Open the window on every layer when it is time, and close it when it was long enough."""
         book = self._book
-        if self._window is None and self.layers is None and book.updates >= self.layers_from:
-            if not book.full:
-                return
-            self._window = LayerWindow(_named(book.roots), book.queue)
-            self._window.open()
-            self._window_from = book.updates
-            book.note(e.DETAIL, schema.LAYERS)
-        elif self._window and book.updates >= self._window_from + self.layers_steps:
+        if self._window_from is None:
+            self._window_from = self._middle()
+        if self._window is None and self.layers is None and book.updates >= self._window_from:
+            if book.full:
+                self._window = LayerWindow(_named(book.roots), book.queue)
+                self._window.open()
+                self._window_opened = book.updates
+                book.note(e.DETAIL, schema.LAYERS)
+        elif self._window and book.updates >= self._window_opened + self.layers_steps:
             self._close_window()
             book.note(e.DETAIL, schema.FULL)
+
+    def _middle(self) -> int:
+        """Return after how many updates the window opens: in the middle, of what is known.
+
+        That is the run, where its end was asked for, or else the first epoch.
+        """
+        known = self.max_steps or self._book.longest
+        middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
+        return max(1, min(middle, LAYERS_AFTER_AT_MOST))
 
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.close()
-            steps = self._book.updates - self._window_from
+            steps = self._book.updates - self._window_opened
             self.layers = self._window.layers(steps) if steps else None
             self._window = None
 

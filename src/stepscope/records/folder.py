@@ -124,11 +124,19 @@ class RunFolder:
 
 
 def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
-    """Make `out/<time>-<name>/` with every file in it, and point `out/latest` to it.
+    """Make `out/<time>-<name>/` with every file in it, and point `out/latest` to it."""
+    made = _create(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", name, kind, spec)
+    _point_latest(out, made.path.name)
+    return made
 
-    It appears in one move, so that a reader never meets a folder without its `run.json`.
-    """
-    stamp = time.strftime("%Y%m%d-%H%M%S")
+
+def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+    """Make `ranks/<rank>/` in a distributed run's folder: a run folder of its own."""
+    return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
+
+
+def _create(out: Path, wanted: str, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+    """Make a folder that appears in one move: a reader never meets one without its `run.json`."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
@@ -146,7 +154,7 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
             (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
         (building / schema.EVENTS).touch()
         (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
-        path = _move_into_place(building, out, f"{stamp}-{slug(name)}", name, kind, spec)
+        path = _move_into_place(building, out, wanted, name, kind, spec)
     except BaseException as error:
         shutil.rmtree(building, ignore_errors=True)
         if not isinstance(error, OSError):
@@ -154,7 +162,6 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
         if error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
         raise RequestError(f"cannot make a run folder in {out}: {error}") from error
-    _point_latest(out, path.name)
     return RunFolder(path)
 
 

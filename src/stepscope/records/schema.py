@@ -14,6 +14,7 @@ RECORDS = "records.csv"
 TELEMETRY = "telemetry.csv"
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
+RANKS = "ranks"  # a distributed run's processes, each with a folder of its own
 
 RUNNING = "running"
 COMPLETED = "completed"

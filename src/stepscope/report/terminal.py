@@ -17,6 +17,11 @@ from stepscope.units import format_bytes, format_duration, format_share
 
 _BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
 _MOST_LAYERS = 10
+_BOUND_BY = {
+    "data": "the device waits for data",
+    "host": "the device waits for the host, which takes as long to issue the work as it takes",
+    "device": "the device is busy: the host waits for it",
+}
 
 
 def print_run(console: Console, run: Run) -> None:
@@ -33,6 +38,8 @@ def print_run(console: Console, run: Run) -> None:
 def _tables(run: Run) -> Iterator[Table]:
     if run.summary.get("phases"):
         yield _phase_table(run.summary["phases"])
+    if run.summary.get("device"):
+        yield _device_table(run.summary["device"]["phases"])
     if run.summary.get("layers"):
         yield _layer_table(run.summary["layers"])
     if len(run.epochs):
@@ -41,7 +48,11 @@ def _tables(run: Run) -> Iterator[Table]:
 
 def _headline(run: Run) -> str:
     summary, spec = run.summary, run.spec
-    what = f"{spec.get('model', '?')} on {spec.get('data', '?')}, {spec.get('device', '?')}"
+    if run.info.get("kind") == "trace":
+        device = run.info.get("environment", {}).get("device", "no device seen")
+        what = f"{spec.get('module') or spec.get('script')}, {device}"
+    else:
+        what = f"{spec.get('model', '?')} on {spec.get('data', '?')}, {spec.get('device', '?')}"
     how_far = f"{summary.get('steps', 0):,} steps in {format_duration(summary.get('wall_s') or 0)}"
     return f"\n{what}: {run.status}, {how_far}"
 
@@ -67,6 +78,14 @@ def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
     return table
 
 
+def _device_table(phases: dict[str, dict[str, float]]) -> Table:
+    table = _table("on the device", "share", "median", "p95", "total")
+    for phase, seen in phases.items():
+        figures = (format_duration(seen[name]) for name in ("median_s", "p95_s", "total_s"))
+        table.add_row(phase, format_share(seen["share"]), *figures)
+    return table
+
+
 def _layer_table(layers: list[dict[str, Any]]) -> Table:
     """Show the largest layers. The rate is that of the forward pass, where it is counted."""
     table = _table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
@@ -88,9 +107,9 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
 
 
 def _epoch_table(run: Run) -> Table:
-    table = _table(
-        "epoch", "loading", "training", "total", "samples/s", "loss", "train", "test", "top-5"
-    )
+    columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
+    knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
+    table = _table(*columns, *(["train", "test", "top-5"] if knows_accuracy else []))
     tests = {row["epoch"]: row for row in run.epochs.rows() if row["split"] == "test"}
     for row in run.epochs.rows():
         if row["split"] == "train":
@@ -103,6 +122,7 @@ def _epoch_table(run: Run) -> Table:
                 *(
                     "?" if share is None else format_share(share)
                     for share in (row["accuracy"], test.get("accuracy"), test.get("top5"))
+                    if knows_accuracy
                 ),
             )
     return table
@@ -121,6 +141,11 @@ def _closing_lines(run: Run) -> list[str]:
         unattributed = "?" if share is None else format_share(share)
         cost = _cost(run.info.get("instrument") or {})
         lines.append(f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}")
+        blocks = (run.info.get("instrument") or {}).get("off_blocks")
+        if blocks:
+            lines.append(_about_blocks(blocks))
+    if summary.get("device"):
+        lines.append(_BOUND_BY.get(summary["device"]["bound_by"], ""))
     if summary.get("peak_memory_bytes"):
         lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
     lines.append(f"run folder: {_as_typed(run.path)}")
@@ -133,6 +158,16 @@ def _about_layers(run: Run) -> str:
     more = f"; {asked} were asked for" if asked and asked != steps else ""
     shown = f"the largest {_MOST_LAYERS} of {len(layers)}" if len(layers) > _MOST_LAYERS else "all"
     return f"layers: {shown}, means of {steps} steps with hooks{more}"
+
+
+def _about_blocks(blocks: dict[str, Any]) -> str:
+    cost = format_duration(blocks["overhead_per_step_s"])
+    low, high = format_duration(blocks["low_s"]), format_duration(blocks["high_s"])
+    share = format_share(blocks["overhead_share"])
+    return (
+        f"against {blocks['blocks']} blocks of steps without detail: {cost} a step ({share}), "
+        f"quartiles {low} to {high}"
+    )
 
 
 def _as_typed(path: Path) -> str:

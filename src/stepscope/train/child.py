@@ -6,7 +6,7 @@ JSON object a line) to the parent, and leaves `run.json` to it. Messages:
     ready      the resolved spec, the environment, how the data came
     progress   how far it has come
     testing    a test begins; epoch: an epoch's row
-    outcome    status, reason, exit code, what the instrument cost
+    outcome    status, reason, exit code, what the instrument cost, the time of the layers
 """
 
 from __future__ import annotations

@@ -82,4 +82,7 @@ def _seen_inside(inside: InsideView, asked: int) -> dict[str, Any]:
     if asked and not inside.place.steps:
         reason = "a look at the layers wants an epoch of 3 steps or more, found fewer"
         return {"absent": {"layers": reason}}
-    return {"layers": inside.layers()}
+    layers = inside.layers()
+    if layers == []:
+        return {"absent": {"layers": "the network is compiled or scripted, and takes no hooks"}}
+    return {"layers": layers}

@@ -1,0 +1,50 @@
+"""What did measuring cost? Blocks of steps with the detail off, against those beside them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.reader import Table
+from stepscope.stats import median, quantile
+
+NEIGHBOURS = 20
+LEAST_BLOCKS = 5
+
+
+def cost_by_off_blocks(steps: Table) -> dict[str, Any] | None:
+    """Compare each block with as many full steps on both sides; None with too few blocks.
+
+    A machine's speed drifts, so only neighbours are compared, and the cost is the median of the
+    differences, with their quartiles. It can come out below zero: then it drowned in the noise.
+    """
+    step_s, details = steps["step_s"], steps["detail"]
+    differences, shares, at = [], [], 0
+    for detail, block in groupby(details):
+        begin, at = at, at + len(list(block))
+        if detail != schema.OFF:
+            continue
+        beside = [
+            took_s
+            for took_s, kind in zip(
+                step_s[max(0, begin - NEIGHBOURS) : begin] + step_s[at : at + NEIGHBOURS],
+                details[max(0, begin - NEIGHBOURS) : begin] + details[at : at + NEIGHBOURS],
+                strict=True,
+            )
+            if kind == schema.FULL
+        ]
+        if len(beside) >= NEIGHBOURS:
+            without_s = median(step_s[begin:at])
+            differences.append(median(beside) - without_s)
+            shares.append(differences[-1] / without_s)
+    if len(differences) < LEAST_BLOCKS:
+        return None
+    ordered = sorted(differences)
+    return {
+        "blocks": len(differences),
+        "overhead_per_step_s": quantile(ordered, 0.5),
+        "low_s": quantile(ordered, 0.25),
+        "high_s": quantile(ordered, 0.75),
+        "overhead_share": median(shares),
+    }

@@ -1,0 +1,1 @@
+"""The door for people's own programs: `stepscope.Scope` and `stepscope.watch`."""

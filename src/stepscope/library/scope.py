@@ -1,0 +1,164 @@
+"""`stepscope.Scope`: a person's own loop, measured by five added lines and without any hook."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from stepscope.errors import RequestError, nearest
+from stepscope.library.session import Session
+from stepscope.measure import foreign_loading
+from stepscope.measure.batches import samples_of
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.device import queue_of
+from stepscope.measure.epoch_row import epoch_values
+from stepscope.measure.hooks import other_clock_ns
+from stepscope.measure.loading import LoadTiming
+from stepscope.measure.steps import DATA, EpochTiming, StepMeter, weigh_instrument
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog
+
+T = TypeVar("T")
+
+
+class Scope:
+    """Time the steps of your own loop and record them as a run.
+
+        scope = stepscope.Scope("my training", device=device)
+        for epoch in range(epochs):
+            for images, labels in scope.epoch(loader):
+                loss = criterion(model(images), labels)
+                scope.lap("forward", loss)
+                loss.backward()
+                scope.lap("backward")
+                optimizer.step()
+                optimizer.zero_grad()
+                scope.lap("optimizer")
+
+    `lap` gives the time since the lap before to a phase; what no lap claims is `other`. A step is
+    what happens between two batches, or between `accumulate` of them. The run is closed when the
+    program ends, by `close`, or by leaving a `with` block.
+    """
+
+    def __init__(
+        self,
+        name: str = "scope",
+        *,
+        out: str | Path = "runs",
+        device: torch.device | str = "cpu",
+        quiet: bool = False,
+    ) -> None:
+        self._session = Session.begin(out, name, {"device": str(device)}, quiet)
+        self.path = self._session.made.path
+        self._device = torch.device(device)
+        self._steps = CsvLog(self.path / schema.STEPS)
+        self._epochs = CsvLog(self.path / schema.EPOCHS)
+        self._meter = StepMeter(self._steps, self._session.origin_ns, queue_of(self._device))
+        self._meter.on_loss = self._take_loss
+        self._epoch = 0
+        self._loss: torch.Tensor | None = None
+        self._loss_sum, self._loss_samples = 0.0, 0
+        self._closed = False
+        atexit.register(self.close)
+
+    def epoch(self, loader: Iterable[T], *, accumulate: int = 1) -> Iterator[T]:
+        """Go through a loader's batches; each one, or each `accumulate`, is a step."""
+        self._epoch += 1
+        timing = EpochTiming(self._epoch, seconds(now_ns() - self._session.origin_ns))
+        self._loss_sum, self._loss_samples = 0.0, 0
+        opened = other_clock_ns()
+        self._meter.open_epoch(timing)
+        loads: list[LoadTiming] = []
+        batches = _iterate(loader, loads)
+        self._meter.loader_started()
+        samples = fetched = steps = 0
+        try:
+            while True:
+                batch = next(batches)
+                self._meter.lap(DATA)
+                for load in loads:
+                    self._meter.loaded(load)
+                loads.clear()
+                samples += samples_of(batch) or 0
+                fetched += 1
+                yield batch
+                if fetched % accumulate == 0:
+                    steps += 1
+                    self._end_step(steps, samples)
+                    samples = 0
+        except StopIteration:
+            if samples:  # fewer batches than a whole step takes
+                self._end_step(steps + 1, samples)
+        finally:
+            del batches
+            self._meter.close_epoch()
+            timing.total_s = seconds(other_clock_ns() - opened)
+            loss = self._loss_sum / self._loss_samples if self._loss_samples else None
+            self._epochs.append(",".join(epoch_values("train", timing, loss=loss).values()))
+            self._epochs.flush()
+
+    def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
+        """Give the time since the last lap to a phase, and say what the loss is once it is known.
+
+        Raises:
+            RequestError: there is no such phase.
+        """
+        number = _PHASES.get(phase)
+        if number is None:
+            raise RequestError(f"no phase {phase!r}.{nearest(phase, _PHASES)}")
+        self._meter.lap(number)
+        if loss is not None:
+            loss = loss.detach()
+            self._loss = loss if self._loss is None else self._loss + loss
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Write everything and close the run. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        self._meter.settle()
+        self._steps.close()
+        self._epochs.close()
+        environment = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "device": str(self._device),
+        }
+        self._session.end(error, weigh_instrument(self._meter), environment)
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+    def _end_step(self, step: int, samples: int) -> None:
+        self._meter.end_step(step, samples, self._loss)
+        self._loss = None
+
+    def _take_loss(self, samples: int, loss: float) -> None:
+        self._loss_sum += loss * samples
+        self._loss_samples += samples
+
+
+_PHASES = {name: number for number, name in enumerate(schema.PHASES)}
+
+
+def _iterate(loader: Iterable[T], loads: list[LoadTiming]) -> Iterator[T]:
+    """Begin to go through a loader whose workers tell how long each batch takes them."""
+    if isinstance(loader, DataLoader):
+        iterator: Iterator[T] = foreign_loading.start_timed(loader, iter, loads.append)
+        return iterator
+    return iter(loader)

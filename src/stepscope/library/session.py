@@ -1,0 +1,104 @@
+"""A run folder that the watched program itself fills and closes.
+
+There is no parent here. Memory and CPU are sampled by a small process of its own, which ends with
+the program. A program that is killed leaves a folder that reads, and says `running`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.hardware.host import describe_host
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.records import folder, reader, schema
+from stepscope.report.terminal import print_run
+
+
+@dataclass
+class Session:
+    """An open run folder and the process that samples this one."""
+
+    made: folder.RunFolder
+    quiet: bool
+    origin_ns: int = field(default_factory=now_ns)
+    process: int = field(default_factory=os.getpid)
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def begin(cls, out: str | Path, name: str, spec: dict[str, Any], quiet: bool) -> Session:
+        """Make a folder and begin to sample."""
+        program = {"script": sys.argv[0] or "interactive", "directory": str(Path.cwd())}
+        made = folder.create(Path(out), name, "trace", {**program, **spec})
+        session = cls(made, quiet)
+        session._held.enter_context(made.held())
+        made.update_info(process=os.getpid(), environment=describe_host())
+        session._sampler = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "stepscope.measure.sampler", str(made.path.resolve())),
+                *("--process", str(os.getpid()), "--origin-ns", str(session.origin_ns)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+        return session
+
+    def __post_init__(self) -> None:
+        self._sampler: subprocess.Popen[bytes] | None = None
+
+    def end(
+        self,
+        error: BaseException | None,
+        instrument: dict[str, Any],
+        environment: dict[str, Any],
+        layers: list[dict[str, Any]] | None = None,
+        absent: dict[str, str] | None = None,
+    ) -> None:
+        """Write the last words and close the folder; nothing in a forked copy of the program."""
+        if os.getpid() != self.process:
+            return
+        peak = self._end_sampler()
+        measured = {
+            "wall_s": seconds(now_ns() - self.origin_ns),
+            "peak_memory_bytes": peak,
+            "layers": layers,
+            "absent": absent or {},
+        }
+        info = self.made.read_info()
+        summary = summarize(reader.load_run(self.made.path), measured)
+        status, reason = _judge(error)
+        self.made.close(
+            status=status,
+            reason=reason,
+            process=None,
+            environment={**info["environment"], **environment},
+            instrument={**instrument, "off_blocks": summary["off_blocks"]},
+            summary=summary,
+        )
+        self._held.close()
+        if not self.quiet:
+            print_run(Console(file=sys.stderr), reader.load_run(self.made.path))
+
+    def _end_sampler(self) -> int | None:
+        assert self._sampler is not None
+        said, _ = self._sampler.communicate()  # closes its input, which tells it to end
+        return int(said) if said.strip().isdigit() else None
+
+
+def _judge(error: BaseException | None) -> tuple[str, str | None]:
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return schema.COMPLETED, None
+    if isinstance(error, KeyboardInterrupt):
+        return schema.INTERRUPTED, "interrupted"
+    first_line = str(error).strip().partition("\n")[0]
+    return schema.FAILED, f"{type(error).__name__}: {first_line}".rstrip(": ")

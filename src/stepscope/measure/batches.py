@@ -1,0 +1,27 @@
+"""How many samples somebody's batch has, whatever it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+
+def samples_of(batch: Any) -> int | None:
+    """Count the samples of a batch: the length of the first tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    graphs = getattr(batch, "num_graphs", None)
+    if isinstance(graphs, int):
+        return graphs
+    parts: Any = ()
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        parts = batch
+    for part in parts:
+        samples = samples_of(part)
+        if samples is not None:
+            return samples
+    return None

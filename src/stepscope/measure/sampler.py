@@ -1,0 +1,37 @@
+"""Sample another process from outside: `python -m stepscope.measure.sampler FOLDER …`.
+
+Ends when its input is closed or the process is gone, and then prints the peak of its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import sys
+from pathlib import Path
+
+import psutil
+
+from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
+from stepscope.records import schema
+from stepscope.records.csvlog import CsvLog
+
+
+def main() -> None:
+    """Sample until there is nothing left to sample."""
+    parser = argparse.ArgumentParser(prog="stepscope.measure.sampler")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--process", type=int, required=True)
+    parser.add_argument("--origin-ns", type=int, required=True)
+    args = parser.parse_args()
+    with CsvLog(args.folder / schema.TELEMETRY) as log:
+        sampler = Sampler(psutil.Process(args.process), log, args.origin_ns)
+        while sampler.sample() is not None:
+            told, _, _ = select.select([sys.stdin], [], [], SAMPLE_EVERY_S)
+            if told:
+                break
+    print(sampler.peak_memory_bytes)
+
+
+if __name__ == "__main__":
+    main()
