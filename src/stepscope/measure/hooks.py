@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import functools
 import time
-import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any
@@ -137,7 +136,6 @@ def install(book: Notebook) -> Patches:
         register_optimizer_step_post_hook(functools.partial(_end_update, book)),
     ):
         patches.also(handle.remove)
-    _watch_subclasses(book, patches)
     return patches
 
 
@@ -310,65 +308,6 @@ def _drop(book: Notebook, original: Any) -> Any:
             book.keys.pop(id(iterator), None)
 
     return drop
-
-
-def _watch_subclasses(book: Notebook, patches: Patches) -> None:
-    """Watch loaders that go through their batches in a generator of their own (Accelerate)."""
-
-    def watch(cls: Any) -> None:
-        if cls.__iter__ is DataLoader.__iter__ or getattr(cls.__iter__, "stepscope", False):
-            return
-        patches.replace(cls, "__iter__", functools.partial(_iterate_subclass, book))
-
-    def every(cls: Any) -> Iterator[Any]:
-        for each in cls.__subclasses__():
-            yield each
-            yield from every(each)
-
-    for cls in list(every(DataLoader)):
-        watch(cls)
-
-    def make(original: Any) -> Any:
-        def init_subclass(cls: Any, /, **kwargs: Any) -> None:
-            original.__func__(cls, **kwargs)
-            watch(cls)
-
-        return classmethod(init_subclass)
-
-    patches.replace(DataLoader, "__init_subclass__", make)
-
-
-def _iterate_subclass(book: Notebook, original: Any) -> Any:
-    def iterate(loader: Any) -> Any:
-        iterator = original(loader)
-        if book.busy or not isinstance(iterator, types.GeneratorType):
-            return iterator
-        return _watch_generator(book, iterator, _length(loader))
-
-    iterate.stepscope = True  # type: ignore[attr-defined]
-    return iterate
-
-
-def _watch_generator(book: Notebook, batches: Any, length: int | None) -> Iterator[Any]:
-    """Go through a generator of batches, which may itself be one batch ahead."""
-    key = book.new_key()
-    timings: deque[LoadTiming] = deque()
-    book.note(e.ITERATE, key, other_clock_ns())
-    book.note(e.ITERATED, key, length)
-    over = False
-    try:
-        while True:
-            book.timings = timings
-            try:
-                batch = _noted_fetch(book, key, next, batches)
-            except StopIteration:
-                over = True
-                return
-            yield batch
-    finally:
-        batches.close()
-        if not over:
-            book.note(e.DROPPED, key, other_clock_ns())
 
 
 # moves and other spans

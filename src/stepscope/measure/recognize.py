@@ -19,10 +19,10 @@ to it. What nothing claims is `other`, or `optimizer` inside of a closure.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from stepscope.measure import events as e
 from stepscope.measure.clock import seconds
@@ -82,6 +82,7 @@ class _Step:
     called_samples: list[int] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     loads: list[LoadTiming] = field(default_factory=list)
+    backwards: int = 0
     optimizers: set[int] = field(default_factory=set)
     device_begin: Mark | None = None
     device_laps: list[tuple[int, Mark]] = field(default_factory=list)
@@ -96,8 +97,14 @@ class _Step:
         self.called_samples += later.called_samples
         self.losses += later.losses
         self.loads += later.loads
+        self.backwards += later.backwards
         self.optimizers |= later.optimizers
         self.device_laps += later.device_laps
+
+
+class _Batch(NamedTuple):
+    samples: int | None
+    load: LoadTiming | None
 
 
 @dataclass(slots=True)
@@ -124,7 +131,7 @@ class _Aside:
     length: int | None = None
     batches: int = 0
     samples: int | None = None
-    loads: list[LoadTiming] = field(default_factory=list)
+    fetched: list[_Batch] = field(default_factory=list)
 
     @property
     def is_evaluation(self) -> bool:
@@ -143,8 +150,8 @@ class _Epoch:
     batches_left: int | None = None
     out_other_ns: int = 0
     steps: int = 0
-    ended_ns: int | None = None
-    ended_other_ns: int = 0
+    ended: _Moment | None = None
+    remnant: _Moment | None = None
     loss_sum: float = 0.0
     loss_samples: int = 0
 
@@ -167,11 +174,14 @@ class Recognizer:
     _step: _Step | None = None
     _tail: _Step | None = None
     _held: tuple[_Step, int] | None = None
+    _fetched: defaultdict[int, deque[_Batch]] = field(default_factory=lambda: defaultdict(deque))
+    _ahead: int = 0
     _epoch: _Epoch | None = None
     _asides: list[_Aside] = field(default_factory=list)
     _updating: int = 0
     _call_samples: int | None = None
     _fetch_ns: int = 0
+    _at_fetch: tuple[_Step, _Moment] | None = None
     _update_ns: int = 0
     _update_other_ns: int = 0
     _trained: set[int] = field(default_factory=set)
@@ -276,7 +286,7 @@ class Recognizer:
         persistent workers that a loop broke off is seen again only when it begins anew.
         """
         all_fetched = epoch.batches_left == 0 and self._tail is not None
-        return epoch.ended_ns is not None or iterated in epoch.keys or all_fetched
+        return epoch.ended is not None or iterated in epoch.keys or all_fetched
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._leave_to_base()
@@ -292,25 +302,35 @@ class Recognizer:
             self._open.clear()
             self._phase = OTHER
             self._end_step_at(time_ns)
+        step = self._tail or self._step
+        self._at_fetch = None if step is None else (step, self._moment(0))
         self._enter(kind)
 
     def _on_fetched(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._leave_to_base()
-        samples, load = detail
-        loads = [] if load is None else [load]
+        batch = _Batch(*detail)
         epoch = self._epoch
         if epoch is not None and epoch.first_key == subject and epoch.batches_left:
             epoch.batches_left -= 1
         aside = self._find_aside(subject)
         if aside is not None:
             aside.batches += 1
-            aside.samples = _sum(aside.samples, samples)
-            aside.loads += loads
+            aside.samples = _sum(aside.samples, batch.samples)
+            aside.fetched.append(batch)
         elif self._step is not None:
-            current = self._tail or self._step
-            current.batches += 1
-            current.samples = _sum(current.samples, samples)
-            current.loads += loads
+            (self._tail or self._step).batches += 1
+            self._fetched[subject].append(batch)
+
+    def _take_batches(self, step: _Step, *, one: bool = False, leave: int = 0) -> None:
+        """Let batches that were fetched belong to a step: of each loader the oldest, or all."""
+        for waiting in self._fetched.values():
+            taken = 0
+            while len(waiting) > leave and not (one and taken):
+                batch = waiting.popleft()
+                taken += 1
+                step.samples = _sum(step.samples, batch.samples)
+                if batch.load is not None:
+                    step.loads.append(batch.load)
 
     def _on_over(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         """A loader is exhausted, or its iterator was let go of."""
@@ -323,25 +343,26 @@ class Recognizer:
         if aside is not None:
             self._asides.remove(aside)
             self._end_aside(aside, self._moment(detail), time_ns - self._fetch_ns)
-        elif epoch is not None and epoch.first_key == subject and epoch.ended_ns is None:
+        elif epoch is not None and epoch.first_key == subject and epoch.ended is None:
             self._end_step_at(time_ns)  # a fetch has ended it already, unless there was none
-            self._keep_remnant()
-            epoch.ended_ns, epoch.ended_other_ns = time_ns, detail
+            epoch.ended = epoch.remnant = self._moment(detail)
+            if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is self._step:
+                epoch.remnant = self._at_fetch[1]  # the last fetch found nothing
         elif epoch is not None:
             epoch.keys.discard(subject)
 
-    def _keep_remnant(self) -> None:
-        """Batches that led to no update any more go to the step before: it lasts until here."""
+    def _keep_remnant(self, until: _Moment) -> None:
+        """Batches that led to no update any more go to the step before: it lasts until there."""
         step = self._step
-        if step is None or not step.batches or self._held is None:
+        if step is None or self._held is None or self._tail is not None:
             return
-        nothing_found_ns = self._mark_ns - self._fetch_ns
-        step.spent[DATA] -= nothing_found_ns
         held, _ = self._held
-        held.add(step)
-        self._held = (held, self._fetch_ns)
-        self._step = _Step(self._fetch_ns, self._detail)
-        self._step.spent[DATA] = nothing_found_ns
+        if step.batches:
+            step.spent, step.out_ns = list(until.spent), until.out_ns
+            step.out_other_ns = until.out_other_ns
+            held.add(step)
+            self._held = (held, until.time_ns)
+        self._take_batches(held)
 
     def _begin_asides_here(self) -> None:
         """Let what is open begin with the step that begins now: its time is counted in that.
@@ -362,7 +383,7 @@ class Recognizer:
         """Nothing was trained in it: an evaluation, if a module was called."""
         step = self._tail or self._step
         if aside.last_call is not None and step is not None:
-            if self._epoch is not None:
+            if self._epoch is not None and self._epoch.ended is None:
                 step.spent = [
                     before + now - after
                     for before, now, after in zip(
@@ -410,6 +431,7 @@ class Recognizer:
         *earlier, innermost = self._asides
         if any(aside.is_evaluation for aside in earlier) or innermost.key is None:
             self._end_evaluations()
+        self._asides = [aside for aside in self._asides if aside.key is not None]
         if not self._asides:
             return
         first = self._asides[0]
@@ -422,8 +444,7 @@ class Recognizer:
             assert aside.key is not None
             self._epoch.keys.add(aside.key)
             step.batches += aside.batches
-            step.samples = _sum(step.samples, aside.samples)
-            step.loads += aside.loads
+            self._fetched[aside.key] += aside.fetched
         self._asides.clear()
 
     def _begin_epoch_of(self, aside: _Aside) -> None:
@@ -434,6 +455,8 @@ class Recognizer:
             aside.started.time_ns,
             self._detail,
             [now - then for now, then in zip(current.spent, aside.started.spent, strict=True)],
+            current.out_ns - aside.started.out_ns,
+            current.out_other_ns - aside.started.out_other_ns,
             device_laps=current.device_laps[aside.started.device_laps :],
         )
         if aside.started.device_laps:
@@ -473,7 +496,7 @@ class Recognizer:
 
     def _is_evaluation(self, module: int, call: e.Call) -> bool:
         """Tell a test in between from a teacher's call: it comes after an update, in eval mode."""
-        if self._epoch is None or self._epoch.ended_ns is not None:
+        if self._epoch is None or self._epoch.ended is not None:
             return False
         waiting = self._tail is not None and self._tail.batches == 0 and not self._tail.losses
         return waiting and not call.training and module in self._trained
@@ -488,6 +511,10 @@ class Recognizer:
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._promote_asides()
         self._begin_without_loader(time_ns, detail)
+        current = self._tail or self._step
+        if current is not None:
+            current.backwards += 1
+            self._take_batches(current, one=True)
         self._enter(kind)
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -517,10 +544,11 @@ class Recognizer:
         self._updating = max(0, self._updating - 1)
         self._leave_to_base()
         if not self._updating and self._step is not None and self._epoch is not None:
+            self._join_tail()  # there is one only if an update ended that never began
             self._tail = _Step(time_ns, self._detail)
             self._begin_asides_here()
             self._update_ns, self._update_other_ns = time_ns, detail
-            self._epoch.ended_ns = None  # a batch that was fetched before the loader's end
+            self._epoch.ended = None  # a batch that was fetched before the loader's end
             self.updates += 1
 
     # steps
@@ -547,6 +575,10 @@ class Recognizer:
         else:
             self._join_tail()
             following = _Step(time_ns, self._detail)
+        # A loader may be one batch ahead of the loop (Accelerate's is): each backward pass takes
+        # one, and at most one is left for the next step. A step without detail has none noted.
+        self._take_batches(self._step, leave=1 if self._step.backwards else self._ahead)
+        self._ahead = max(map(len, self._fetched.values()), default=0)
         self._release_held()
         self._held = (self._step, time_ns)
         self._step = following
@@ -632,18 +664,23 @@ class Recognizer:
         epoch = self._epoch
         if epoch is None:
             return
-        if epoch.ended_ns is None and self._tail is not None:
-            epoch.ended_ns, epoch.ended_other_ns = self._tail.begin_ns, self._update_other_ns
+        ended_ns = other_ns = None
+        if epoch.ended is not None:
+            ended_ns, other_ns = epoch.ended.time_ns, epoch.ended.other_ns
+            self._keep_remnant(epoch.remnant or epoch.ended)
+        elif self._tail is not None:
+            ended_ns, other_ns = self._tail.begin_ns, self._update_other_ns
             self._end_step_at(self._tail.begin_ns)
         last_end_ns = self._held[1] if self._held else None
         self._release_held()
         self._epoch = self._step = self._tail = None
+        self._fetched.clear()
+        self._ahead = 0
         if last_end_ns is None:
             self.epochs -= 1  # nothing was trained in it after all
             return
         timing = epoch.timing
-        ended_ns, other_ns = epoch.ended_ns, epoch.ended_other_ns
-        if ended_ns is None:  # work that led to no update any more
+        if ended_ns is None or other_ns is None:  # work that led to no update any more
             ended_ns = last_end_ns
             other_ns = self._update_other_ns + last_end_ns - self._update_ns
         timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from stepscope.errors import AnswerIsNo
+from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.steps import EpochTiming
-from stepscope.records import schema
-from stepscope.records.csvlog import CsvLog, number
+from stepscope.records.csvlog import CsvLog
 from stepscope.train.hits import RANKS, HitCounter
 from stepscope.train.lifetime import Send
 from stepscope.train.stages import Stage
@@ -122,23 +122,10 @@ class Recorder:
 
     def epoch(self, split: str, timing: EpochTiming, tally: Tally) -> None:
         """Write an epoch's rows, on disk when this returns."""
-        rate = timing.samples / timing.total_s if timing.total_s else None
-        values = {
-            "epoch": str(timing.epoch),
-            "split": split,
-            "start_s": number(timing.start_s),
-            "loader_start_s": number(timing.loader_start_s),
-            "loader_stop_s": number(timing.loader_stop_s),
-            "loading_s": number(timing.loading_s),
-            "training_s": number(timing.training_s),
-            "total_s": number(timing.total_s),
-            "loss": number(tally.loss),
-            "accuracy": number(tally.accuracy),
-            "top5": number(tally.top5),
-            "samples": str(timing.samples),
-            "samples_per_s": number(rate),
-        }
-        self.epochs.append(",".join(values[column] for column in schema.EPOCH_COLUMNS))
+        values = epoch_values(
+            split, timing, loss=tally.loss, accuracy=tally.accuracy, top5=tally.top5
+        )
+        self.epochs.append(",".join(values.values()))
         kind = _TRAIN_EPOCH if split == "train" else _TEST_EPOCH
         accuracy, top5 = tally.accuracy or 0.0, tally.top5 or 0.0
         self._record(kind, timing, timing.loading_s, timing.total_s, accuracy, top5)

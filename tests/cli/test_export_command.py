@@ -1,0 +1,200 @@
+"""`stepscope export` from outside: a trace of a real run, and every way in which it can fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from as_a_person import ENVIRONMENT, TINY, Answer, Stepscope
+
+from stepscope.records.folder import create
+from stepscope.records.reader import load_run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run with workers; tests copy what they change."""
+    stepscope = Stepscope(tmp_path_factory.mktemp("finished"))
+    answer = stepscope("run", *TINY, "--workers", 2, "--json")
+    assert answer.code == 0, answer.err
+    return (stepscope.folder / answer.json["path"]).resolve()
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    copy = tmp_path / "run"
+    subprocess.run(["cp", "-r", finished, copy], check=True)
+    return copy
+
+
+def trace_in(path: Path) -> list[dict[str, Any]]:
+    events = json.loads(path.read_text())["traceEvents"]
+    assert isinstance(events, list)
+    return events
+
+
+def is_refused(answer: Answer, code: int, *words: str) -> bool:
+    assert "Traceback" not in answer.err + answer.out
+    assert all(word in answer.err for word in words), answer.err
+    return answer.code == code and answer.out == ""
+
+
+def test_a_trace_is_written_into_the_run_folder(stepscope, run):
+    answer = stepscope("export", run, "--to", "chrome")
+    assert answer.code == 0, answer.err
+    assert str(run / "trace.json") in answer.out
+    assert "ui.perfetto.dev" in answer.out
+    shown = [event["name"] for event in trace_in(run / "trace.json")]
+    assert shown.count("backward") == shown.count("step 1") * 10 == 20
+    assert {"epoch 2", "test before training", "test after epoch 2", "checkpoint"} <= set(shown)
+    named = [e["args"]["name"] for e in trace_in(run / "trace.json") if e["name"] == "thread_name"]
+    workers = ["loader: worker 0", "loader: worker 1"]
+    assert named == ["epochs", "steps", "phases", "events", *workers]
+    assert not list(run.glob(".*")), "nothing half done is left"
+
+
+def test_the_blocks_are_as_long_as_the_rows_say(stepscope, run):
+    stepscope("export", run)
+    steps = load_run(run).steps
+    events = trace_in(run / "trace.json")
+    for phase in ("data", "forward", "backward"):
+        shown_us = sum(event["dur"] for event in events if event["name"] == phase)
+        assert shown_us == pytest.approx(sum(steps[f"{phase}_s"]) * 1e6, abs=0.25 * len(steps))
+
+
+def test_json_is_one_object_with_the_path_and_the_events(stepscope, run):
+    answer = stepscope("export", run, "--json", "--output", "mine.json")
+    assert answer.code == 0, answer.err
+    assert answer.json == {
+        "path": "mine.json",
+        "events": len(trace_in(stepscope.folder / "mine.json")),
+    }
+
+
+def test_a_hyphen_means_standard_output(stepscope, run):
+    answer = stepscope("export", run, "--output", "-")
+    assert answer.code == 0
+    assert len(json.loads(answer.out)["traceEvents"]) > 100
+    assert not (run / "trace.json").exists()
+
+
+def test_a_second_export_replaces_the_first(stepscope, run):
+    (run / "trace.json").write_text("old")
+    assert stepscope("export", run).code == 0
+    assert trace_in(run / "trace.json")
+
+
+def test_a_run_that_goes_on_is_exported_as_far_as_it_is(stepscope, run):
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**info, "status": "running", "summary": {}}))
+    with (run / "steps.csv").open("a") as file:
+        file.write("3,1,4.5,32,0.0")
+    answer = stepscope("export", run, "--json")
+    assert answer.code == 0
+    assert "has not been closed" in answer.err
+    assert answer.json["events"] == len(trace_in(run / "trace.json"))
+
+
+def test_a_link_or_the_run_file_will_do(stepscope, run):
+    (stepscope.folder / "latest").symlink_to(run)
+    assert stepscope("export", "latest").code == 0
+    assert stepscope("export", run / "run.json").code == 0
+
+
+def test_an_unknown_format_is_answered_with_the_nearest(stepscope, run):
+    assert is_refused(stepscope("export", run, "--to", "crome"), 2, "Did you mean 'chrome'?")
+    assert is_refused(stepscope("export", run, "--to", "xyz"), 2, "Known: chrome.")
+
+
+def test_a_folder_that_is_no_run_ends_with_2(stepscope):
+    assert is_refused(stepscope("export", "nowhere"), 2, "nowhere is not a run folder")
+    assert is_refused(stepscope("export"), 2, "RUN")
+
+
+def test_a_run_without_a_step_ends_with_1_and_leaves_no_file(stepscope):
+    empty = create(stepscope.folder, "empty", "run", {}).path
+    answer = stepscope("export", empty)
+    assert is_refused(answer, 1, "no training step is recorded", "Try again")
+    assert is_refused(stepscope("export", empty, "--output", "-"), 1)
+    assert not (empty / "trace.json").exists()
+    assert stepscope("export", empty, "--json").json["exit_code"] == 1
+
+
+def test_a_file_that_cannot_be_written_ends_with_2(stepscope, run):
+    (stepscope.folder / "taken").write_text("a file")
+    for output in ("missing/trace.json", "taken/trace.json", ".", ""):
+        answer = stepscope("export", run, "--output", output)
+        assert is_refused(answer, 2, "cannot write", "--output FILE")
+
+
+def test_the_record_itself_is_never_replaced(stepscope, run):
+    before = (run / "steps.csv").read_bytes()
+    answer = stepscope("export", run, "--output", run / "steps.csv")
+    assert is_refused(answer, 2, "part of the run itself")
+    assert (run / "steps.csv").read_bytes() == before
+
+
+def test_an_option_is_not_taken_for_a_file(stepscope, run):
+    answer = stepscope("export", run, "--output", "--json")
+    assert answer.code == 2
+    assert "--output wants a file" in answer.json["error"]
+
+
+def test_two_that_want_standard_output_are_refused(stepscope, run):
+    answer = stepscope("export", run, "--json", "--output", "-")
+    assert answer.code == 2
+    assert "both want standard output" in answer.json["error"]
+
+
+def test_a_table_that_cannot_be_read_ends_with_2(stepscope, run):
+    (run / "steps.csv").unlink()
+    (run / "steps.csv").mkdir()
+    assert is_refused(stepscope("export", run), 2, "cannot read the run", "steps.csv")
+    assert not (run / "trace.json").exists()
+
+
+def test_a_full_disk_ends_with_5_and_keeps_the_earlier_trace(stepscope, run):
+    (run / "trace.json").write_text("old")
+    answer = stepscope(
+        *("export", run),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert is_refused(answer, 5, "cannot write", "trace.json")
+    assert (run / "trace.json").read_text() == "old"
+    assert not list(run.glob(".*"))
+
+
+def through_a_shell(stepscope: Stepscope, line: str) -> subprocess.CompletedProcess[str]:
+    command = " ".join(stepscope.command())
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; stepscope() {{ {command} "$@"; }}; {line}'],
+        cwd=stepscope.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=ENVIRONMENT,
+    )
+
+
+def test_standard_output_may_be_full_or_cut_short(stepscope, run):
+    full = through_a_shell(stepscope, f"stepscope export {run} --output - > /dev/full")
+    assert full.returncode == 5
+    assert "standard output" in full.stderr
+    assert through_a_shell(stepscope, f"stepscope export {run} --output - | head -c 9").stderr == ""
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(stepscope, run):
+    pipe = stepscope.folder / "pipe"
+    os.mkfifo(pipe)
+    done = through_a_shell(stepscope, f"cat {pipe} & stepscope export {run} --output {pipe}; wait")
+    assert done.returncode == 0, done.stderr
+    assert '"traceEvents"' in done.stdout
+    assert pipe.is_fifo()
+    assert stepscope("export", run, "--output", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()

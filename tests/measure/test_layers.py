@@ -1,0 +1,618 @@
+"""Every layer gets its own time, whatever the network does, and the network never notices."""
+
+from __future__ import annotations
+
+import copy
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_step_meter import MS, ScriptedClock, ScriptedDevice
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from stepscope.measure import layers as layers_module
+from stepscope.measure.layers import LayerWindow
+from stepscope.models import registry
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+
+
+def look_at(model: nn.Module, step: Callable[[], object], steps: int = 1):
+    window = LayerWindow([("", model)])
+    window.open()
+    for _ in range(steps):
+        step()
+    window.close()
+    return {row["name"]: row for row in window.layers(steps)}
+
+
+def forward_and_backward(model: nn.Module, *inputs: Tensor) -> Callable[[], None]:
+    return lambda: model(*inputs).sum().backward()
+
+
+def hooks_of(model: nn.Module) -> list[object]:
+    kept = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    more = ("_forward_hooks_with_kwargs", "_forward_pre_hooks_with_kwargs")
+    every = (*kept, *more, "_forward_hooks_always_called")
+    return [dict(getattr(module, name)) for module in model.modules() for name in every]
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+class Sleeper(nn.Module):
+    """Take a time that is known, in both passes, on a clock that moves only when told to."""
+
+    def __init__(self, clock: ScriptedClock, forward_ms: float, backward_ms: float, device=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.forward_ms, self.backward_ms = forward_ms, backward_ms
+        self.clock, self.device = clock, device
+
+    def take(self, milliseconds: float) -> None:
+        self.clock.pass_ms(milliseconds if self.device is None else 0.5)
+        if self.device is not None:
+            self.device.work(milliseconds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.take(self.forward_ms)
+        return Slow.apply(x * self.weight, self)
+
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, sleeper: Sleeper) -> Tensor:
+        ctx.sleeper = sleeper
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        ctx.sleeper.take(ctx.sleeper.backward_ms)
+        return gradient, None
+
+
+class Parent(nn.Module):
+    """Work of its own before, between and after its two children."""
+
+    def __init__(self, clock: ScriptedClock, device=None):
+        super().__init__()
+        self.own = [Sleeper(clock, ms, ms * 2, device) for ms in (1, 2, 4)]  # no modules of its own
+        self.first = Sleeper(clock, 10, 20, device)
+        self.second = Sleeper(clock, 100, 300, device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(self.own[0].forward(x))
+        x = self.second(self.own[1].forward(x))
+        return self.own[2].forward(x)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ScriptedClock:
+    scripted = ScriptedClock()
+    monkeypatch.setattr(layers_module, "now_ns", scripted)
+    return scripted
+
+
+def test_a_layers_time_is_its_own_without_that_of_its_children(clock):
+    model = Parent(clock)
+    seen = look_at(model, forward_and_backward(model, torch.ones(2)), steps=3)
+    assert list(seen) == ["second", "first", "(Parent)"], "the largest first"
+    assert seen["second"]["forward_s"] == pytest.approx(0.100)
+    assert seen["second"]["backward_s"] == pytest.approx(0.300)
+    assert seen["first"]["forward_s"] == pytest.approx(0.010)
+    assert seen["first"]["backward_s"] == pytest.approx(0.020)
+    assert seen["(Parent)"]["forward_s"] == pytest.approx(0.007)
+    assert seen["(Parent)"]["backward_s"] == pytest.approx(0.014)
+    assert {row["calls"] for row in seen.values()} == {1}
+
+
+def test_time_outside_every_module_is_nobodys(clock):
+    model, loss = Sleeper(clock, 10, 20), Sleeper(clock, 1000, 1000)
+
+    def step() -> None:
+        clock.pass_ms(500)
+        loss.forward(model(torch.ones(2))).sum().backward()
+        clock.pass_ms(500)  # the optimiser
+
+    seen = look_at(model, step, steps=2)
+    assert seen["(Sleeper)"]["forward_s"] == pytest.approx(0.010)
+    assert seen["(Sleeper)"]["backward_s"] == pytest.approx(0.020)
+
+
+def test_on_an_asynchronous_device_its_own_time_counts_and_nothing_waits(clock):
+    device = ScriptedDevice(clock)
+    model = Parent(clock, device)
+    window = LayerWindow([("", model)], queue=device)
+    window.open()
+    forward_and_backward(model, torch.ones(2))()
+    window.close()
+    assert device.now_ms == 0, "nobody waited for the device"
+    seen = {row["name"]: row for row in window.layers(1)}
+    assert device.now_ms > 400
+    assert clock.now < 10 * MS, "the host only issued the work"
+    assert seen["second"]["forward_s"] == pytest.approx(0.100)
+    assert seen["second"]["backward_s"] == pytest.approx(0.300)
+    assert seen["first"]["backward_s"] == pytest.approx(0.020)
+    assert seen["(Parent)"]["backward_s"] == pytest.approx(0.014)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_layers_times_add_up_to_the_passes(recompute):
+    class Recomputed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    def block() -> nn.Module:
+        layers = (nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+        return Recomputed(*layers) if recompute else nn.Sequential(*layers)
+
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), *(block() for _ in range(3)))
+    images = torch.randn(16, 3, 32, 32)
+    forward_s = backward_s = 0.0
+
+    def step() -> None:
+        nonlocal forward_s, backward_s
+        began = time.perf_counter()
+        output = model(images)
+        between = time.perf_counter()
+        output.backward(torch.ones_like(output))
+        forward_s += between - began
+        backward_s += time.perf_counter() - between
+
+    step()
+    forward_s = backward_s = 0.0
+    seen = look_at(model, step, steps=5)
+    by_layer = {key: sum(row[key] for row in seen.values()) for key in ("forward_s", "backward_s")}
+    assert 0.8 * forward_s / 5 < by_layer["forward_s"] <= forward_s / 5
+    assert 0.8 * backward_s / 5 < by_layer["backward_s"] <= backward_s / 5
+
+
+def test_frozen_layers_and_calls_without_gradients_have_no_backward_time(clock):
+    model = nn.Sequential(Sleeper(clock, 1, 2), Sleeper(clock, 3, 4))
+    model[0].requires_grad_(False)
+
+    def step() -> None:
+        model(torch.ones(2)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(2))
+
+    seen = look_at(model, step)
+    assert (seen["0"]["forward_s"], seen["0"]["backward_s"]) == (pytest.approx(0.002), 0)
+    assert seen["1"]["forward_s"] == pytest.approx(0.006)
+    assert seen["1"]["backward_s"] == pytest.approx(0.004)
+    assert seen["0"]["calls"] == 2
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputing_is_backward_time_of_the_layer_and_no_call(clock, reentrant):
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(Sleeper(clock, 10, 100), nn.Tanh(), Sleeper(clock, 20, 200))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.inner, x, use_reentrant=reentrant)
+
+    model = nn.Sequential(Recomputed(), Sleeper(clock, 1, 2))
+    seen = look_at(model, forward_and_backward(model, torch.ones(2, requires_grad=True)))
+    assert seen["0.inner.0"]["forward_s"] == pytest.approx(0.010)
+    assert seen["0.inner.0"]["backward_s"] == pytest.approx(0.110)
+    assert seen["0.inner.2"]["forward_s"] == pytest.approx(0.020)
+    assert seen["0.inner.2"]["backward_s"] == pytest.approx(0.220)
+    assert seen["1"]["backward_s"] == pytest.approx(0.002)
+    assert {row["calls"] for row in seen.values()} == {1}
+
+
+def test_a_backward_pass_that_failed_leaves_nothing_to_the_next_step(clock):
+    model = Sleeper(clock, 10, 20)
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient: Tensor):
+            raise ArithmeticError
+
+    def step() -> None:
+        with pytest.raises(ArithmeticError):
+            model(Broken.apply(torch.ones(2, requires_grad=True))).sum().backward()
+        forward_and_backward(model, torch.ones(2))()
+        clock.pass_ms(1000)
+
+    seen = look_at(model, step)
+    assert seen["(Sleeper)"]["backward_s"] == pytest.approx(0.040)
+
+
+def test_a_forward_that_failed_leaves_nothing_to_the_next_step(clock):
+    class Picky(Sleeper):
+        def forward(self, x: Tensor) -> Tensor:
+            if len(x) == 3:
+                raise ArithmeticError
+            return super().forward(x)
+
+    model = nn.Sequential(Picky(clock, 10, 20))
+
+    def step() -> None:
+        with pytest.raises(ArithmeticError):
+            model(torch.ones(3))
+        clock.pass_ms(1000)
+        forward_and_backward(model, torch.ones(2))()
+
+    seen = look_at(model, step)
+    assert seen["0"]["forward_s"] == pytest.approx(0.010)
+    assert seen["(Sequential)"]["forward_s"] == 0
+
+
+# --- networks of every kind -----------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    scores: Tensor
+    note: str = "not a tensor"
+
+
+class Tower(nn.Module):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.inner, self.head, self.form = nn.Linear(4, 4), nn.Linear(4, 2), form
+
+    def forward(self, *, x: Tensor):
+        scores = self.head(self.inner(x).relu_())
+        forms = {
+            "tuple": (scores, None),
+            "list": [1, [scores]],
+            "dict": {"scores": scores},
+            "dataclass": Answer(scores),
+        }
+        return forms[self.form]
+
+
+class Reader(nn.Module):
+    def __init__(self, tower: Tower) -> None:
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer = self.tower(x=x)
+        match self.tower.form:
+            case "tuple":
+                return answer[0]
+            case "list":
+                return answer[1][0]
+            case "dict":
+                return answer["scores"]
+        return answer.scores
+
+
+@pytest.mark.parametrize("form", ["tuple", "list", "dict", "dataclass"])
+def test_whatever_a_module_returns_its_tensors_are_found(form):
+    model = Reader(Tower(form))
+    seen = look_at(model, forward_and_backward(model, torch.randn(8, 4)))
+    assert seen["tower"]["bytes"] == 4 * (8 * 4 + 8 * 2)
+    assert seen["tower.head"]["backward_s"] > 0
+    assert seen["tower"]["backward_s"] > 0, "its relu"
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.relu_(self.layer(x))
+        return x
+
+
+def test_a_layer_that_is_called_several_times_is_added_up():
+    model = Shared()
+    seen = look_at(model, forward_and_backward(model, torch.randn(8, 4)), steps=2)
+    assert seen["layer"]["calls"] == 3
+    assert seen["layer"]["multiply_adds"] == 3 * 8 * 4 * 4
+    assert seen["layer"]["bytes"] == 3 * 4 * (8 * 4 + 8 * 4 + 4 * 4 + 4)
+
+
+def test_figures_of_uneven_steps_are_means():
+    model = nn.Linear(3, 1)
+    sizes = iter((1, 2))
+    seen = look_at(model, lambda: model(torch.ones(next(sizes), 3)), steps=2)
+    assert seen["(Linear)"]["multiply_adds"] == pytest.approx(4.5)
+
+
+def test_several_roots_have_their_prefixes_and_a_shared_layer_its_first_name():
+    shared = nn.Linear(2, 2)
+    generator, critic = nn.Sequential(shared), nn.Sequential(shared, nn.Linear(2, 1))
+    window = LayerWindow([("generator", generator), ("critic", critic)])
+    window.open()
+    critic(generator(torch.ones(1, 2))).sum().backward()
+    window.close()
+    names = {row["name"]: row["calls"] for row in window.layers(1)}
+    assert names == {"generator": 1, "generator.0": 2, "critic": 1, "critic.1": 1}
+
+
+def test_a_layer_that_was_never_called_is_not_in_the_list():
+    model = Shared()
+    model.unused = nn.Linear(1, 1)
+    assert "unused" not in look_at(model, forward_and_backward(model, torch.ones(1, 4)))
+
+
+def test_a_compiled_module_is_one_layer_and_is_not_compiled_again():
+    passes = []
+
+    def compiler(graph, inputs):
+        passes.append(graph)
+        return graph.forward
+
+    inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = nn.Sequential(torch.compile(inner, backend=compiler, fullgraph=True), nn.Linear(4, 2))
+    step = forward_and_backward(model, torch.ones(2, 4))
+    step()
+    assert set(look_at(model, step)) == {"(Sequential)", "0", "1"}
+    step()
+    assert len(passes) == 1
+
+
+def test_hooks_are_left_out_of_what_is_compiled_meanwhile():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    compiled = torch.compile(lambda x: model(x).sum(), backend="eager", fullgraph=True)
+    look_at(model, lambda: compiled(torch.ones(2, 4)).backward())
+    assert model[0].weight.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_what_takes_no_hooks_is_its_callers():
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 4)))
+    in_place = nn.Linear(4, 4)
+    in_place.compile(backend="eager")
+    model = nn.Sequential(scripted, in_place, nn.ReLU())
+    assert set(look_at(model, forward_and_backward(model, torch.ones(2, 4)))) == {
+        "(Sequential)",
+        "2",
+    }
+
+
+# --- nothing changes ------------------------------------------------------------------------------
+
+
+class Everything(nn.Module):
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.stem = nn.utils.parametrizations.spectral_norm(nn.Conv2d(3, 8, 3, padding=1))
+        self.norm = nn.BatchNorm2d(8)
+        self.relu = nn.ReLU(inplace=True)
+        self.block = nn.Sequential(
+            nn.Conv2d(8, 8, 1), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Conv2d(8, 8, 1)
+        )
+        self.rows = nn.LSTM(8, 8, bidirectional=True, batch_first=True)
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 4)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.recompute = recompute
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.norm(self.stem(x)))
+        shortcut = x
+        x = checkpoint(self.block, x, use_reentrant=False) if self.recompute else self.block(x)
+        x += shortcut
+        x, _ = self.rows(x.mean(dim=2).transpose(1, 2))
+        x, _ = self.attention(x, x, value=x)
+        return self.frozen(self.head(x[:, -1]))
+
+
+def losses(open_at: int | None, recompute: bool) -> tuple[list[float], nn.Module]:
+    torch.manual_seed(1)
+    model = Everything(recompute)
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    window = LayerWindow([("", model)])
+    found = []
+    for step in range(6):
+        if step == open_at:
+            window.open()
+        loss = F.cross_entropy(model(torch.randn(4, 3, 8, 8)), torch.arange(4))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(loss.item())
+        if open_at is not None and step == open_at + 2:
+            window.close()
+    return found, model
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_losses_and_weights_are_the_same_to_the_bit(recompute):
+    without, plain = losses(None, recompute)
+    looked_at, model = losses(2, recompute)
+    assert looked_at == without
+    for name, value in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], value), name
+
+
+def test_no_hook_is_left_in_any_module_and_those_of_others_stay():
+    model = registry.build("lenet", classes=10)
+    model.classifier.register_forward_hook(lambda *_: None)
+    before = hooks_of(model)
+    window = LayerWindow([("", model)])
+    window.open()
+    assert hooks_of(model) != before
+    forward_and_backward(model, torch.randn(2, 3, 32, 32))()
+    window.close()
+    assert hooks_of(model) == before
+    window.close()  # again does no harm
+
+
+def test_no_hook_is_left_where_opening_failed_half_way():
+    class Closed(nn.Linear):
+        def register_forward_hook(self, *args, **named):
+            raise RuntimeError("no hooks here")
+
+    model = nn.Sequential(nn.Linear(1, 1), Closed(1, 1), nn.Linear(1, 1))
+    before = hooks_of(model)
+    with pytest.raises(RuntimeError, match="no hooks here"):
+        LayerWindow([("", model)]).open()
+    assert hooks_of(model) == before
+
+
+def test_a_graph_that_outlives_the_window_runs_without_it():
+    model = nn.Linear(2, 2)
+    window = LayerWindow([("", model)])
+    window.open()
+    output = model(torch.ones(1, 2))
+    window.close()
+    before = window.layers(1)
+    output.sum().backward()
+    assert model.weight.grad is not None
+    assert window.layers(1) == before
+
+
+def test_no_graph_lives_longer_for_being_looked_at():
+    freed = []
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x: Tensor) -> Tensor:
+            ctx.noted = Farewell()
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient: Tensor):
+            return gradient
+
+    class Farewell:
+        def __del__(self) -> None:
+            freed.append(True)
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return Noted.apply(x)
+
+    model = Model()
+    window = LayerWindow([("", model)])
+    window.open()
+    output = model(torch.ones(1, requires_grad=True))
+    assert not freed
+    del output
+    assert freed
+    window.close()
+
+
+def test_a_network_copied_or_saved_meanwhile_works_and_is_not_measured():
+    model = nn.Sequential(nn.Linear(2, 2))
+    window = LayerWindow([("", model)])
+    window.open()
+    twin = copy.deepcopy(model)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    read = torch.load(file, weights_only=False)
+    for other in (twin, read):
+        assert torch.equal(other(torch.ones(1, 2)), model[0].forward(torch.ones(1, 2)))
+    window.close()
+    assert window.layers(1) == []
+
+
+# --- multiply-adds --------------------------------------------------------------------------------
+
+
+def total_multiply_adds(model: nn.Module, *inputs: Tensor) -> int:
+    return sum(row["multiply_adds"] or 0 for row in look_at(model, lambda: model(*inputs)).values())
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "wanted"),
+    [
+        # 28·28·6·75 + 10·10·16·150 + 400·120 + 120·84 + 84·10
+        ("lenet", 32, 651_720),
+        # The sum over the layers of the CIFAR variant, worked out layer by layer.
+        ("resnet18", 32, 555_422_720),
+        # 1.81 G for ImageNet, as published with the network and counted by others.
+        ("resnet18_imagenet", 224, 1_814_073_344),
+    ],
+)
+def test_the_multiply_adds_of_known_networks(name, size, wanted):
+    model = registry.build(name, classes=registry.ZOO[name].classes).eval()
+    with torch.no_grad():
+        assert total_multiply_adds(model, torch.randn(2, 3, size, size)) == 2 * wanted
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "wanted"),
+    [
+        (nn.Conv1d(4, 8, 3, groups=2), (2, 4, 10), 2 * 8 * 8 * 2 * 3),
+        (nn.Conv3d(1, 2, 3, stride=2), (1, 1, 7, 7, 7), 2 * 27 * 27),
+        (nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2), (2, 4, 5, 5), 2 * 4 * 25 * 3 * 4),
+        (nn.Linear(3, 5), (2, 7, 3), 2 * 7 * 3 * 5),
+        (nn.LSTM(3, 5), (7, 2, 3), 7 * 2 * 4 * 5 * (3 + 5)),
+        (nn.GRU(3, 5, num_layers=2), (7, 2, 3), 7 * 2 * 3 * 5 * ((3 + 5) + (5 + 5))),
+        (nn.RNN(3, 5, bidirectional=True), (7, 3), 7 * 2 * 5 * (3 + 5)),
+        (nn.LSTM(3, 5, proj_size=2), (7, 2, 3), 7 * 2 * (4 * 5 * (3 + 2) + 5 * 2)),
+        (nn.LSTMCell(3, 5), (2, 3), 2 * 4 * 5 * (3 + 5)),
+        (nn.GRUCell(3, 5), (2, 3), 2 * 3 * 5 * (3 + 5)),
+        (nn.ReLU(), (2, 3), 0),
+        (nn.BatchNorm1d(3), (2, 3), 0),
+        (nn.Bilinear(3, 3, 2), None, None),
+    ],
+    ids=lambda case: type(case).__name__ if isinstance(case, nn.Module) else "",
+)
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_the_multiply_adds_of_a_layer(module, shape, wanted):
+    inputs = [torch.randn(shape)] if shape else [torch.randn(1, 3)] * 2
+    [row] = look_at(module, lambda: module(*inputs)).values()
+    assert row["multiply_adds"] == wanted
+
+
+def test_a_packed_sequence_counts_its_real_time_steps():
+    module = nn.LSTM(3, 5)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(7, 2, 3), torch.tensor([7, 4]))
+    [row] = look_at(module, lambda: module(packed)).values()
+    assert row["multiply_adds"] == (7 + 4) * 4 * 5 * (3 + 5)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_counts_its_projections_and_both_products(batch_first):
+    width, batch, queries, keys = 8, 2, 5, 7
+    module = nn.MultiheadAttention(width, 2, kdim=6, vdim=4, batch_first=batch_first)
+
+    def tokens(count: int, size: int) -> Tensor:
+        return torch.randn(*((batch, count) if batch_first else (count, batch)), size)
+
+    given = {"query": tokens(queries, width), "key": tokens(keys, 6)}
+    seen = look_at(module, lambda: module(**given, value=tokens(keys, 4)))
+    projections = queries * width * width * 2 + keys * width * (6 + 4)
+    products = 2 * queries * keys * width
+    assert seen["(MultiheadAttention)"]["multiply_adds"] == batch * (projections + products)
+
+
+def test_an_embedding_moves_bytes_and_multiplies_nothing():
+    module = nn.Embedding(10, 4)
+    [row] = look_at(module, lambda: module(torch.arange(3))).values()
+    assert row["multiply_adds"] == 0
+    assert row["bytes"] == 3 * 8 + 3 * 4 * 4 + 10 * 4 * 4
+
+
+def test_what_a_class_of_somebodys_own_computes_is_unknown_and_not_zero():
+    class Own(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ x.T
+
+    class OwnConvolution(nn.Conv2d):
+        pass
+
+    assert look_at(Own(), lambda: None) == {}
+    own, known = Own(), OwnConvolution(1, 1, 1)
+    [row] = look_at(own, lambda: own(torch.ones(2, 2))).values()
+    assert (row["kind"], row["multiply_adds"]) == ("Own", None)
+    [row] = look_at(known, lambda: known(torch.ones(1, 1, 2, 2))).values()
+    assert row["multiply_adds"] == 4

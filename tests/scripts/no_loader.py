@@ -1,0 +1,144 @@
+"""A small GPT that draws its batches from a memory-mapped file of tokens, without a loader."""
+
+# ruff: noqa: N806 (the names that such scripts use)
+
+import argparse
+import math
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+block_size = 64
+vocab_size = 256
+n_embd = 64
+n_head = 4
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(n_embd)
+        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
+        self.c_proj = nn.Linear(n_embd, n_embd)
+        self.ln_2 = nn.LayerNorm(n_embd)
+        self.mlp = nn.Sequential(
+            nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd)
+        )
+
+    def forward(self, x):
+        B, T, C = x.shape
+        parts = self.c_attn(self.ln_1(x)).view(B, T, 3, n_head, C // n_head)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    def __init__(self, n_layer):
+        super().__init__()
+        self.wte = nn.Embedding(vocab_size, n_embd)
+        self.wpe = nn.Embedding(block_size, n_embd)
+        self.h = nn.ModuleList(Block() for _ in range(n_layer))
+        self.ln_f = nn.LayerNorm(n_embd)
+        self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
+
+    def forward(self, idx, targets=None):
+        x = self.wte(idx) + self.wpe(torch.arange(idx.size(1), device=idx.device))
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        loss = None
+        if targets is not None:
+            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
+        return logits, loss
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--max-iters", type=int, default=30)
+    parser.add_argument("--eval-interval", type=int, default=10)
+    parser.add_argument("--gradient-accumulation-steps", type=int, default=2)
+    args = parser.parse_args()
+    batch_size, eval_iters, grad_clip, learning_rate = 8, 4, 1.0, 1e-3
+
+    torch.manual_seed(1337)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ctx = nullcontext()
+    data_dir = Path(tempfile.mkdtemp())
+    tokens = np.random.default_rng(0).integers(0, vocab_size, 100_000, dtype=np.uint16)
+    tokens[:90_000].tofile(data_dir / "train.bin")
+    tokens[90_000:].tofile(data_dir / "val.bin")
+
+    def get_batch(split):
+        # recreate np.memmap every batch to avoid a memory leak
+        data = np.memmap(data_dir / f"{split}.bin", dtype=np.uint16, mode="r")
+        ix = torch.randint(len(data) - block_size, (batch_size,))
+        x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
+        y = torch.stack(
+            [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
+        )
+        return x.to(device), y.to(device)
+
+    model = GPT(n_layer=2)
+    model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
+
+    @torch.no_grad()
+    def estimate_loss():
+        out = {}
+        model.eval()
+        for split in ["train", "val"]:
+            losses = torch.zeros(eval_iters)
+            for k in range(eval_iters):
+                X, Y = get_batch(split)
+                with ctx:
+                    _, loss = model(X, Y)
+                losses[k] = loss.item()
+            out[split] = losses.mean()
+        model.train()
+        return out
+
+    def get_lr(it):
+        return learning_rate * 0.5 * (1.0 + math.cos(math.pi * it / args.max_iters))
+
+    # training loop
+    updates = 0
+    X, Y = get_batch("train")  # fetch the very first batch
+    iter_num = 0
+    while True:
+        for param_group in optimizer.param_groups:
+            param_group["lr"] = get_lr(iter_num)
+        if iter_num % args.eval_interval == 0:
+            losses = estimate_loss()
+            print(
+                f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}"
+            )
+            t0 = time.time()
+        for _ in range(args.gradient_accumulation_steps):
+            with ctx:
+                _, loss = model(X, Y)
+                loss = loss / args.gradient_accumulation_steps
+            # immediately async prefetch next batch while model is doing the forward pass
+            X, Y = get_batch("train")
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        updates += 1
+        iter_num += 1
+        if iter_num >= args.max_iters:
+            break
+
+    print(f"last {iter_num % args.eval_interval or args.eval_interval} in {time.time() - t0:.2f} s")
+    print(f"updates={updates}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Load with workers that are not forked: each begins with this file imported anew."""
+
+import argparse
+
+import torch
+import torch.nn as nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        x = torch.full((256,), index / self.count)
+        return x, x[:1] ** 2
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--context", choices=["spawn", "forkserver", "fork"], default="spawn")
+    parser.add_argument("--workers", type=int, default=1)
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    loader = DataLoader(
+        Squares(1280),
+        batch_size=64,
+        shuffle=True,
+        num_workers=args.workers,
+        multiprocessing_context=args.context,
+        persistent_workers=True,
+    )
+    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+    model.append(nn.Linear(1024, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    criterion = nn.MSELoss()
+
+    updates = 0
+    for epoch in range(2):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            updates += 1
+        print(f"epoch {epoch}: loss {loss.item():.4f}")
+
+    print(f"updates={updates}")
+
+
+if __name__ == "__main__":
+    main()
