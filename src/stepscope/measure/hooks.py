@@ -21,10 +21,6 @@ from typing import Any
 
 import torch
 from torch import nn, optim
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -36,6 +32,10 @@ from stepscope.measure.foreign_loading import start_timed
 from stepscope.measure.loading import LoadTiming
 
 other_clock_ns = time.monotonic_ns
+
+# Optimisers that hold another one and pass a step on to it when gradients are complete: their time
+# is the optimiser's, but only the step that they pass on is an update.
+_PASSES_STEPS_ON = ("accelerate.optimizer",)
 
 # More updates without a fetch between them than any step has: this loop has no loader.
 _UPDATES_OF_ONE_FETCH = 8
@@ -131,11 +131,7 @@ def install(book: Notebook) -> Patches:
     patches.replace(torch.amp.GradScaler, "update", zero)
     patches.replace(torch.amp.GradScaler, "step", functools.partial(_scaler_step, book))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, book))
-    for handle in (
-        register_optimizer_step_pre_hook(functools.partial(_begin_update, book)),
-        register_optimizer_step_post_hook(functools.partial(_end_update, book)),
-    ):
-        patches.also(handle.remove)
+    _watch_optimizers(book, patches)
     return patches
 
 
@@ -407,14 +403,69 @@ def _scaler_step(book: Notebook, original: Any) -> Any:
     return functools.wraps(original)(step)
 
 
-def _begin_update(book: Notebook, optimizer: Any, *_: Any) -> None:
+def _watch_optimizers(book: Notebook, patches: Patches) -> None:
+    """Note every optimiser's step, from outside of what torch itself has put around it.
+
+    torch wraps a class's `step` when its first object is made, and marks it `hooked`; so do we.
+    """
+
+    def watch(cls: Any) -> None:
+        step = vars(cls).get("step")
+        if step is None or getattr(step, "stepscope", None):
+            return
+        if getattr(step, "hooked", False):
+            patches.replace(cls, "step", functools.partial(_update, book))
+        elif cls.__module__ in _PASSES_STEPS_ON:
+            patches.replace(cls, "step", functools.partial(_span, book, e.ZERO, e.ZEROED))
+            cls.step.stepscope = "span"
+
+    def watch_all(parent: Any) -> None:
+        for cls in parent.__subclasses__():
+            watch(cls)
+            watch_all(cls)
+
+    def hooked(original: Any) -> Any:
+        def patch_step_function(optimizer: Any) -> None:
+            cls = type(optimizer)
+            original(optimizer)
+            if getattr(cls.step, "stepscope", None) != "update":
+                patches.replace(cls, "step", functools.partial(_update, book))
+
+        return patch_step_function
+
+    def defined(original: Any) -> Any:
+        def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+            super(optim.Optimizer, cls).__init_subclass__(**kwargs)
+            watch(cls)
+
+        return classmethod(init_subclass)
+
+    watch_all(optim.Optimizer)
+    patches.replace(optim.Optimizer, "_patch_step_function", hooked)
+    patches.replace(optim.Optimizer, "__init_subclass__", defined)
+
+
+def _update(book: Notebook, original: Any) -> Any:
+    def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        _begin_update(book, optimizer)
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            _end_update(book, optimizer)
+
+    wrapped = functools.wraps(original)(step)
+    wrapped.stepscope = "update"  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _begin_update(book: Notebook, optimizer: Any) -> None:
     if get_ident() != book.thread:
         return
     book.in_step += 1
     book.note(e.STEP, id(optimizer), other_clock_ns())
 
 
-def _end_update(book: Notebook, optimizer: Any, *_: Any) -> None:
+def _end_update(book: Notebook, optimizer: Any) -> None:
     if get_ident() != book.thread:
         return
     book.in_step = max(0, book.in_step - 1)
