@@ -24,13 +24,24 @@ class Comparison:
 
 
 def alternate(
-    first: Callable[[], object], second: Callable[[], object], rounds: int, warm_up: int = 3
+    first: Callable[[], object],
+    second: Callable[[], object],
+    rounds: int,
+    warm_up: int = 3,
+    before_first: Callable[[], object] = lambda: None,
+    before_second: Callable[[], object] = lambda: None,
 ) -> Comparison:
-    """Time both in turn, the order changing every round; the ratio is first over second."""
+    """Time both in turn, the order changing every round; the ratio is first over second.
+
+    What has to be set up for one of them is called before it, and not timed.
+    """
     firsts, seconds = [], []
+    set_up = {first: before_first, second: before_second}
     for number in range(rounds + warm_up):
-        order = (first, second) if number % 2 else (second, first)
-        took = {work: _time(work) for work in order}
+        took = {}
+        for work in (first, second) if number % 2 else (second, first):
+            set_up[work]()
+            took[work] = _time(work)
         if number >= warm_up:
             firsts.append(took[first])
             seconds.append(took[second])

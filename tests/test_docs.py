@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from cyclopts import App
 from test_arrows import MAY_IMPORT
 
 from stepscope.cli.main import make_app
+from stepscope.cli.trace_arguments import mark_script
+from stepscope.experiments.traced import TraceRequest
 from stepscope.models import registry
 from stepscope.records import schema
 from stepscope.spec.load import resolve_request
@@ -91,7 +94,8 @@ def shown(case: object) -> str:
 def test_a_command_in_the_docs_is_one_that_the_parser_takes(
     page: Path, arguments: list[str]
 ) -> None:
-    _, bound, _ = make_app().parse_args(arguments, exit_on_error=False, print_error=False)
+    ours = mark_script(arguments) if arguments[0] == "trace" else arguments
+    _, bound, _ = make_app().parse_args(ours, exit_on_error=False, print_error=False)
     if arguments[0] == "run":
         resolve_request(None, bound.arguments.get("settings") or {})
 
@@ -100,9 +104,11 @@ def is_run(words: list[str]) -> bool:
     return words[0] == "stepscope" and not any(word in words for word in ONLY_PARSED)
 
 
-PAGES_WITH_RUNS = [
-    page for page in PAGES if any(is_run(words) for b in blocks_of(page) for words in b.commands)
-]
+def is_to_do(block: Block) -> bool:
+    return block.language == "python" or any(map(is_run, block.commands))
+
+
+PAGES_WITH_RUNS = [page for page in PAGES if any(map(is_to_do, blocks_of(page)))]
 
 
 @dataclass
@@ -129,7 +135,10 @@ class Reader:
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
     reader = Reader(Stepscope(tmp_path_factory.mktemp("docs")))
-    reader.do(["stepscope", "run"])  # every page may speak of runs/latest
+    folder = reader.stepscope.folder
+    (folder / "tests").symlink_to(ROOT / "tests")  # pages name scripts as from a checkout
+    shutil.copy(ROOT / "tests" / "scripts" / "plain_cifar.py", folder / "your_script.py")
+    assert reader.stepscope("run", *QUICK).code == 0  # every page may speak of runs/latest
     return reader
 
 
@@ -161,6 +170,15 @@ def commands_of(app: App, path: str = "stepscope") -> Iterator[str]:
 @pytest.mark.parametrize("command", list(commands_of(make_app())))
 def test_every_command_is_documented(command: str) -> None:
     assert any(command in page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_every_option_of_trace_is_on_its_page() -> None:
+    options = [
+        name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
+    ]
+    section = text_of("docs/trace.md").split("\n## Options\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(--?[a-z-]+)`", section.split("```")[0]))
+    assert {name for name in options if name.startswith("-")} == documented
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -202,6 +220,24 @@ def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
     assert statuses | {schema.FAILED} <= documented
     assert set(summarize(Run(Path("nowhere"), {}), {})) <= documented
+
+
+def test_every_field_of_a_trace_s_spec_is_documented() -> None:
+    section = text_of("docs/run-folder.md").split("\n### Spec of a trace\n")[1].split("\n### ")[0]
+    documented = set(re.findall(r"`(\w+)`", section))
+    assert {each.name for each in fields(TraceRequest)} | {"directory", "rank"} <= documented
+
+
+def test_the_versions_of_frameworks_are_those_that_are_pinned() -> None:
+    pinned = text_of("constraints.txt")
+    section = text_of("docs/trace.md").split("\n## Frameworks\n")[1].split("\n## ")[0]
+    for library, version, _ in tables_of(section)[0]:
+        assert f"\n{library}=={version}" in pinned
+
+
+def test_what_a_phase_is_in_a_foreign_script_is_told_of_each() -> None:
+    section = text_of("docs/trace.md").split("\n## What a phase is\n")[1].split("\n## ")[0]
+    assert [row[0] for row in tables_of(section)[0]] == list(schema.PHASES)
 
 
 def test_every_exit_code_is_documented() -> None:

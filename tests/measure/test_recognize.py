@@ -85,10 +85,16 @@ class Loop:
         mark = None if self.device is None else self.device.mark(self.now / MS)
         self.events.append((kind, self.now, subject, detail, mark))
 
-    def iterate(self, loader: int = TRAIN, ms: float = 0, length: int | None = None) -> None:
+    def iterate(
+        self,
+        loader: int = TRAIN,
+        ms: float = 0,
+        length: int | None = None,
+        of: int | None = None,
+    ) -> None:
         self.note(e.ITERATE, loader, self.other_clock)
         self.wait(ms)
-        self.note(e.ITERATED, loader, length)
+        self.note(e.ITERATED, loader, e.Iteration(length, of))
 
     def fetch(
         self,
@@ -97,12 +103,12 @@ class Loop:
         samples: int | None = 8,
         load: LoadTiming | None = None,
     ) -> None:
-        self.note(e.FETCH, loader)
+        self.note(e.FETCH, loader, self.other_clock)
         self.wait(ms)
         self.note(e.FETCHED, loader, (samples, load))
 
     def exhaust(self, ms: float = 1, loader: int = TRAIN) -> None:
-        self.note(e.FETCH, loader)
+        self.note(e.FETCH, loader, self.other_clock)
         self.wait(ms)
         self.note(e.EXHAUSTED, loader, self.other_clock)
 
@@ -452,6 +458,40 @@ def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop:
     assert sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
 
 
+def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -> None:
+    for _ in range(2):
+        with loop.stepping():
+            for key in (TRAIN, OTHER_LOADER):
+                loop.iterate(key, ms=5)
+                for _ in range(3):
+                    loop.fetch(1, key)
+                    loop.call(2)
+                    loop.backward(4)
+                loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [54, 54]
+    assert sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
+    assert [row.samples for row in sheet.steps] == [48, 48]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop) -> None:
+    loop.iterate()
+    for _ in range(2):
+        loop.fetch(1)
+        loop.call(2)
+        loop.note(e.BACKWARD, None, loop.other_clock)
+        for weight in (ADAM, SGD):
+            loop.wait(4)
+            loop.update(3, weight)
+        loop.wait(4)
+        loop.note(e.BACKWARD_DONE, None, lambda: 1.0)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [21, 21]
+    assert sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
+
+
 def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
     loop.iterate()
     for _ in range(2):
@@ -652,7 +692,95 @@ def test_training_by_validation_batches_is_training(loop: Loop) -> None:
     assert [(row.epoch, row.step) for row in sheet.steps] == [(1, 1), (1, 2), (2, 1)]
 
 
+def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
+    loop.iterate(TEST, ms=2)
+    loop.iterate(TRAIN, ms=5)
+    for _ in range(3):
+        loop.fetch(1)
+        loop.learn()
+        loop.wait(0.5)
+        loop.fetch(1, TEST)
+        loop.predict(2)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10.5] * 3
+    assert [row.samples for row in sheet.steps] == [8] * 3
+    assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.003] * 3)
+    assert len(sheet.of("train")) == 1
+    assert sheet.closure() == pytest.approx(1)
+
+
 # epochs
+
+
+def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.fetch(1)
+    loop.wait(100)  # a picture of the first batch, as in many a tutorial
+    for _ in range(2):
+        loop.train(2)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.step) for row in sheet.steps] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.106)
+    assert [row.samples for row in sheet.steps] == [8] * 4
+
+
+def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    loop.fetch(1)  # and this iterator lives on
+    for key in (101, 102):
+        loop.iterate(key, ms=5, of=7)
+        loop.fetch(1, key)
+        loop.learn()
+        loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 8), (2, 8)]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.006)
+
+
+def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    for _ in range(2):  # a search for a learning rate, whose iterator lives on
+        loop.fetch(1)
+        loop.learn()
+    loop.wait(100)
+    for key in (101, 102):
+        loop.iterate(key, ms=5, of=7)
+        loop.fetch(1, key)
+        loop.learn()
+        loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1, 1, 2, 3]
+    assert sheet.lasted_ms == [10] * 4
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    for number in range(3):
+        loop.fetch(1)
+        loop.learn()
+        loop.iterate(100 + number, ms=2, of=7)
+        loop.fetch(1, 100 + number)
+        loop.predict(2)
+        loop.exhaust(1, 100 + number)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1, 1, 1]
+    assert sheet.lasted_ms == [10] * 3
+    assert len(sheet.of("test")) == 3
+
+
+def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
+    loop.iterate(101, of=7)
+    loop.iterate(102, of=7)
+    for _ in range(3):
+        loop.fetch(1, 101)
+        loop.fetch(1, 102)
+        loop.learn()
+    loop.exhaust(1, 101)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 16)] * 3
 
 
 def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
@@ -765,7 +893,7 @@ def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> N
         loop.events.clear()
         seen.append(recognizer.steps_seen)
     assert seen == [0, 1, 2], "a step with a loader is over when the next batch is asked for"
-    loop.note(e.FETCH, TRAIN)
+    loop.note(e.FETCH, TRAIN, loop.other_clock)
     recognizer.take(loop.events)
     assert recognizer.steps_seen == 3
 
@@ -913,20 +1041,23 @@ SUBJECTS = {
 }
 LOADERS = st.sampled_from([TRAIN, TEST, OTHER_LOADER])
 SAMPLES = st.sampled_from([None, 4, 8])
+DEVICES = st.sampled_from([lambda: None, lambda: ScriptedDevice()]).map(lambda make: make())
 LOADS = st.sampled_from([None, LoadTiming(0, 0, MS, MS)])
 
 
 @st.composite
 def any_events(draw: st.DrawFn) -> Loop:
     """Events in any order whatever."""
-    loop = Loop()
+    loop = Loop(draw(DEVICES))
     for _ in range(draw(st.integers(1, 60))):
         kind = draw(st.sampled_from(KINDS))
         loop.wait(draw(st.sampled_from([0, 1, 2, 5])))
         subject = draw(SUBJECTS.get(kind, LOADERS))
         details: dict[int, Callable[[], Any]] = {
             e.FETCHED: lambda: (draw(SAMPLES), draw(LOADS)),
-            e.ITERATED: lambda: draw(st.sampled_from([None, 0, 1, 3])),
+            e.ITERATED: lambda: e.Iteration(
+                draw(st.sampled_from([None, 0, 1, 3])), draw(st.sampled_from([None, 1, 2]))
+            ),
             e.BACKWARD_DONE: lambda: draw(st.sampled_from([None, lambda: 1.0])),
             e.CALL: lambda: e.Call(
                 draw(st.booleans()), draw(st.booleans()), draw(SAMPLES), loop.other_clock
@@ -964,14 +1095,15 @@ def work(draw: st.DrawFn, loop: Loop, depth: int = 0) -> None:
 @st.composite
 def whole_loops(draw: st.DrawFn) -> Loop:
     """Loaders inside loaders, read to their end or not, and anything at all done between."""
-    loop = Loop()
+    loop = Loop(draw(DEVICES))
     keys = iter(range(100, 200))
 
     def iteration(depth: int) -> None:
         key = next(keys)
         batches = draw(st.integers(0, 4))
         known = draw(st.booleans())
-        loop.iterate(key, ms=2, length=batches if known else None)
+        of = draw(st.sampled_from([None, 1, 2]))
+        loop.iterate(key, ms=2, length=batches if known else None, of=of)
         for _ in range(batches):
             loop.fetch(1, key, samples=draw(SAMPLES), load=draw(LOADS))
             for _ in range(draw(st.integers(0, 2))):
@@ -1003,6 +1135,9 @@ def hold_what_always_holds(loop: Loop) -> None:
         end_ns = row.start_ns + row.step_ns
         numbers[row.epoch] = numbers.get(row.epoch, 0) + 1
         assert row.step == numbers[row.epoch], "steps count from 1 in their epoch"
+        if row.device is not None:
+            assert min(row.device) >= 0
+            assert sum(row.device) == pytest.approx(row.step_ns / 1e9, abs=1e-9)
         str(row)
     trained = sheet.of("train")
     assert [timing.epoch for timing in trained] == list(range(1, len(trained) + 1))

@@ -9,6 +9,7 @@ import torch
 from train_helpers import LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
+from stepscope.records.reader import read_table
 from stepscope.spec.load import validate
 from stepscope.train.device import resolve
 
@@ -173,3 +174,10 @@ def _first_training_loss(run):
 
 def _last_training_loss(run):
     return _training_losses(run)[-1]
+
+
+def test_a_record_counts_batches_also_where_several_are_one_step(train):
+    run = train(batch_size=2, accumulate=8, samples=450, epochs=1)
+    rows = read_table(run.path / "records.csv").rows()
+    numbers = [(row["value1"], row["value2"]) for row in rows if row["type"] == 2]
+    assert numbers == [(104, 225), (200, 225), (225, 225)], "the 100th is in the step to 104"

@@ -64,7 +64,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
         "device": "the device works in step with the host: its times are the host's",
-        "off_blocks": "too few steps: blocks without detail begin after 2,000",
+        "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
         "layers": "the run ended before its layers were measured",
         **NOT_BUILT,
     }

@@ -34,7 +34,10 @@ def make_app() -> App:
     app.command("stepscope.cli.resume:resume", name="resume", help="Go on with a stopped run.")
     app.command("stepscope.cli.export:export", name="export", help="Write a run for other tools.")
     app.command(
-        "stepscope.cli.trace:trace", name="trace", help="Watch your own training script, unchanged."
+        "stepscope.cli.trace:trace",
+        name="trace",
+        usage="Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
+        help="Watch your own training script, unchanged.",
     )
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app

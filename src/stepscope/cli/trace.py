@@ -17,7 +17,7 @@ from stepscope.records import schema
 
 
 def trace(
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *command: str,
     module: Annotated[str | None, Parameter(name=["-m", "--module"])] = None,
     out: str = "runs",
     name: str | None = None,

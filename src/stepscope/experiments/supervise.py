@@ -208,11 +208,11 @@ class Watch:
 
     def _note_what_is_known(self, message: dict[str, Any]) -> None:
         """Put what the child tells of itself into `run.json` now: it may be killed later."""
-        info = self.folder.read_info()
-        known = {"environment": {**info["environment"], **message.get("environment", {})}}
-        if "spec" in message:
-            known["spec"] = message["spec"]
         try:
+            info = self.folder.read_info()
+            known = {"environment": {**info["environment"], **message.get("environment", {})}}
+            if "spec" in message:
+                known["spec"] = message["spec"]
             self.folder.update_info(**known)
         except MachineError as error:
             self._give_up(error)
@@ -232,9 +232,13 @@ class Watch:
             self.onlooker.stopping()
 
     def _give_up(self, error: MachineError) -> None:
-        """The disk is full: the training finds out by itself, or is asked to end here."""
+        """The disk is full: the training finds out by itself, or is asked to end here.
+
+        Somebody's own script goes on without us.
+        """
         self.trouble = error
-        self.child.terminate()
+        if self.charge.own_session:
+            self.child.terminate()
 
     def _pause(self) -> None:
         """Stop with the whole training, as Ctrl-Z would without us, until somebody goes on."""

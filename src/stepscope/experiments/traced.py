@@ -27,8 +27,12 @@ from stepscope.records import folder, reader, schema
 _AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
 NO_STEP = (
-    "the script ended, and no training step was seen in it: no optimiser's step in this process. "
-    "Training that it starts in another process is not watched."
+    "the script ended, and no training step was seen in it: no step of a torch optimiser in its "
+    "main thread. Training in another thread, or in a process that it starts, is not watched."
+)
+END_NOT_SEEN = (
+    "the script ended, and its end was not seen: it became another program (exec), was ended by a "
+    "library, or closed all files. What was recorded until then is kept."
 )
 
 
@@ -116,7 +120,11 @@ def _trace_rank(
         place.forget(out)
     mine = folder.RunFolder(made.path).read_info()
     summary = summarize(reader.load_run(top), {**_figures(mine), "ranks": len(said)})
-    failed = [info for info in said if info["status"] != schema.COMPLETED]
+    # When one rank fails, the launcher stops the others: they are not the ones to be named.
+    failed = sorted(
+        (info for info in said if info["status"] != schema.COMPLETED),
+        key=lambda info: info["status"] in (schema.INTERRUPTED, schema.RUNNING),
+    )
     worst = failed[0] if failed else mine
     run.close(
         status=worst["status"],
@@ -219,6 +227,8 @@ def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
         code = watch.trouble.exit_code if watch.trouble else int(words["exit_code"])
         reason = f"the script ended well, but it could not be watched to its end: {trouble}"
         outcome.status, outcome.reason, outcome.exit_code = schema.FAILED, reason, code
+    elif outcome.exit_code == 0 and not words:
+        outcome.reason, outcome.exit_code = END_NOT_SEEN, 1
     elif outcome.exit_code == 0 and not words.get("steps"):
         outcome.reason, outcome.exit_code = NO_STEP, 1
     return outcome

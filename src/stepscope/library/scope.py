@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +67,7 @@ class Scope:
         self._loss: torch.Tensor | None = None
         self._loss_sum, self._loss_samples = 0.0, 0
         self._closed = False
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def epoch(self, loader: Iterable[T], *, accumulate: int = 1) -> Iterator[T]:
         """Go through a loader's batches; each one, or each `accumulate`, is a step."""
@@ -80,8 +82,12 @@ class Scope:
         samples = fetched = steps = 0
         try:
             while True:
+                cpu_ns, begin_ns = time.process_time_ns(), now_ns()
                 batch = next(batches)
                 self._meter.lap(DATA)
+                if not loads and isinstance(loader, DataLoader):  # it was made in this process
+                    took_ns, took_cpu_ns = now_ns() - begin_ns, time.process_time_ns() - cpu_ns
+                    loads.append(LoadTiming(-1, begin_ns, took_ns, took_cpu_ns))
                 for load in loads:
                     self._meter.loaded(load)
                 loads.clear()
@@ -93,9 +99,10 @@ class Scope:
                     self._end_step(steps, samples)
                     samples = 0
         except StopIteration:
-            if samples:  # fewer batches than a whole step takes
-                self._end_step(steps + 1, samples)
+            pass
         finally:
+            if samples:  # fewer batches than a whole step takes, or a loop that was broken off
+                self._end_step(steps + 1, samples)
             del batches
             self._meter.close_epoch()
             timing.total_s = seconds(other_clock_ns() - opened)
@@ -122,7 +129,7 @@ class Scope:
         if self._closed:
             return
         self._closed = True
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
         self._meter.settle()
         self._steps.close()
         self._epochs.close()
@@ -143,6 +150,9 @@ class Scope:
         trace: TracebackType | None,
     ) -> None:
         self.close(error)
+
+    def _close_at_exit(self) -> None:
+        self.close(getattr(sys, "last_value", None))  # what ended the program, if an exception did
 
     def _end_step(self, step: int, samples: int) -> None:
         self._meter.end_step(step, samples, self._loss)

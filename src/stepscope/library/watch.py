@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def watch(
         raise
     finally:
         words: dict[str, Any] = tracer.last_words()
+        if not words["steps"] and not quiet:
+            print(
+                "stepscope: no training step was seen: no step of a torch optimiser in this thread",
+                file=sys.stderr,
+            )
         session.end(
             raised or tracer.trouble,
             words["instrument"],

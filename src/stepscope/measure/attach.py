@@ -7,6 +7,7 @@ before that counts. Whatever goes wrong in here is told to the parent and never 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -21,6 +22,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.measure.lifetime import die_with_parent
+from stepscope.records.csvlog import file_identity
 
 if TYPE_CHECKING:
     from stepscope.measure.tracer import Tracer
@@ -36,6 +38,8 @@ class _Attachment:
     max_steps: int | None
     layers: int
     process: int = field(default_factory=os.getpid)
+    pipe: tuple[int, int] = (0, 0)
+    trouble: dict[str, Any] = field(default_factory=dict)
     tracer: Tracer | None = None
     ended: bool = False
 
@@ -53,16 +57,21 @@ class _Attachment:
             self.tracer = tracer
             environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
             self.send({"type": "ready", "environment": environment})
-        except Exception:
-            self.send({"type": "fault", "traceback": traceback.format_exc()})
+        except Exception as error:
+            self.trouble = {
+                "trouble": str(error) or type(error).__name__,
+                "exit_code": getattr(error, "exit_code", 70),
+                "traceback": traceback.format_exc(),
+            }
 
     def end(self) -> None:
         """Write what is left and say the last words. Once, and not in a forked copy."""
         if self.ended or os.getpid() != self.process:
             return
         self.ended = True
-        last = {"type": "last words", "raised": _raised()}
+        last: dict[str, Any] = {"type": "last words", **self.trouble}
         try:
+            last["raised"] = _raised()
             if self.tracer is not None:
                 last.update(self.tracer.last_words())
         except Exception:
@@ -70,10 +79,11 @@ class _Attachment:
         self.send(last)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tell the parent."""
+        """Tell the parent, unless the script has closed the way to it."""
         data = (json.dumps(message) + "\n").encode()
-        while data:
-            data = data[os.write(self.messages, data) :]
+        with contextlib.suppress(OSError):
+            while data and file_identity(self.messages) == self.pipe:
+                data = data[os.write(self.messages, data) :]
 
     def forked(self) -> None:
         """Leave a copy of this process alone: what it does is not this script's training."""
@@ -95,6 +105,7 @@ def attach(request: str) -> None:
         asked["origin_ns"],
         asked["max_steps"],
         asked["layers"],
+        pipe=file_identity(asked["messages"]),
     )
     sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
     atexit.register(attachment.end)

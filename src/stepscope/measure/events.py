@@ -7,8 +7,8 @@ opened and closed, and may lie inside each other.
 | kind | subject | detail |
 | --- | --- | --- |
 | ITERATE | the iteration: a number | the other clock, in nanoseconds |
-| ITERATED | the iteration | how many batches it will give, or None |
-| FETCH | the iteration | |
+| ITERATED | the iteration | `Iteration` |
+| FETCH | the iteration | the other clock |
 | FETCHED | the iteration | samples of the batch or None, LoadTiming or None |
 | EXHAUSTED, DROPPED | the iteration | the other clock |
 | MOVE, MOVED | | |
@@ -53,6 +53,13 @@ from typing import Any, NamedTuple
 ) = range(19)
 
 Event = tuple[int, int, Any, Any, Any]
+
+
+class Iteration(NamedTuple):
+    """What is iterated over: how many batches there are, and which loader it is, if known."""
+
+    length: int | None
+    loader: int | None
 
 
 class Call(NamedTuple):

@@ -59,6 +59,9 @@ class Notebook:
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
 
     thread: int = field(default_factory=get_ident)
+    # The outermost module that is being called, and those that turned out to hold a whole loop.
+    calling: int | None = None
+    loops: set[int] = field(default_factory=set)
     in_backward: bool = False
     in_step: int = 0
     updated: bool = False
@@ -67,6 +70,7 @@ class Notebook:
     scaled: tuple[int, torch.Tensor] | None = None
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
+    loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     next_key: int = 0
     longest: int = 0
 
@@ -158,16 +162,23 @@ def _call(book: Notebook, original: Any) -> Any:
         grad = torch.is_grad_enabled()
         if grad and id(module) not in book.roots:
             _meet(book, module)
-        book.busy = True
+        if id(module) in book.loops:
+            return original(module, *args, **kwargs)
+        book.busy, book.calling = True, id(module)
         detail = e.Call(grad, module.training, _samples_of_call(args, kwargs), other_clock_ns())
         book.note(e.CALL, id(module), detail)
         try:
             return original(module, *args, **kwargs)
         finally:
-            book.busy = False
-            book.note(e.CALLED, grad, other_clock_ns())
+            _end_call(book, id(module), grad)
 
     return call
+
+
+def _end_call(book: Notebook, module: int, grad: bool) -> None:
+    if book.calling == module:
+        book.busy, book.calling = False, None
+        book.note(e.CALLED, grad, other_clock_ns())
 
 
 def _meet(book: Notebook, module: nn.Module) -> None:
@@ -180,6 +191,8 @@ def _meet(book: Notebook, module: nn.Module) -> None:
 
 
 def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    if torch._C._is_tracing():  # asking for a length would become part of the graph
+        return None
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor) and value.dim():
             return len(value)
@@ -203,11 +216,20 @@ def _iterate(book: Notebook, original: Any) -> Any:
             book.busy = False
             length = None if iterator is None else _length(loader)
             book.longest = max(book.longest, length or 0)
-            book.note(e.ITERATED, key, length)
+            book.note(e.ITERATED, key, e.Iteration(length, _number_of(book, loader)))
         _remember(book, iterator, key)
         return iterator
 
     return iterate
+
+
+def _number_of(book: Notebook, loader: Any) -> int:
+    """Tell loaders apart: another one may be given the address of one that is gone."""
+    reference, number = book.loaders.get(id(loader), (None, 0))
+    if reference is None or reference() is not loader:
+        number = book.new_key()
+        book.loaders[id(loader)] = (weakref.ref(loader), number)
+    return number
 
 
 def _length(loader: Any) -> int | None:
@@ -239,7 +261,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if key is None:  # made before we looked, or asked again after its end
             key = book.new_key()
             book.note(e.ITERATE, key, other_clock_ns())
-            book.note(e.ITERATED, key, None)
+            book.note(e.ITERATED, key, e.Iteration(None, None))
             _remember(book, iterator, key)
         book.timings.clear()
         return _noted_fetch(book, key, original, iterator)
@@ -251,10 +273,10 @@ def _noted_fetch(book: Notebook, key: int, fetch: Callable[[Any], Any], iterator
     if book.updated:
         book.updated = False
         book.at_boundary()
-        book.note(e.FETCH, key)
+        book.note(e.FETCH, key, other_clock_ns())
         book.at_step_end()
     else:
-        book.note(e.FETCH, key)
+        book.note(e.FETCH, key, other_clock_ns())
     book.updates_since_fetch = 0
     book.busy = True
     try:
@@ -296,7 +318,7 @@ def _drop(book: Notebook, original: Any) -> Any:
         if key is None or book.busy or get_ident() != book.thread:
             original(iterator)
             return
-        book.note(e.FETCH, key)
+        book.note(e.FETCH, key, other_clock_ns())
         try:
             original(iterator)
         finally:
@@ -461,6 +483,9 @@ def _update(book: Notebook, original: Any) -> Any:
 def _begin_update(book: Notebook, optimizer: Any) -> None:
     if get_ident() != book.thread:
         return
+    if book.calling is not None and not book.in_backward:  # no forward pass: it updates
+        book.loops.add(book.calling)
+        _end_call(book, book.calling, True)
     book.in_step += 1
     book.note(e.STEP, id(optimizer), other_clock_ns())
 

@@ -129,9 +129,18 @@ class _Aside:
     last_call: _Moment | None = None
     called_with_grad: bool = False
     length: int | None = None
+    # Which loader is iterated over, when that began, and when it was last asked for a batch.
+    loader: int | None = None
+    made_ns: int = 0
+    asked_ns: int = 0
     batches: int = 0
     samples: int | None = None
     fetched: list[_Batch] = field(default_factory=list)
+
+    @property
+    def used(self) -> bool:
+        """Whether it is more than an iterator that was made."""
+        return self.key is None or self.batches > 0
 
     @property
     def is_evaluation(self) -> bool:
@@ -148,6 +157,8 @@ class _Epoch:
     keys: set[int] = field(default_factory=set)
     # How many batches the first loader has still to give, where that is known.
     batches_left: int | None = None
+    loader: int | None = None
+    asked_ns: int = 0
     out_other_ns: int = 0
     steps: int = 0
     ended: _Moment | None = None
@@ -257,15 +268,24 @@ class Recognizer:
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        if self._updating:  # a closure that goes through all of the data
+            self._enter(e.FETCH)
+            return
         self._end_evaluations()
         if self._epoch is not None and self._is_over(self._epoch, subject):
             self._close_epoch()
-        if self._step is None:
-            self._step = _Step(time_ns, self._detail)
-            self._begin_asides_here()
-        now = self._moment(detail)
-        self._asides.append(_Aside(subject, now, now))
+        earlier = self._find_aside(subject)
+        if earlier is not None:  # it was looked into, and begins anew
+            self._asides.remove(earlier)
+        self._begin_aside(subject, detail)
         self._enter(e.FETCH)
+
+    def _begin_aside(self, key: int, other_ns: int) -> None:
+        if self._step is None:
+            self._step = _Step(self._mark_ns, self._detail)
+            self._begin_asides_here()
+        now = self._moment(other_ns)
+        self._asides.append(_Aside(key, now, now, made_ns=self._mark_ns))
 
     def _moment(self, other_ns: int) -> _Moment:
         step = self._tail or self._step
@@ -292,7 +312,8 @@ class Recognizer:
         self._leave_to_base()
         aside = self._find_aside(subject)
         if aside is not None:
-            aside.started, aside.length = self._moment(0), detail
+            aside.started = self._moment(0)
+            aside.length, aside.loader = detail
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
@@ -302,6 +323,13 @@ class Recognizer:
             self._open.clear()
             self._phase = OTHER
             self._end_step_at(time_ns)
+        elif not self._updating and self._find_aside(subject) is None:
+            self._begin_aside(subject, detail)  # one that was made long ago, or thought to be over
+        aside = self._find_aside(subject)
+        if aside is not None:
+            aside.asked_ns = time_ns
+        elif self._epoch is not None and self._epoch.first_key == subject:
+            self._epoch.asked_ns = time_ns
         step = self._tail or self._step
         self._at_fetch = None if step is None else (step, self._moment(0))
         self._enter(kind)
@@ -360,6 +388,7 @@ class Recognizer:
         if step.batches:
             step.spent, step.out_ns = list(until.spent), until.out_ns
             step.out_other_ns = until.out_other_ns
+            del step.device_laps[until.device_laps :]
             held.add(step)
             self._held = (held, until.time_ns)
         self._take_batches(held)
@@ -367,12 +396,16 @@ class Recognizer:
     def _begin_asides_here(self) -> None:
         """Let what is open begin with the step that begins now: its time is counted in that.
 
-        An iterator that was made early, to be used later, is used from then on.
+        An iterator that was only made so far, to be used later, begins when it is used.
         """
+        self._asides = [aside for aside in self._asides if aside.used]
         for aside in self._asides:
             other_ns = aside.begin.other_ns + self._mark_ns - aside.begin.time_ns
             aside.begin = aside.started = self._moment(other_ns)
             aside.last_call = aside.last_call and aside.begin
+
+    def _innermost(self) -> _Aside | None:
+        return next((aside for aside in reversed(self._asides) if aside.used), None)
 
     def _find_aside(self, key: int) -> _Aside | None:
         return next((aside for aside in self._asides if aside.key == key), None)
@@ -393,9 +426,8 @@ class Recognizer:
                 begin = aside.begin  # what was taken out since then lay inside of it
                 step.out_ns = begin.out_ns + end.time_ns - begin.time_ns
                 step.out_other_ns = begin.out_other_ns + end.other_ns - begin.other_ns
-                if self._mark is not None:
-                    del step.device_laps[aside.begin.device_laps :]
-                    step.device_laps.append((_TAKEN_OUT, self._mark))
+                for lap in range(begin.device_laps, end.device_laps):
+                    step.device_laps[lap] = (_TAKEN_OUT, step.device_laps[lap][1])
             self._tell_of_evaluation(aside, end, stop_ns)
         if self._epoch is None and not self._asides:
             self._step = None
@@ -426,16 +458,22 @@ class Recognizer:
 
     def _promote_asides(self) -> None:
         """There was a backward pass: what is open, and no evaluation, is training."""
+        self._asides = [aside for aside in self._asides if aside.used]
         if not self._asides:
             return
         *earlier, innermost = self._asides
         if any(aside.is_evaluation for aside in earlier) or innermost.key is None:
             self._end_evaluations()
         self._asides = [aside for aside in self._asides if aside.key is not None]
+        self._asides = [
+            aside
+            for aside in self._asides
+            if not any(_is_anew(aside, later) for later in self._asides)
+        ]
         if not self._asides:
             return
-        first = self._asides[0]
-        if self._epoch is None or self._epoch.first_key is None:
+        first, epoch = self._asides[0], self._epoch
+        if epoch is None or epoch.first_key is None or _is_anew(epoch, first):
             self._begin_epoch_of(first)
         assert self._epoch is not None
         step = self._tail or self._step
@@ -470,6 +508,7 @@ class Recognizer:
         self._open_epoch(aside.begin.time_ns, aside.begin.other_ns, aside.started.time_ns)
         assert self._epoch is not None
         self._epoch.first_key = aside.key
+        self._epoch.loader, self._epoch.asked_ns = aside.loader, aside.asked_ns
         if aside.length is not None:
             self._epoch.batches_left = aside.length - aside.batches
 
@@ -477,17 +516,19 @@ class Recognizer:
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         call: e.Call = detail
-        if self._asides and self._asides[-1].key is not None:
-            self._asides[-1].called_with_grad |= call.grad
+        innermost = self._innermost()
+        if innermost is not None and innermost.key is not None:
+            innermost.called_with_grad |= call.grad
         elif call.grad:
             self._end_evaluations()
             self._begin_without_loader(time_ns, call.other_clock_ns)
         elif self._is_evaluation(subject, call):
-            if not self._asides:
+            if innermost is None:
                 now = self._moment(call.other_clock_ns)
-                self._asides.append(_Aside(None, now, now))
-            self._asides[-1].samples = _sum(self._asides[-1].samples, call.samples)
-            self._asides[-1].batches += 1
+                innermost = _Aside(None, now, now)
+                self._asides.append(innermost)
+            innermost.samples = _sum(innermost.samples, call.samples)
+            innermost.batches += 1
         if call.grad:
             self._trained.add(subject)
             if self._call_samples is None:
@@ -505,8 +546,9 @@ class Recognizer:
         self._leave()
         if subject and self._step is not None:
             self._phase = FORWARD
-        if self._asides:
-            self._asides[-1].last_call = self._moment(detail)
+        innermost = self._innermost()
+        if innermost is not None:
+            innermost.last_call = self._moment(detail)
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._promote_asides()
@@ -542,7 +584,9 @@ class Recognizer:
 
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._updating = max(0, self._updating - 1)
-        self._leave_to_base()
+        self._leave()
+        if self._phase != BACKWARD:  # some update each weight as soon as it has its gradient
+            self._phase = self._base()
         if not self._updating and self._step is not None and self._epoch is not None:
             self._join_tail()  # there is one only if an update ended that never began
             self._tail = _Step(time_ns, self._detail)
@@ -645,7 +689,8 @@ class Recognizer:
 
     def _begin_without_loader(self, time_ns: int, other_ns: int) -> None:
         """Training goes on, or begins, and no loader is being iterated over."""
-        if self._epoch is None and not self._asides:
+        if self._epoch is None and self._innermost() is None:
+            self._asides.clear()
             self._step = _Step(time_ns, self._detail)
             self._open_epoch(time_ns, other_ns, time_ns)
 
@@ -691,6 +736,12 @@ class Recognizer:
         self._write_finished()
         loss = epoch.loss_sum / epoch.loss_samples if epoch.loss_samples else None
         self.sink.epoch("train", timing, loss)
+
+
+def _is_anew(earlier: _Aside | _Epoch, later: _Aside) -> bool:
+    """Say whether a loader began anew: what it gave earlier was looked at, or broken off."""
+    known = later.loader is not None and earlier is not later
+    return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
 
 
 def _sum(one: int | None, other: int | None) -> int | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from stepscope.measure import events as e
@@ -113,7 +114,11 @@ class Tracer:
             "steps": self._recognizer.steps,
             "instrument": instrument,
             "layers": self.layers,
-            "environment": {"device": self._book.device} if self._book.device else {},
+            "environment": {
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+                **({"device": self._book.device} if self._book.device else {}),
+            },
         }
         if self.layers_steps and self.layers is None:
             wanted = f"after step {self._window_from}" if self._window_from else "after the first"

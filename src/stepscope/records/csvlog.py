@@ -7,6 +7,7 @@ not pay for a write of its own, and a process killed with SIGKILL loses less tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ class CsvLog:
         self._pending: list[object] = []
         self._flushed_at = monotonic()
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._identity = file_identity(self._file)
         _drop_cut_line(self._file)
 
     def append(self, row: object) -> None:
@@ -43,6 +45,9 @@ class CsvLog:
         data = ("\n".join(map(str, self._pending)) + "\n").encode()
         self._pending.clear()
         try:
+            if file_identity(self._file) != self._identity:  # its number is another file's now
+                self._file = -1
+                raise OSError(errno.EBADF, "closed by somebody else", str(self._path))
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
@@ -57,7 +62,8 @@ class CsvLog:
         try:
             self.flush()
         finally:
-            os.close(self._file)
+            if self._file >= 0:
+                os.close(self._file)
             self._file = -1
 
     def __enter__(self) -> CsvLog:
@@ -70,6 +76,12 @@ class CsvLog:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def file_identity(file: int) -> tuple[int, int]:
+    """Return what tells an open file from another that was given its number after it."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _drop_cut_line(file: int) -> None:

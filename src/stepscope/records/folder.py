@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, disk_full
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
 from stepscope.records import schema
 
 # Room set aside on the disk, so that a run that fills it can still be closed and say so.
@@ -32,7 +32,11 @@ class RunFolder:
 
     def read_info(self) -> dict[str, Any]:
         """Read `run.json` as it stands."""
-        info: dict[str, Any] = json.loads((self.path / schema.RUN).read_text(encoding="utf-8"))
+        try:
+            text = (self.path / schema.RUN).read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise MachineError(f"{self.path / schema.RUN} is gone: who removed it?") from error
+        info: dict[str, Any] = json.loads(text)
         return info
 
     def write_info(self, info: Mapping[str, Any]) -> None:

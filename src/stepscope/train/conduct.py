@@ -40,13 +40,15 @@ def conduct(
     )
     saved = folder.path / schema.CHECKPOINT
     start = checkpoint.load(saved, built) if saved.exists() else checkpoint.Progress()
-    forget_rows_after(folder.path, built.stages, start.position)
+    forget_rows_after(folder.path, built.stages, start.position, spec.accumulate)
     with ExitStack() as logs:
         steps, epochs, records = (
             logs.enter_context(CsvLog(folder.path / name))
             for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
         )
-        recorder = Recorder(epochs, records, send, built.stages)
+        recorder = Recorder(
+            epochs, records, send, built.stages, spec.accumulate, len(built.train.order)
+        )
         queue = queue_of(built.device)
         meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
         inside = InsideView(

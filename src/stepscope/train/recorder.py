@@ -7,6 +7,7 @@ the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -58,6 +59,8 @@ class Recorder:
     records: CsvLog
     send: Send
     stages: Sequence[Stage]
+    batches_per_step: int = 1
+    batches_per_epoch: int = sys.maxsize
     tally: Tally = field(default_factory=Tally)
 
     _hits: HitCounter | None = None
@@ -88,12 +91,21 @@ class Recorder:
             )
 
     def batch(self, step: int, timing: EpochTiming) -> None:
-        """Write the record of a training batch: every 100th of its epoch, and the last."""
-        if step % RECORD_EVERY == 0 or step == self._steps:
+        """Write the record of a training batch: every 100th of its epoch, and the last.
+
+        Where gradients of several batches add up, times are known for whole steps only: the record
+        is of the step's last batch, when the 100th is among its batches.
+        """
+        batches, of = self._batches(step), self._batches(self._steps)
+        if batches // RECORD_EVERY > self._batches(step - 1) // RECORD_EVERY or batches == of:
             since_start_s = timing.loader_start_s + timing.steps_s
-            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, step, self._steps)
+            self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, batches, of)
         if monotonic() - self._told_at >= PROGRESS_EVERY_S:
             self.tell(step, timing)
+
+    def _batches(self, steps: int) -> int:
+        """Count the batches of the first so many steps of an epoch."""
+        return min(steps * self.batches_per_step, self.batches_per_epoch)
 
     def tell(self, step: int, timing: EpochTiming) -> None:
         """Tell the parent how far the run has come."""

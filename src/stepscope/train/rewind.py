@@ -9,7 +9,9 @@ from stepscope.records.csvlog import keep_rows
 from stepscope.train.stages import Position, Stage
 
 
-def forget_rows_after(folder: Path, stages: list[Stage], position: Position) -> None:
+def forget_rows_after(
+    folder: Path, stages: list[Stage], position: Position, batches_per_step: int = 1
+) -> None:
     """Drop the rows after a position, so that each step stands in the files once."""
     number_of: dict[tuple[str, int], int] = {
         (stage.split, stage.epoch): number for number, stage in enumerate(stages)
@@ -29,7 +31,8 @@ def forget_rows_after(folder: Path, stages: list[Stage], position: Position) -> 
             case 1:
                 return is_done("test", row["epoch"])
             case 2:
-                return step_is_done(row["epoch"], float(row["value1"]))
+                steps = -(-float(row["value1"]) // batches_per_step)
+                return step_is_done(row["epoch"], steps)
         return True  # a download, which comes before all stages
 
     keep_rows(folder / schema.STEPS, lambda row: step_is_done(row["epoch"], int(row["step"])))

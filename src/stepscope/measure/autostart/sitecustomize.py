@@ -15,9 +15,10 @@ def _begin() -> None:
     request = os.environ.pop("STEPSCOPE_TRACE", None)
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     rest = os.pathsep.join(entry for entry in path if entry != here)
-    os.environ.pop("PYTHONPATH", None)
     if rest:
         os.environ["PYTHONPATH"] = rest
+    else:
+        os.environ.pop("PYTHONPATH", None)
     if request is not None:
         from stepscope.measure.attach import attach
 

@@ -1,0 +1,139 @@
+"""`stepscope.Scope` and `stepscope.watch` in a person's own program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stepscope
+from stepscope.errors import RequestError
+
+SAMPLES, BATCH = 96, 8
+
+
+@pytest.fixture
+def training():
+    torch.manual_seed(3)
+    data = TensorDataset(torch.randn(SAMPLES, 20), torch.randint(0, 4, (SAMPLES,)))
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 4))
+    return data, model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train_with(scope: stepscope.Scope, training, epochs: int = 2, accumulate: int = 1, **loader):
+    data, model, optimizer = training
+    batches = DataLoader(data, batch_size=BATCH, **loader)
+    for _ in range(epochs):
+        for number, (inputs, labels) in enumerate(scope.epoch(batches, accumulate=accumulate), 1):
+            loss = nn.functional.cross_entropy(model(inputs), labels) / accumulate
+            scope.lap("forward", loss)
+            loss.backward()
+            scope.lap("backward")
+            if number % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            scope.lap("optimizer")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int) -> None:
+    with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
+        train_with(scope, training, num_workers=workers)
+    run = stepscope.load_run(scope.path)
+    assert (run.info["kind"], run.status) == ("trace", "completed")
+    assert run.summary["steps"] == 2 * SAMPLES // BATCH
+    assert run.summary["samples"] == 2 * SAMPLES
+    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert run.summary["phases"]["backward"]["total_s"] > 0
+    assert all(loss is not None for loss in run.steps["loss"])
+    assert (None in run.steps["load_s"]) is False
+    assert set(run.steps["load_worker"]) == ({0, 1} if workers else {-1})
+    assert run.info["instrument"]["overhead_per_step_s"] > 0
+
+
+def test_several_batches_may_be_one_step(tmp_path: Path, training) -> None:
+    with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
+        train_with(scope, training, epochs=1, accumulate=5)
+    run = stepscope.load_run(scope.path)
+    assert run.steps["samples"] == [40, 40, 16], "the last step takes what is left"
+
+
+def test_a_phase_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    scope = stepscope.Scope("mine", out=tmp_path, quiet=True)
+    with pytest.raises(RequestError, match="forward"):
+        scope.lap("foward")
+    scope.close()
+
+
+def test_a_loop_that_is_broken_off_leaves_an_epoch(tmp_path: Path, training) -> None:
+    data, _, _ = training
+    with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
+        for number, _ in enumerate(scope.epoch(DataLoader(data, batch_size=BATCH))):
+            if number == 3:
+                break
+    run = stepscope.load_run(scope.path)
+    assert run.summary["steps"] == 4, "the one that was broken off counts: its batch was used"
+    assert run.summary["epochs"] == 1
+
+
+def test_an_exception_ends_the_run_and_goes_on(tmp_path: Path) -> None:
+    scope = stepscope.Scope("mine", out=tmp_path, quiet=True)
+    with pytest.raises(ZeroDivisionError), scope:
+        _ = 1 / 0
+    run = stepscope.load_run(scope.path)
+    assert (run.status, run.info["reason"]) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path: Path, training) -> None:
+    data, model, optimizer = training
+    called = nn.Module.__call__
+    with stepscope.watch("hooks", out=tmp_path, layers=3, quiet=True) as path:
+        assert nn.Module.__call__ is not called
+        for _ in range(2):
+            for inputs, labels in DataLoader(data, batch_size=BATCH, num_workers=1):
+                loss = nn.functional.cross_entropy(model(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert nn.Module.__call__ is called
+    run = stepscope.load_run(path)
+    assert (run.status, run.summary["steps"]) == ("completed", 2 * SAMPLES // BATCH)
+    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert run.steps["detail"].count("layers") == 3
+    assert {layer["kind"] for layer in run.summary["layers"]} >= {"Linear", "ReLU"}
+    assert set(run.steps["load_worker"]) == {0}
+    assert len(run.telemetry) >= 1
+
+
+def test_a_watched_block_that_raises_is_recorded_as_failed(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), stepscope.watch(out=tmp_path, quiet=True):
+        raise KeyError("x")
+    assert stepscope.load_run(tmp_path / "latest").status == "failed"
+
+
+def test_a_scope_that_nobody_closes_is_closed_when_the_program_ends(tmp_path: Path) -> None:
+    program = (
+        "import stepscope, torch\n"
+        f"scope = stepscope.Scope('mine', out={str(tmp_path)!r})\n"
+        "for batch in scope.epoch([torch.zeros(4)] * 5):\n"
+        "    scope.lap('forward')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    run = stepscope.load_run(tmp_path / "latest")
+    assert (run.status, run.summary["steps"], run.summary["samples"]) == ("completed", 5, 20)
+    assert "closure" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_program_that_dies_of_an_exception_leaves_a_failed_run(tmp_path: Path) -> None:
+    program = f"import stepscope\nstepscope.Scope(out={str(tmp_path)!r}, quiet=True)\n1 / 0\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert done.returncode == 1
+    assert stepscope.load_run(tmp_path / "latest").status == "failed"

@@ -1,0 +1,563 @@
+"""Hooks in this very process: they see everything, change nothing, and leave nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import random
+import re
+import threading
+import traceback
+from collections import Counter, namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.optim import optimizer as torch_optimizer
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import fetch as torch_fetch
+
+from stepscope.measure import events as e
+from stepscope.measure import hooks
+
+Pair = namedtuple("Pair", ["image", "label"])
+NAMES = {value: name for name, value in vars(e).items() if name.isupper()}
+
+
+class OwnLoader(DataLoader):
+    """A loader with a way of its own through the batches."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+PATCHED = [
+    nn.Module,
+    torch.Tensor,
+    DataLoader,
+    OwnLoader,
+    torch_dataloader._BaseDataLoaderIter,
+    torch_dataloader._SingleProcessDataLoaderIter,
+    torch_dataloader._MultiProcessingDataLoaderIter,
+    torch_fetch._MapDatasetFetcher,
+    torch_fetch._IterableDatasetFetcher,
+    optim.Optimizer,
+    optim.SGD,
+    optim.Adam,
+    optim.LBFGS,
+    torch.amp.GradScaler,
+    torch.autograd,
+    torch.utils.data,
+    torch,
+]
+
+
+def state_of_torch() -> list[dict[str, Any]]:
+    state = [dict(vars(owner)) for owner in PATCHED]
+    for name in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
+        state.append(dict(getattr(torch_optimizer, name)))
+    return state
+
+
+@contextmanager
+def watched() -> Iterator[hooks.Notebook]:
+    book = hooks.Notebook()
+    patches = hooks.install(book)
+    try:
+        yield book
+    finally:
+        patches.undo()
+
+
+def kinds(book: hooks.Notebook) -> Counter[str]:
+    return Counter(NAMES[kind] for kind, *_ in book.events)
+
+
+def data(samples: int = 12) -> TensorDataset:
+    images = torch.arange(samples * 4, dtype=torch.float32).reshape(samples, 4) / 50
+    return TensorDataset(images, torch.arange(samples) % 3)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def train(loader: Any, epochs: int = 2) -> list[Any]:
+    """Everything that a person could see of a training."""
+    net = model()
+    optimizer = optim.Adam(net.parameters(), lr=0.05)
+    random.seed(5)
+    seen: list[Any] = []
+    for _ in range(epochs):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(images.to("cpu")), labels)
+            loss.backward()
+            optimizer.step()
+            seen.append((images.tolist(), labels.tolist(), loss.item()))
+    weights = [weight.tolist() for weight in net.state_dict().values()]
+    return [seen, weights, torch.get_rng_state().tolist(), random.getstate()]
+
+
+def test_after_them_torch_is_what_it_was() -> None:
+    for kind in (optim.SGD, optim.Adam, optim.LBFGS):
+        kind(model().parameters(), lr=0.1)  # torch itself wraps a class's step at its first object
+    before = state_of_torch()
+    patches = hooks.install(hooks.Notebook())
+    assert nn.Module.__call__ is not before[0]["__call__"]
+    patches.undo()
+    for owner, was, now in zip(PATCHED, before, state_of_torch(), strict=False):
+        assert was.keys() == now.keys(), owner
+        for name, value in was.items():
+            assert now[name] is value, f"{owner}.{name}"
+    assert state_of_torch()[-2:] == before[-2:]
+
+
+def test_a_second_watch_after_the_first_sees_what_the_first_saw() -> None:
+    loader = DataLoader(data(), batch_size=4)
+    with watched() as first:
+        train(loader)
+    with watched() as second:
+        train(loader)
+    assert kinds(first) == kinds(second)
+    assert kinds(first)["STEPPED"] == 6
+
+
+def test_classes_made_while_they_are_on_work_after_them() -> None:
+    class Later(optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    class LaterStill(DataLoader):
+        def __iter__(self) -> Any:
+            yield from super().__iter__()
+
+    with watched() as book:
+
+        class Meanwhile(optim.SGD):
+            def step(self, closure: Any = None) -> Any:
+                return super().step(closure)
+
+        for kind in (Later, Meanwhile):
+            net = model()
+            optimizer = kind(net.parameters(), lr=0.1)
+            net(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        assert list(LaterStill(data(), batch_size=6))
+        updates = book.updates
+    assert updates == 2, "a step that calls its parent's is one update"
+    noted = len(book.events)
+    for kind in (Later, Meanwhile):
+        optimizer = kind(net.parameters(), lr=0.1)
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert list(LaterStill(data(), batch_size=6))
+    assert len(book.events) == noted, "nothing is noted any more"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True},
+        pytest.param(
+            {"num_workers": 1, "prefetch_factor": 4, "multiprocessing_context": "spawn"},
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=str,
+)
+def test_a_training_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
+    def loader() -> DataLoader[Any]:
+        torch.manual_seed(1)
+        return DataLoader(data(), batch_size=4, shuffle=True, **options)
+
+    plain = train(loader())
+    with watched() as book:
+        under_hooks = train(loader())
+    assert under_hooks == plain
+    assert kinds(book)["FETCHED"] == 6
+    timings = [detail[1] for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
+    workers = {timing.worker for timing in timings}
+    assert workers == set(range(options["num_workers"])) if options else {-1}
+    assert all(timing.wall_ns > 0 for timing in timings)
+
+
+def test_what_is_noted_is_in_order_and_in_pairs() -> None:
+    with watched() as book:
+        train(DataLoader(data(), batch_size=4), epochs=1)
+    times = [time_ns for _, time_ns, *_ in book.events]
+    assert times == sorted(times)
+    names = [NAMES[kind] for kind, *_ in book.events]
+    step = "FETCH FETCHED ZERO ZEROED MOVE MOVED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
+    # nobody is surprised by a loader that is iterated over, three steps, and the end
+    assert names == [
+        "ITERATE",
+        "ITERATED",
+        *(step.split() * 3),
+        "FETCH",
+        "EXHAUSTED",
+    ]
+
+
+def test_workers_that_outlive_them_give_plain_batches() -> None:
+    loader = DataLoader(data(), batch_size=4, num_workers=2, persistent_workers=True)
+    plain = [[part.tolist() for part in batch] for batch in loader.__class__(data(), batch_size=4)]
+    with watched():
+        begun = iter(loader)
+        first = next(begun)
+    rest = list(begun)
+    assert [[part.tolist() for part in batch] for batch in [first, *rest]] == plain
+    assert [[part.tolist() for part in batch] for batch in loader] == plain
+    del begun
+    loader._iterator = None
+
+
+class Strange(Dataset[Any]):
+    """Samples of a kind of their own."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Bundle:
+    """A batch that is no tensor and no list, and knows how it is pinned."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = torch.tensor(parts)
+        self.pinned = False
+
+    def pin_memory(self) -> Bundle:
+        self.pinned = True
+        return self
+
+
+def pair(index: int) -> Pair:
+    return Pair(torch.full((2,), float(index)), index)
+
+
+def mapping(index: int) -> dict[str, Any]:
+    return {"id": f"name {index}", "image": torch.full((2,), float(index))}
+
+
+def text(index: int) -> str:
+    return f"sentence {index}"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("make", "collate", "kind", "samples"),
+    [
+        (pair, None, Pair, 2),
+        (mapping, None, dict, 2),
+        (text, None, list, None),
+        (float, Bundle, Bundle, None),
+    ],
+)
+def test_what_the_script_sees_of_a_batch_is_unchanged(
+    make: Any, collate: Any, kind: type, samples: int | None, workers: int
+) -> None:
+    with watched() as book:
+        loader = DataLoader(Strange(make), batch_size=2, collate_fn=collate, num_workers=workers)
+        batches = list(loader)
+        assert type(loader._get_iterator()).__module__.startswith("torch.")
+    assert [type(batch) for batch in batches] == [kind, kind]
+    counted = [detail[0] for event, _, _, detail, _ in book.events if event == e.FETCHED]
+    assert counted == [samples, samples]
+    if kind is Bundle:
+        assert batches[1].parts.tolist() == [2.0, 3.0]
+
+
+def fail_at_two(index: int) -> torch.Tensor:
+    if index == 2:
+        raise KeyError(f"sample {index} is broken")
+    return torch.zeros(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_data_set_comes_through_as_it_is(workers: int) -> None:
+    def error() -> tuple[list[Any], str]:
+        with pytest.raises(KeyError) as caught:
+            list(DataLoader(Strange(fail_at_two), batch_size=2, num_workers=workers))
+        shown = "".join(traceback.format_exception(caught.value))
+        # Our own frames stand between torch's; nothing else is other than it was.
+        frame = re.compile(r' *File ".*stepscope/measure/.*\n(?!  File)(.*\n)(?: *\^+\n)?')
+        return [type(caught.value), caught.value.args[0] if not workers else ""], frame.sub(
+            "", shown
+        )
+
+    plain, shown = error()
+    with watched() as book:
+        under_hooks, shown_under_hooks = error()
+        assert not book.busy, "and the hooks are ready for what comes next"
+    assert "sample 2 is broken" in shown
+    assert under_hooks == plain
+    if workers:
+        assert shown_under_hooks == shown
+    gc.collect()  # torch's iterator is in a cycle with its error, and the next worker inherits it
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(6) if info is None else range(info.id, 6, info.num_workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_data_set_is_read_as_it_is(workers: int) -> None:
+    plain = [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=workers)]
+    with watched() as book:
+        loader = DataLoader(Numbers(), batch_size=2, num_workers=workers)
+        assert [batch.tolist() for batch in loader] == plain
+    [iteration] = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
+    assert iteration.length is None
+
+
+def init_worker(worker: int) -> None:
+    torch.manual_seed(100 + worker)
+
+
+def noise(index: int) -> torch.Tensor:
+    return torch.rand(1)
+
+
+def test_the_scripts_own_start_of_a_worker_is_done_and_kept() -> None:
+    def numbers() -> list[Any]:
+        loader = DataLoader(Strange(noise), num_workers=2, worker_init_fn=init_worker)
+        found = [batch.tolist() for batch in loader]
+        assert loader.worker_init_fn is init_worker
+        return found
+
+    plain = numbers()
+    with watched():
+        assert numbers() == plain
+
+
+def test_models_loaders_and_optimisers_are_copied_and_saved_as_before() -> None:
+    with watched():
+        net = model()
+        optimizer = optim.Adam(net.parameters())
+        loader = DataLoader(data(), batch_size=4, num_workers=1)
+        for images, labels in loader:
+            nn.functional.cross_entropy(net(images), labels).backward()
+            optimizer.step()
+        file = io.BytesIO()
+        torch.save(net, file)
+        saved = pickle.dumps((net, optimizer, loader))
+        twin = copy.deepcopy(net)
+        assert vars(twin).keys() == vars(net).keys()
+        copy.deepcopy((optimizer, loader))
+    assert b"stepscope" not in file.getvalue()
+    assert b"stepscope" not in saved
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    assert again(torch.ones(1, 4)).shape == (1, 3)
+    assert len(pickle.loads(saved)) == 3
+
+
+def test_other_threads_are_let_alone() -> None:
+    seen: list[Any] = []
+    with watched() as book:
+        other = threading.Thread(target=lambda: seen.append(train(DataLoader(data(), 4))))
+        other.start()
+        other.join()
+        assert len(seen) == 1
+        assert book.events == []
+        assert not book.busy
+        train(DataLoader(data(), batch_size=4), epochs=1)
+    assert kinds(book)["STEPPED"] == 3
+
+
+def test_inside_a_call_nothing_else_is_noted() -> None:
+    with watched() as book:
+        model()(torch.ones(2, 4))
+    assert [NAMES[kind] for kind, *_ in book.events] == ["CALL", "CALLED"]
+    [call] = [detail for kind, _, _, detail, _ in book.events if kind == e.CALL]
+    assert (call.grad, call.training, call.samples) == (True, True, 2)
+
+
+def test_an_error_in_a_forward_pass_leaves_them_ready() -> None:
+    with watched() as book:
+        with pytest.raises(RuntimeError):
+            model()(torch.ones(2, 5))
+        model()(torch.ones(2, 4))
+    assert kinds(book) == {"CALL": 2, "CALLED": 2}
+
+
+def test_a_module_whose_forward_pass_trains_is_a_loop_and_no_forward_pass() -> None:
+    class Trainer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model()
+            self.optimizer = optim.SGD(self.net.parameters(), lr=0.1)
+
+        def forward(self, loader: Any) -> None:
+            for images, labels in loader:
+                nn.functional.cross_entropy(self.net(images), labels).backward()
+                self.optimizer.step()
+
+    with watched() as book:
+        trainer = Trainer()
+        trainer(DataLoader(data(), batch_size=4))
+        assert kinds(book)["FETCHED"] == 2, "from the first update on its loader is seen"
+        book.events.clear()
+        trainer(DataLoader(data(), batch_size=4))
+        assert not book.busy
+    assert kinds(book)["FETCHED"] == kinds(book)["CALLED"] == kinds(book)["STEPPED"] == 3
+
+
+def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> None:
+    with watched() as book:
+        loader = DataLoader(data(), batch_size=4)
+        old = iter(loader)
+        first = next(old)
+        new = iter(loader)
+        assert torch.equal(next(new)[0], first[0])
+        assert next(old)[0].tolist() != first[0].tolist()
+        others = [iter(DataLoader(data(), batch_size=4)) for _ in range(2)]
+        assert len(others) == 2
+    keys = [key for kind, _, key, _, _ in book.events if kind == e.FETCH]
+    assert keys[0] == keys[2] != keys[1]
+    iterations = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
+    assert iterations[0] == iterations[1]
+    assert len({iteration.loader for iteration in iterations}) == 3
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = model()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.inner(images) * 2
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_seen_as_a_whole(in_place: bool) -> None:
+    with watched() as book:
+        net = Wrapped()
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+        if in_place:
+            net.compile(backend="eager")
+        compiled = net if in_place else torch.compile(net, backend="eager", fullgraph=True)
+        for _ in range(2):
+            compiled(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    torch._dynamo.reset()
+    assert kinds(book)["CALL"] == kinds(book)["BACKWARD"] == kinds(book)["STEPPED"] == 2
+
+
+def test_a_whole_compiled_step_runs_and_is_right() -> None:
+    def losses() -> list[float]:
+        net = nn.Linear(4, 3)
+        nn.init.constant_(net.weight, 0.1)
+        nn.init.zeros_(net.bias)
+
+        @torch.compile(backend="eager")
+        def forward_and_loss(images: torch.Tensor) -> torch.Tensor:
+            return net(images.to("cpu")).pow(2).sum()
+
+        optimizer = optim.SGD(net.parameters(), lr=0.01)
+        found = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = forward_and_loss(torch.ones(2, 4))
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    plain = losses()
+    torch._dynamo.reset()
+    with watched():
+        assert losses() == plain
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*jit.*:FutureWarning")
+def test_tracing_and_scripting_give_the_same_graphs() -> None:
+    def graphs() -> list[str]:
+        net = model().eval()
+        images = torch.ones(2, 4)
+        jitted = torch.jit.trace(net, images).graph, torch.jit.script(net).graph
+        return [
+            *(re.sub(r"___torch_mangle_\d+\.", "", str(graph)) for graph in jitted),
+            torch.fx.symbolic_trace(net).code,
+            str(torch.export.export(net, (images,)).graph),
+        ]
+
+    plain = graphs()
+    with watched():
+        assert graphs() == plain
+
+
+def test_functional_gradients_and_checkpoints_work() -> None:
+    with watched() as book:
+        net = model().eval()
+        weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+        def loss(weights: Any, image: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(net, weights, (image[None],)).sum()
+
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(3, 4))
+        assert each["0.weight"].shape == (3, 8, 4)
+        book.events.clear()
+        for reentrant in (False, True):
+            image = torch.ones(2, 4, requires_grad=True)
+            hidden = torch.utils.checkpoint.checkpoint(net, image, use_reentrant=reentrant)
+            hidden.sum().backward()
+    assert kinds(book)["BACKWARD"] == 2, "what is computed again belongs to the backward pass"
+    assert kinds(book)["CALL"] == 2
+
+
+def test_an_optimiser_that_raises_is_over_all_the_same() -> None:
+    with watched() as book:
+        net = model()
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+
+        def closure() -> float:
+            raise ArithmeticError("not a number")
+
+        with pytest.raises(ArithmeticError, match="not a number"):
+            optimizer.step(closure)
+        assert book.in_step == 0
+        optimizer.step()
+    assert kinds(book)["STEP"] == 2
+
+
+def test_a_scaler_with_its_optimiser_is_one_update_and_its_loss_is_the_unscaled_one() -> None:
+    with watched() as book:
+        net = model()
+        optimizer = optim.SGD(net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        loss = net(torch.ones(2, 4)).pow(2).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert book.updates == 1
+    [noted] = [detail for kind, _, _, detail, _ in book.events if kind == e.BACKWARD_DONE]
+    assert noted() == loss.item()
+
+
+def test_a_loss_that_lives_on_does_not_keep_its_graph() -> None:
+    with watched() as book:
+        net = model()
+        loss = net(torch.ones(2, 4)).sum()
+        loss.backward()
+        [noted] = [detail for kind, _, _, detail, _ in book.events if kind == e.BACKWARD_DONE]
+        assert noted.__self__.grad_fn is None

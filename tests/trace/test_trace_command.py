@@ -1,0 +1,476 @@
+"""`stepscope trace` as a person calls it: the script must not notice, and the folder must tell."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from as_a_person import ENVIRONMENT, Answer, Stepscope
+
+from stepscope.records.reader import Run, load_run
+
+# What most scripts here begin with: a net, an optimiser, six batches, and a step.
+BEGIN = """
+import os, signal, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+net = nn.Linear(4, 3)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.ones(24, 4), torch.zeros(24, dtype=torch.long)), 4)
+
+def step(images, labels):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(net(images), labels)
+    loss.backward()
+    optimizer.step()
+
+def epoch():
+    for batch in loader:
+        step(*batch)
+"""
+
+
+class Person:
+    """Somebody with a folder of scripts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stepscope = Stepscope(folder)
+
+    def write(self, code: str, name: str = "script.py") -> str:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code, encoding="utf-8")
+        return name
+
+    def trace(self, *args: object, **options: Any) -> Answer:
+        return self.stepscope("trace", *args, **options)
+
+    def python(self, *args: object, **options: Any) -> Answer:
+        done = subprocess.run(
+            [sys.executable, *map(str, args)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env={**ENVIRONMENT, **options.pop("env", {})},
+            **options,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    def latest(self, out: str = "runs") -> Run:
+        return load_run(self.folder / out / "latest")
+
+    def start(self, code: str, *options: object) -> subprocess.Popen[str]:
+        """Trace a script and come back when it says that it is ready."""
+        running = self.stepscope.start("trace", *options, self.write(code))
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        assert line == "ready\n", running.communicate()
+        return running
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Person:
+    return Person(tmp_path)
+
+
+def wait_until(what: Any, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+# the script does not notice
+
+WHAT_A_SCRIPT_SEES = """
+import json, os, sys
+json.dump({
+    "argv": sys.argv, "name": __name__, "file": __file__, "path": sys.path, "flags": str(sys.flags),
+    "cwd": os.getcwd(), "environment": dict(os.environ), "stdin": sys.stdin.read(),
+    "package": __package__, "main": sys.modules["__main__"].__dict__ is globals(),
+    "first": sys.path[0], "excepthook": sys.excepthook is sys.__excepthook__,
+    "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd") if int(n) < 3),
+    "handlers": [str(__import__("signal").getsignal(n)) for n in (2, 15, 1, 13, 20)],
+    "modules": sorted(m for m in sys.modules if m.split(".")[0] in ("torch", "numpy")),
+}, sys.stdout, indent=1)
+sys.stdout.flush()
+os.write(1, b"\\xff\\x00 not text\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["script.py", "a b", "--json", "--out", "x", "--help", "--", "-m", "--max-steps=3"],
+        ["script.py"],
+        ["script.py", "--"],
+        ["-m", "package.module", "--json", "-m", "--version"],
+        ["folder", "--name", "ü"],
+    ],
+    ids=str,
+)
+def test_what_a_script_sees_and_says_is_what_python_would_give_it(
+    person: Person, arguments: list[str]
+) -> None:
+    for name in ("script.py", "package/module.py", "folder/__main__.py"):
+        person.write(WHAT_A_SCRIPT_SEES, name)
+    options: dict[str, Any] = {
+        "input": b"line one\nline two",
+        "cwd": person.folder,
+        "capture_output": True,
+        "env": {**ENVIRONMENT, "PYTHONPATH": "/nowhere", "OWN": "ü <script>"},
+    }
+    plain = subprocess.run([sys.executable, *arguments], **options)
+    traced = subprocess.run(person.stepscope.command("trace", *arguments), **options)
+    assert traced.stdout == plain.stdout
+    assert traced.returncode == 1, traced.stderr
+    assert b"no training step was seen" in traced.stderr
+
+
+def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
+    person.write("import builtins; builtins.mine = 'yes'", "site/sitecustomize.py")
+    script = person.write("print(mine, __import__('sitecustomize').__file__)")
+    environment = {"PYTHONPATH": str(person.folder / "site")}
+    plain = person.python(script, env=environment)
+    assert person.trace(script, env=environment).out == plain.out
+    assert plain.out.startswith("yes")
+
+
+ENDINGS = {
+    "raises": ("def f(): return {}['missing']\nf()", 1, "failed", "KeyError: 'missing'"),
+    "says why": ("import sys; sys.exit('no data here')", 1, "failed", "exit code 1"),
+    "code 3": ("raise SystemExit(3)", 3, "failed", "exit code 3"),
+    "syntax": ("print('never')\ndef broken(:\n    pass\n", 1, "failed", "SyntaxError"),
+    "import": ("import nothing_of_that_name", 1, "failed", "nothing_of_that_name"),
+    "recursion": ("def f(n): return f(n + 1)\nf(0)", 1, "failed", "RecursionError"),
+    "abort": ("import os; os.abort()", 134, "failed", "SIGABRT"),
+    "killed": ("import os; os.kill(os.getpid(), 9)", 137, "failed", "SIGKILL"),
+    "interrupted": ("raise KeyboardInterrupt", 130, "interrupted", "interrupted"),
+    "memory": ("raise MemoryError('too much')", 1, "out_of_memory", "MemoryError"),
+    "empty": ("", 1, "completed", "no training step"),
+    "leaves": ("import os; os._exit(0)", 1, "completed", "no training step"),
+    "latin": ("x = '\xe9'", 1, "failed", "SyntaxError"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_script_ends_as_it_would_and_the_folder_says_how(person: Person, ending: str) -> None:
+    code, exit_code, status, reason = ENDINGS[ending]
+    (person.folder / "script.py").write_text(code, encoding="latin-1")
+    plain, traced = person.python("script.py"), person.trace("script.py")
+    run = person.latest()
+    assert (run.info["status"], traced.out) == (status, plain.out), traced.err
+    assert reason in (run.info["reason"] or "")
+    assert traced.code == exit_code
+    assert traced.err.startswith(plain.err), "the same traceback, and then our own words"
+    assert "stepscope" not in plain.err
+
+
+def test_wrong_requests_are_refused_before_anything_runs(person: Person) -> None:
+    script = person.write("print('ran')")
+    (person.folder / "empty").mkdir()
+    (person.folder / "file").write_text("")
+    for arguments, words in (
+        ([], "give a script"),
+        (["nowhere.py"], "no such script: nowhere.py"),
+        (["empty"], "without a __main__.py"),
+        (["--out", "file/runs", script], "cannot make a run folder"),
+        (["--max-steps", "0", script], "max_steps"),
+        (["--max-steps", "many", script], "many"),
+        (["--layers", "-1", script], "layers"),
+        (["--nonsense", script], "nonsense"),
+    ):
+        answer = person.trace(*arguments)
+        assert (answer.code, answer.out) == (2, ""), (arguments, answer.err)
+        assert words in answer.err
+        assert "Traceback" not in answer.err
+    assert not (person.folder / "runs").exists()
+    answer = person.trace("--json", "nowhere.py")
+    assert answer.json["exit_code"] == answer.code == 2
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read and write anything")
+def test_what_may_not_be_read_or_written_is_refused(person: Person) -> None:
+    script = person.write("print('ran')")
+    (person.folder / script).chmod(0)
+    assert person.trace(script).code == 2
+    (person.folder / script).chmod(0o600)
+    (person.folder / "locked").mkdir(mode=0o500)
+    assert person.trace("--out", "locked/runs", script).code == 2
+
+
+def test_secrets_among_the_arguments_are_not_kept(person: Person) -> None:
+    script = person.write("import sys; print(sys.argv[1:])")
+    arguments = ["--api-key", "hunter2", "--token=hunter2", "--lr", "0.1", "--PASSWORD", "hunter2"]
+    answer = person.trace(script, *arguments)
+    assert answer.out.count("hunter2") == 3, "the script has them"
+    for file in (person.folder / "runs" / "latest").iterdir():
+        assert b"hunter2" not in file.read_bytes(), file
+    assert person.latest().spec["arguments"][3:5] == ["--lr", "0.1"]
+
+
+def test_odd_names_are_no_trouble(person: Person) -> None:
+    name = "tr\u00e4in <script>alert(1)</script>; $(x) 'q'.py".replace("/", "\u2215")
+    answer = person.trace("--json", person.write("print('hello')", name))
+    assert answer.code == 1, answer.err
+    assert answer.json["name"] == name.removesuffix(".py")
+    assert "hello" in answer.err
+    assert Path(person.folder / answer.json["path"]).is_dir()
+
+
+# what is recorded
+
+
+def test_a_training_is_recorded_and_its_output_is_its_own(person: Person) -> None:
+    code = BEGIN + "print('begin')\nfor _ in range(2): epoch()\nprint('done', file=sys.stderr)"
+    script = person.write(code)
+    answer = person.trace(script)
+    assert (answer.code, answer.out) == (0, "begin\n"), answer.err
+    assert answer.err.startswith("done\n")
+    run = person.latest()
+    assert run.info["status"] == "completed"
+    assert [run.summary[key] for key in ("steps", "epochs", "samples")] == [12, 2, 48]
+    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert run.info["environment"]["torch"]
+    answer = person.trace("--json", "--name", "mine", "--out", "elsewhere", script)
+    assert answer.json["name"] == "mine"
+    assert "begin\n" in answer.err
+    assert person.latest("elsewhere").summary["steps"] == 12
+
+
+MAX_STEPS = {
+    "loader": ("while True: epoch()", 8),
+    "accumulation": (
+        "while True:\n"
+        "  for n, (x, y) in enumerate(loader):\n"
+        "    net(x).sum().backward()\n"
+        "    if n % 2: optimizer.step()",
+        8,
+    ),
+    "no loader": ("while True: step(torch.ones(4, 4), torch.zeros(4, dtype=torch.long))", 8),
+    "two optimisers": (
+        "other = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "while True:\n"
+        "  for batch in loader:\n"
+        "    step(*batch)\n"
+        "    net(batch[0]).sum().backward()\n"
+        "    other.step()",
+        8,
+    ),
+    "more than there are": ("epoch()", 6),
+}
+
+
+@pytest.mark.parametrize("kind", MAX_STEPS)
+def test_a_script_ends_after_as_many_steps_as_were_wanted(person: Person, kind: str) -> None:
+    code, steps = MAX_STEPS[kind]
+    end = "\nimport atexit\natexit.register(print, 'cleaned up')\n"
+    answer = person.trace("--max-steps", 8, person.write(BEGIN + end + code))
+    assert (answer.code, answer.out) == (0, "cleaned up\n"), answer.err
+    run = person.latest()
+    assert run.summary["steps"] == steps
+    assert run.info["status"] == "completed"
+    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+
+
+def test_layers_are_looked_at_when_asked_for(person: Person) -> None:
+    code = BEGIN + "net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))\n"
+    code += "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\nfor _ in range(4): epoch()"
+    answer = person.trace("--json", "--layers", 5, person.write(code))
+    assert answer.code == 0, answer.err
+    layers = answer.json["summary"]["layers"]
+    assert {"0", "1", "2"} <= {layer["name"] for layer in layers}
+    details = list(person.latest().steps["detail"])
+    assert details.count("layers") == 5
+    assert len(details) == 24
+
+
+def test_a_script_that_leaves_at_once_after_training_has_all_its_rows(person: Person) -> None:
+    answer = person.trace(person.write(BEGIN + "epoch()\nos._exit(0)"))
+    assert answer.code == 0, answer.err
+    assert person.latest().summary["steps"] == 6
+
+
+def test_copies_of_the_process_do_not_disturb_the_records(person: Person) -> None:
+    code = """
+epoch()
+child = os.fork()
+if child == 0:
+    epoch()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+import multiprocessing, subprocess
+process = multiprocessing.get_context("fork").Process(target=epoch)
+process.start()
+process.join()
+assert process.exitcode == 0
+assert "STEPSCOPE_TRACE" not in os.environ
+alone = "import sys; assert 'stepscope' not in sys.modules"
+subprocess.run([sys.executable, "-c", alone], check=True)
+epoch()
+print("trained")
+"""
+    answer = person.trace(person.write(BEGIN + code))
+    assert (answer.code, answer.out) == (0, "trained\n"), answer.err
+    run = person.latest()
+    assert [run.summary[key] for key in ("steps", "epochs")] == [12, 2]
+    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+
+
+def test_what_is_set_before_torch_is_imported_counts(person: Person) -> None:
+    code = """
+import os, sys
+assert "torch" not in sys.modules
+os.environ["OMP_NUM_THREADS"] = "2"
+os.environ["MKL_NUM_THREADS"] = "2"
+"""
+    code += BEGIN + "print(torch.get_num_threads())\ntorch.set_num_threads(1)\nepoch()"
+    script = person.write(code)
+    assert person.trace(script).out == person.python(script).out == "2\n"
+
+
+def test_a_script_that_goes_elsewhere_is_recorded_where_it_began(person: Person) -> None:
+    (person.folder / "elsewhere").mkdir()
+    code = BEGIN + "os.chdir('elsewhere')\nepoch()\nos.rmdir(os.getcwd())"
+    answer = person.trace("--out", "runs", person.write(code))
+    assert answer.code == 0, answer.err
+    assert person.latest().summary["steps"] == 6
+
+
+def test_a_script_that_closes_every_descriptor_goes_on_unharmed(person: Person) -> None:
+    code = """
+epoch()
+os.closerange(3, 256)
+own = [open(f"own {number}", "w") for number in range(16)]
+time.sleep(0.6)
+epoch()
+for file in own: file.close()
+print([open(file.name).read() for file in own] == [""] * 16)
+"""
+    answer = person.trace(person.write(BEGIN + code))
+    assert answer.out == "True\n", "nothing of ours is in the files that took the numbers of ours"
+    assert "Traceback" not in answer.err
+    assert answer.code == 1
+    assert "its end was not seen" in answer.err
+
+
+def test_a_script_that_removes_its_run_folder_goes_on_unharmed(person: Person) -> None:
+    code = "import shutil\nshutil.rmtree('runs')\n" + BEGIN + "epoch()\nprint('trained')"
+    answer = person.trace(person.write(code))
+    assert (answer.code, answer.out) == (5, "trained\n"), answer.err
+    assert "is gone" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_a_script_that_becomes_another_program_is_said_to_have_done_so(person: Person) -> None:
+    code = "import os, sys\nif sys.argv[1:]: sys.exit(print('again'))\n"
+    code += "os.execv(sys.executable, [sys.executable, __file__, 'again'])"
+    answer = person.trace(person.write(code))
+    assert (answer.code, answer.out) == (1, "again\n")
+    assert "its end was not seen" in answer.err
+
+
+def test_a_disk_that_fills_up_ends_neither_script_nor_folder(person: Person) -> None:
+    disk = person.folder / "small"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount a small file system")
+    try:
+        code = """
+epoch()
+with open("small/filler", "wb", buffering=0) as filler:
+    try:
+        while filler.write(b"0" * 4096): pass
+    except OSError:
+        pass
+for _ in range(200): epoch()
+print("trained")
+"""
+        answer = person.trace("--out", "small", person.write(BEGIN + code))
+        info = json.loads((disk / "latest" / "run.json").read_text())
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+    assert answer.out == "trained\n", answer.err
+    assert answer.code == 5, answer.err
+    assert info["status"] == "failed"
+    assert "Traceback" not in answer.err
+
+
+def test_a_fault_in_the_middle_leaves_the_steps_before_it(person: Person) -> None:
+    code = BEGIN + "epoch()\nnet(torch.ones(4, 5))"
+    answer = person.trace(person.write(code))
+    assert answer.code == 1
+    run = person.latest()
+    assert run.info["status"] == "failed"
+    assert run.info["reason"].startswith("RuntimeError: mat1 and mat2")
+    assert run.summary["steps"] == 6
+
+
+# signals
+
+FOREVER = "\nprint('ready', flush=True)\nwhile True:\n    epoch()\n    time.sleep(0.01)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_a_request_to_stop_reaches_the_script(person: Person, number: signal.Signals) -> None:
+    running = person.start(BEGIN + FOREVER)
+    wait_until(lambda: len(person.latest().steps) > 0)
+    running.send_signal(number)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130, err
+    run = person.latest()
+    assert run.info["status"] == "interrupted"
+    assert run.summary["steps"] > 0
+    assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
+
+
+def test_a_scripts_own_handler_decides_what_an_interrupt_means(person: Person) -> None:
+    code = """
+stop = []
+signal.signal(signal.SIGINT, lambda *_: stop.append(1))
+print("ready", flush=True)
+while not stop: epoch()
+print("stopped well")
+"""
+    running = person.start(BEGIN + code)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert (running.returncode, out) == (0, "stopped well\n"), err
+    assert person.latest().info["status"] == "completed"
+
+
+def test_a_script_that_is_killed_leaves_its_rows(person: Person) -> None:
+    running = person.start(BEGIN + FOREVER)
+    wait_until(lambda: len(person.latest().steps) > 0)
+    [script] = psutil.Process(running.pid).children()
+    script.kill()
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 137, err
+    run = person.latest()
+    assert run.info["status"] == "failed"
+    assert "SIGKILL" in run.info["reason"]
+    assert run.summary["steps"] > 0
+
+
+def test_a_script_does_not_outlive_whoever_watches_it(person: Person) -> None:
+    running = person.start("import time\nprint('ready', flush=True)\ntime.sleep(60)")
+    [script] = psutil.Process(running.pid).children()
+    running.kill()
+    running.communicate(timeout=30)
+    wait_until(lambda: not script.is_running() or script.status() == psutil.STATUS_ZOMBIE)
