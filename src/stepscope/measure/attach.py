@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stepscope.measure.lifetime import die_with_parent
@@ -26,6 +26,8 @@ from stepscope.records.csvlog import file_identity
 
 if TYPE_CHECKING:
     from stepscope.measure.tracer import Tracer
+
+_OUR_FOLDER = str(Path(__file__).parent)
 
 
 @dataclass
@@ -117,6 +119,35 @@ def attach(request: str) -> None:
         leave_at_once(status)
 
     os._exit = leave
+    sys.excepthook = _show_without_our_frames
+
+
+def _show_without_our_frames(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show what ended the script as Python would without us. The script may put its own here."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _without_our_frames(each.__traceback__)
+            waiting += [each.__cause__, each.__context__]
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    theirs = [
+        entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
+    ]
+    for entry, following in zip(theirs, [*theirs[1:], None], strict=True):
+        entry.tb_next = following
+    return theirs[0] if theirs else None
 
 
 def _raised() -> str | None:

@@ -7,6 +7,7 @@ same to it. Batches come over as `TimedBatch` and are unwrapped before the scrip
 
 from __future__ import annotations
 
+import re
 import time
 import weakref
 from collections.abc import Callable
@@ -85,10 +86,22 @@ def _unwrap(iterator: Any, take: TakeTiming) -> None:
     original = type(iterator)._next_data
 
     def next_data() -> Any:
-        data = original(itself())
+        try:
+            data = original(itself())
+        except Exception as error:
+            error.args = tuple(map(_without_our_frames, error.args))
+            raise
         if isinstance(data, TimedBatch):
             take(data.timing)
             return data.batch
         return data
 
     iterator._next_data = next_data
+
+
+def _without_our_frames(argument: Any) -> Any:
+    """Take our lines out of the worker's traceback, which is in the text of what it raised."""
+    if not isinstance(argument, str) or __file__ not in argument:
+        return argument
+    entry = rf'  File "{re.escape(__file__)}".*\n(?:    .*\n)*'
+    return type(argument)(re.sub(entry, "", argument))

@@ -144,7 +144,6 @@ def install(book: Notebook) -> Patches:
 
 def _call(book: Notebook, original: Any) -> Any:
     """Note the outermost module's call. Those inside of it are let through at once."""
-    plain = original is getattr(nn.Module, "_wrapped_call_impl", None)
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -153,12 +152,7 @@ def _call(book: Notebook, original: Any) -> Any:
             or (not book.full and torch.is_grad_enabled())
             or get_ident() != book.thread
         ):
-            if not plain:
-                return original(module, *args, **kwargs)
-            # What torch's own function does, without one more call for each submodule.
-            if module._compiled_call_impl is not None:
-                return module._compiled_call_impl(*args, **kwargs)
-            return module._call_impl(*args, **kwargs)
+            return original(module, *args, **kwargs)
         grad = torch.is_grad_enabled()
         if grad and id(module) not in book.roots:
             _meet(book, module)

@@ -45,13 +45,12 @@ Loss = Callable[[], Sequence[float] | float]
 
 _PHASE_OF = {
     e.FETCH: DATA,
-    e.MOVE: TRANSFER,
     e.CALL: FORWARD,
     e.BACKWARD: BACKWARD,
     e.STEP: OPTIMIZER,
-    e.ZERO: OPTIMIZER,
-    e.OWN: OTHER,
 }
+_ENTER = {e.MOVE: TRANSFER, e.ZERO: OPTIMIZER, e.OWN: OTHER}
+_LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
 # Time on the device that belongs to no phase of the step: an evaluation.
 _TAKEN_OUT = -1
 
@@ -201,8 +200,21 @@ class Recognizer:
     def take(self, events: Iterable[e.Event]) -> None:
         """Go on with events that came after all earlier ones."""
         for kind, time_ns, subject, detail, mark in events:
-            self._lap(time_ns, mark)
-            _HANDLERS[kind](self, kind, time_ns, subject, detail)
+            # Give the time since the last event to the phase that was open.
+            current = self._tail or self._step
+            if current is not None:
+                current.spent[self._phase] += time_ns - self._mark_ns
+            self._mark_ns = time_ns
+            if mark is not None:
+                self._lap_on_device(current, mark)
+            # Half of all events are pairs that are nothing but a phase: they make no call.
+            if kind in _ENTER:
+                self._open.append(self._phase)
+                self._phase = _ENTER[kind]
+            elif kind in _LEAVE:
+                self._leave()
+            else:
+                _HANDLERS[kind](self, kind, time_ns, subject, detail)
         self._write_finished()
 
     @property
@@ -227,18 +239,12 @@ class Recognizer:
 
     # time and phases
 
-    def _lap(self, time_ns: int, mark: Mark | None) -> None:
-        """Give the time since the last event to the phase that was open."""
-        current = self._tail or self._step
-        if current is not None:
-            current.spent[self._phase] += time_ns - self._mark_ns
-            if mark is not None and self._mark is not None:
-                if current.device_begin is None:
-                    current.device_begin = self._mark
-                current.device_laps.append((self._phase, mark))
-        self._mark_ns = time_ns
-        if mark is not None:
-            self._mark = mark
+    def _lap_on_device(self, current: _Step | None, mark: Mark) -> None:
+        if current is not None and self._mark is not None:
+            if current.device_begin is None:
+                current.device_begin = self._mark
+            current.device_laps.append((self._phase, mark))
+        self._mark = mark
 
     def _base(self) -> int:
         return OPTIMIZER if self._updating else OTHER
@@ -253,14 +259,6 @@ class Recognizer:
     def _leave_to_base(self) -> None:
         self._leave()
         self._phase = self._base()
-
-    # pairs that are nothing but a phase
-
-    def _on_enter(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._enter(kind)
-
-    def _on_leave(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._leave()
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._detail = subject
@@ -778,17 +776,11 @@ _HANDLERS = {
     e.FETCHED: Recognizer._on_fetched,
     e.EXHAUSTED: Recognizer._on_over,
     e.DROPPED: Recognizer._on_over,
-    e.MOVE: Recognizer._on_enter,
-    e.MOVED: Recognizer._on_leave,
     e.CALL: Recognizer._on_call,
     e.CALLED: Recognizer._on_called,
     e.BACKWARD: Recognizer._on_backward,
     e.BACKWARD_DONE: Recognizer._on_backward_done,
     e.STEP: Recognizer._on_step,
     e.STEPPED: Recognizer._on_stepped,
-    e.ZERO: Recognizer._on_enter,
-    e.ZEROED: Recognizer._on_leave,
-    e.OWN: Recognizer._on_enter,
-    e.OWN_DONE: Recognizer._on_leave,
     e.DETAIL: Recognizer._on_detail,
 }
