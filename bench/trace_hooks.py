@@ -22,7 +22,7 @@ from stepscope.models import registry
 from stepscope.records import folder
 
 # model, batch, steps of a block, rounds, wanted
-SETTINGS = [("lenet", 8, 50, 400, 1.02), ("resnet18", 16, 3, 60, 1.005)]
+SETTINGS = [("lenet", 8, 50, 200, 1.02), ("resnet18", 16, 2, 25, 1.005)]
 
 
 def compare(model_name: str, batch: int, steps: int, rounds: int, most: float) -> int:

@@ -24,7 +24,7 @@ from stepscope.stats import median, quantile
 HERE = Path(__file__).parent
 MOST = {"lenet": 1.02, "resnet18": 1.005}
 # model, batch, steps of a block, rounds of a launch, launches
-SETTINGS = [("lenet", 8, 50, 40, 8), ("resnet18", 16, 4, 12, 4)]
+SETTINGS = [("lenet", 8, 50, 40, 5), ("resnet18", 16, 2, 10, 2)]
 
 
 @dataclass
