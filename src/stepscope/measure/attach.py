@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,8 @@ class _Attachment:
             )
             tracer.start()
             self.tracer = tracer
+            if sys.excepthook is sys.__excepthook__:  # the script has none of its own
+                sys.excepthook = _show_without_our_frames
             environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
             self.send({"type": "ready", "environment": environment})
         except Exception as error:
@@ -119,7 +122,6 @@ def attach(request: str) -> None:
         leave_at_once(status)
 
     os._exit = leave
-    sys.excepthook = _show_without_our_frames
 
 
 def _show_without_our_frames(
@@ -145,9 +147,12 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     theirs = [
         entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
     ]
-    for entry, following in zip(theirs, [*theirs[1:], None], strict=True):
+    if not theirs:
+        return None
+    for entry, following in pairwise(theirs):
         entry.tb_next = following
-    return theirs[0] if theirs else None
+    theirs[-1].tb_next = None
+    return theirs[0]
 
 
 def _raised() -> str | None:
