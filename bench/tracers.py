@@ -1,136 +1,240 @@
-"""What it costs to watch a script: bare, `stepscope trace`, `traceml run` and torch.profiler.
+"""What it costs to watch a script, for `stepscope trace`, torch.profiler and TraceML.
 
-Four processes run the same script, each under its tool, and train in turn, a short block of steps
-at a time, in an order that changes every round; those whose turn it is not wait. Where a process's
-memory happens to lie can make a difference of some percent, so all four are started several times.
+One process trains a short block of steps at a time, each under another tool or under none, in an
+order that changes every round: model, loader and memory are the same, only the tool differs. What
+a tool does before and after a block (putting hooks on, sorting a trace) is not timed, nor are the
+first steps after it, when Python has to find its way again; what it does while the block trains
+is, settling and writing included. A second bare block in every round shows what two equal things
+differ by.
 
-Give `--traceml PATH` the `traceml` command of an environment that has traceml-ai and this torch; it
-is no dependency of ours. Without it that row is left out.
+Give `--traceml PATH` the `traceml` command of an environment that has traceml-ai and this torch;
+it is no dependency of ours. It takes turns with bare blocks in a process that `traceml run` made,
+so that what it does in the background slows both: its real cost is what is printed, or more.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import random
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from stepscope.hardware.host import cpu_model
+from stepscope.measure import hooks
+from stepscope.measure.clock import now_ns
+from stepscope.measure.tracer import Tracer
+from stepscope.models import registry
+from stepscope.records import folder
 from stepscope.stats import median, quantile
 
-HERE = Path(__file__).parent
-MOST = {"lenet": 1.02, "resnet18": 1.005}
-# model, batch, steps of a block, rounds of a launch, launches
-SETTINGS = [("lenet", 8, 50, 40, 5), ("resnet18", 16, 2, 10, 2)]
+Block = Callable[[], float]  # trains a block of steps, returns the seconds it took
 
 
-@dataclass
-class Racer:
-    """A script under a tool, waiting to be told to train."""
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, how often, and what a watched step may take against a bare one."""
 
-    process: subprocess.Popen[bytes]
-    commands: int
-    answers: int
-    rest: bytes = field(default=b"")
-
-    def train(self) -> float:
-        """Let it train one block; return how long that took it."""
-        os.write(self.commands, b"go\n")
-        while b"\n" not in self.rest:
-            data = os.read(self.answers, 4096)
-            if not data:
-                raise SystemExit(f"a script ended before its time: {self.process.args}")
-            self.rest += data
-        line, _, self.rest = self.rest.partition(b"\n")
-        return float(line)
-
-    def end(self) -> None:
-        """Let it come to its end."""
-        os.close(self.commands)
-        self.process.wait()
-        os.close(self.answers)
+    model: str
+    batch: int
+    first_steps: int
+    steps: int
+    rounds: int
+    most: float
 
 
-def start(command: list[str], arguments: list[str], room: Path) -> Racer:
-    room.mkdir()
-    pipes = [room / "commands", room / "answers"]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    with (room / "output").open("wb") as output:
-        process = subprocess.Popen(
-            [*command, *arguments, "--commands", str(pipes[0]), "--answers", str(pipes[1])],
-            stdout=output,
-            stderr=output,
-            cwd=room,
-        )
-    answers = os.open(pipes[1], os.O_RDONLY)  # in the order in which the script opens them
-    commands = os.open(pipes[0], os.O_WRONLY)
-    return Racer(process, commands, answers)
+SETTINGS = [
+    Setting("lenet", 8, first_steps=10, steps=50, rounds=600, most=1.02),
+    Setting("resnet18", 16, first_steps=1, steps=2, rounds=120, most=1.005),
+]
 
 
-def race(
-    traceml: str | None, model: str, batch: int, steps: int, rounds: int, launches: int
-) -> dict[str, list[float]]:
-    """Return the ratios to the bare script of every round, by tool."""
-    script = str(HERE / "scripts" / "train_on_command.py")
-    arguments = ["--model", model, "--batch-size", str(batch), "--steps", str(steps)]
-    stepscope = str(Path(sys.executable).with_name("stepscope"))
-    tools = {
-        "bare": ([sys.executable, script], arguments),
-        "bare again": ([sys.executable, script], arguments),
-        "stepscope trace": ([stepscope, "trace", "--out", "runs", script], arguments),
-        "torch.profiler": ([sys.executable, script], [*arguments, "--tool", "profiler"]),
+class Training:
+    """A plain training loop."""
+
+    def __init__(self, setting: Setting) -> None:
+        torch.manual_seed(0)
+        self.first_steps = setting.first_steps
+        samples = setting.batch * (setting.first_steps + setting.steps)
+        data = TensorDataset(torch.randn(samples, 3, 32, 32), torch.randint(0, 10, (samples,)))
+        self.loader = DataLoader(data, batch_size=setting.batch, shuffle=True)
+        self.model: nn.Module = registry.build(setting.model, classes=10, norm="batch")
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def block(self) -> float:
+        """Train one block; return how long it took without its first steps."""
+        device = torch.device("cpu")
+        start = 0.0
+        for number, (images, labels) in enumerate(self.loader):
+            if number == self.first_steps:
+                start = perf_counter()
+            images, labels = images.to(device), labels.to(device)
+            self.optimizer.zero_grad()
+            loss = F.cross_entropy(self.model(images), labels)
+            loss.backward()
+            self.optimizer.step()
+        return perf_counter() - start
+
+    def block_in(self, around_step: Callable[[], AbstractContextManager[object]]) -> float:
+        """Train one block, each step inside a context, as a tool asks for it."""
+        device = torch.device("cpu")
+        start = 0.0
+        for number, (images, labels) in enumerate(self.loader):
+            if number == self.first_steps:
+                start = perf_counter()
+            with around_step():
+                images, labels = images.to(device), labels.to(device)
+                self.optimizer.zero_grad()
+                loss = F.cross_entropy(self.model(images), labels)
+                loss.backward()
+                self.optimizer.step()
+        return perf_counter() - start
+
+
+@contextlib.contextmanager
+def traced(training: Training) -> Iterator[Block]:
+    """Yield a block under the hooks of `stepscope trace`, which are on only while it trains."""
+    with tempfile.TemporaryDirectory() as temporary:
+        made = folder.create(Path(temporary), "bench", "trace", {})
+        tracer = Tracer(made.path, now_ns())
+        tracer.start()
+        tracer._patches.undo()
+
+        def block() -> float:
+            tracer._patches = hooks.install(tracer._book)
+            try:
+                return training.block()
+            finally:
+                tracer._patches.undo()
+
+        yield block
+
+
+def profiled(training: Training) -> float:
+    """Train a block under torch.profiler, without memory, shapes or stacks."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        return training.block()
+
+
+def take_turns(blocks: dict[str, Block], rounds: int) -> dict[str, list[float]]:
+    """Return, by tool, what its block took in each round; the first three are left out."""
+    took: dict[str, list[float]] = {name: [] for name in blocks}
+    warm_up = 3
+    for number in range(warm_up + rounds):
+        order = list(blocks)
+        random.shuffle(order)
+        for name in order:
+            seconds = blocks[name]()
+            if number >= warm_up:
+                took[name].append(seconds)
+    return took
+
+
+def ours_and_the_profiler(setting: Setting) -> dict[str, list[float]]:
+    """Let bare, traced and profiled blocks take turns in this process."""
+    training = Training(setting)
+    with traced(training) as block:
+        blocks: dict[str, Block] = {
+            "bare": training.block,
+            "bare again": training.block,
+            "stepscope trace": block,
+            "torch.profiler": lambda: profiled(training),
+        }
+        return take_turns(blocks, setting.rounds)
+
+
+def inside_traceml(setting: Setting) -> dict[str, list[float]]:
+    """Let bare blocks and TraceML's take turns; this process was started by `traceml run`."""
+    import traceml_ai  # type: ignore[import-not-found]
+
+    traceml_ai.init(mode="auto")
+    training = Training(setting)
+    blocks: dict[str, Block] = {
+        "bare": training.block,
+        "TraceML": lambda: training.block_in(lambda: traceml_ai.trace_step(training.model)),
     }
-    if traceml:
-        run = [traceml, "run", "--logs-dir", "logs", "--run-name", "race", script, "--args"]
-        tools["traceml run"] = (run, [*arguments, "--tool", "traceml"])
-    ratios: dict[str, list[float]] = {name: [] for name in tools if name != "bare"}
-    for _ in range(launches):
-        with tempfile.TemporaryDirectory() as temporary:
-            racers = {
-                name: start(command, more, Path(temporary) / name.replace(" ", "-"))
-                for name, (command, more) in tools.items()
-            }
-            for number in range(rounds + 2):
-                order = list(racers)
-                random.shuffle(order)
-                took = {name: racers[name].train() for name in order}
-                if number >= 2:
-                    for name, each in ratios.items():
-                        each.append(took[name] / took["bare"])
-            for racer in racers.values():
-                racer.end()
-    return ratios
+    return take_turns(blocks, setting.rounds)
+
+
+def run_traceml(command: str, setting: Setting) -> dict[str, list[float]]:
+    """Start this file again under `traceml run`; return what it measured."""
+    with tempfile.TemporaryDirectory() as temporary:
+        answer = Path(temporary) / "answer.json"
+        run = [command, "run", "--logs-dir", temporary, "--run-name", "bench", __file__, "--args"]
+        arguments = ["--inside-traceml", str(answer), "--only", setting.model]
+        paths = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(
+            [*run, *arguments, "--rounds", str(setting.rounds)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        if not answer.exists():
+            sys.exit(f"traceml run gave no answer:\n{done.stdout}{done.stderr}")
+        measured: dict[str, list[float]] = json.loads(answer.read_text())
+        return measured
+
+
+def ratios(took: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return each tool's ratios to the bare block of the same round, sorted."""
+    bare = took.pop("bare")
+    return {
+        name: sorted(a / b for a, b in zip(each, bare, strict=True)) for name, each in took.items()
+    }
+
+
+def report(setting: Setting, compared: dict[str, list[float]]) -> bool:
+    """Print a row a tool; return whether what is wanted was met."""
+    print(
+        f"{setting.model}, batch {setting.batch}, {setting.rounds} rounds of {setting.steps} "
+        "steps: time of a step against the bare loop"
+    )
+    for name, each in compared.items():
+        low, high = quantile(each, 0.25), quantile(each, 0.75)
+        print(f"  {name:16} {median(each):.4f}  (quartiles {low:.3f} to {high:.3f})")
+    ours = median(compared["stepscope trace"])
+    others = [median(compared[name]) for name in compared.keys() & {"torch.profiler", "TraceML"}]
+    met = ours <= setting.most and all(ours < other for other in others)
+    answer = "met" if met else "MISSED"
+    print(f"  wanted at most {setting.most} and less than the others: {answer}", flush=True)
+    return met
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traceml", help="the traceml command of another environment")
-    parser.add_argument("--only", choices=list(MOST), help="one model alone")
+    parser.add_argument("--traceml", metavar="PATH", help="the traceml command")
+    parser.add_argument("--only", choices=[each.model for each in SETTINGS])
+    parser.add_argument("--rounds", type=int, help="instead of the usual number")
+    parser.add_argument("--inside-traceml", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    met = True
-    for setting in SETTINGS:
-        model = setting[0]
-        if args.only not in (None, model):
-            continue
-        ratios = race(args.traceml, *setting)
-        print(f"{model}, batch {setting[1]}: time of a step against the bare script")
-        for name, each in ratios.items():
-            ordered = sorted(each)
-            low, high = quantile(ordered, 0.25), quantile(ordered, 0.75)
-            print(f"  {name:16} {median(each):.3f}  (quartiles {low:.3f} to {high:.3f})")
-        ours = median(ratios["stepscope trace"])
-        others = [
-            median(ratios[name]) for name in ("torch.profiler", "traceml run") if name in ratios
-        ]
-        wanted = ours <= MOST[model] and all(ours < other for other in others)
-        answer = "met" if wanted else "MISSED"
-        print(f"  wanted at most {MOST[model]} and less than the others: {answer}")
-        met = met and wanted
-    return 0 if met else 1
+    settings = [each for each in SETTINGS if args.only in (None, each.model)]
+    if args.rounds:
+        settings = [replace(each, rounds=args.rounds) for each in settings]
+    if args.inside_traceml:
+        args.inside_traceml.write_text(json.dumps(inside_traceml(settings[0])))
+        return 0
+    met = []
+    for setting in settings:
+        compared = ratios(ours_and_the_profiler(setting))
+        if args.traceml:
+            compared |= ratios(run_traceml(args.traceml, setting))
+        met.append(report(setting, compared))
+    print(f"  on {cpu_model()}, {os.cpu_count()} CPUs, torch {torch.__version__}")
+    return 0 if all(met) else 1
 
 
 if __name__ == "__main__":
