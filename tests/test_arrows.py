@@ -21,9 +21,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "experiments": frozenset(
         {"train", "measure", "data", "models", "hardware", "estimate", "records", "spec"}
     ),
-    "train": frozenset({"measure", "data", "models", "records", "spec"}),
-    "measure": frozenset({"hardware", "records", "spec"}),
-    "estimate": frozenset({"hardware"}),
+    "train": frozenset({"measure", "estimate", "data", "models", "records", "spec"}),
+    "measure": frozenset({"hardware", "models", "records", "spec"}),
+    "estimate": frozenset({"hardware", "models"}),
     "data": frozenset(),
     "models": frozenset(),
     "hardware": frozenset(),

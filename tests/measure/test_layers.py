@@ -523,76 +523,7 @@ def test_a_network_copied_or_saved_meanwhile_works_and_is_not_measured():
     assert window.layers(1) == []
 
 
-# --- multiply-adds --------------------------------------------------------------------------------
-
-
-def total_multiply_adds(model: nn.Module, *inputs: Tensor) -> int:
-    return sum(row["multiply_adds"] or 0 for row in look_at(model, lambda: model(*inputs)).values())
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "wanted"),
-    [
-        # 28·28·6·75 + 10·10·16·150 + 400·120 + 120·84 + 84·10
-        ("lenet", 32, 651_720),
-        # The sum over the layers of the CIFAR variant, worked out layer by layer.
-        ("resnet18", 32, 555_422_720),
-        # 1.81 G for ImageNet, as published with the network and counted by others.
-        ("resnet18_imagenet", 224, 1_814_073_344),
-    ],
-)
-def test_the_multiply_adds_of_known_networks(name, size, wanted):
-    model = registry.build(name, classes=registry.ZOO[name].classes).eval()
-    with torch.no_grad():
-        assert total_multiply_adds(model, torch.randn(2, 3, size, size)) == 2 * wanted
-
-
-@pytest.mark.parametrize(
-    ("module", "shape", "wanted"),
-    [
-        (nn.Conv1d(4, 8, 3, groups=2), (2, 4, 10), 2 * 8 * 8 * 2 * 3),
-        (nn.Conv3d(1, 2, 3, stride=2), (1, 1, 7, 7, 7), 2 * 27 * 27),
-        (nn.ConvTranspose2d(4, 6, 2, stride=2, groups=2), (2, 4, 5, 5), 2 * 4 * 25 * 3 * 4),
-        (nn.Linear(3, 5), (2, 7, 3), 2 * 7 * 3 * 5),
-        (nn.LSTM(3, 5), (7, 2, 3), 7 * 2 * 4 * 5 * (3 + 5)),
-        (nn.GRU(3, 5, num_layers=2), (7, 2, 3), 7 * 2 * 3 * 5 * ((3 + 5) + (5 + 5))),
-        (nn.RNN(3, 5, bidirectional=True), (7, 3), 7 * 2 * 5 * (3 + 5)),
-        (nn.LSTM(3, 5, proj_size=2), (7, 2, 3), 7 * 2 * (4 * 5 * (3 + 2) + 5 * 2)),
-        (nn.LSTMCell(3, 5), (2, 3), 2 * 4 * 5 * (3 + 5)),
-        (nn.GRUCell(3, 5), (2, 3), 2 * 3 * 5 * (3 + 5)),
-        (nn.ReLU(), (2, 3), 0),
-        (nn.BatchNorm1d(3), (2, 3), 0),
-        (nn.Bilinear(3, 3, 2), None, None),
-    ],
-    ids=lambda case: type(case).__name__ if isinstance(case, nn.Module) else "",
-)
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_the_multiply_adds_of_a_layer(module, shape, wanted):
-    inputs = [torch.randn(shape)] if shape else [torch.randn(1, 3)] * 2
-    [row] = look_at(module, lambda: module(*inputs)).values()
-    assert row["multiply_adds"] == wanted
-
-
-def test_a_packed_sequence_counts_its_real_time_steps():
-    module = nn.LSTM(3, 5)
-    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(7, 2, 3), torch.tensor([7, 4]))
-    [row] = look_at(module, lambda: module(packed)).values()
-    assert row["multiply_adds"] == (7 + 4) * 4 * 5 * (3 + 5)
-
-
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_attention_counts_its_projections_and_both_products(batch_first):
-    width, batch, queries, keys = 8, 2, 5, 7
-    module = nn.MultiheadAttention(width, 2, kdim=6, vdim=4, batch_first=batch_first)
-
-    def tokens(count: int, size: int) -> Tensor:
-        return torch.randn(*((batch, count) if batch_first else (count, batch)), size)
-
-    given = {"query": tokens(queries, width), "key": tokens(keys, 6)}
-    seen = look_at(module, lambda: module(**given, value=tokens(keys, 4)))
-    projections = queries * width * width * 2 + keys * width * (6 + 4)
-    products = 2 * queries * keys * width
-    assert seen["(MultiheadAttention)"]["multiply_adds"] == batch * (projections + products)
+# --- multiply-adds and bytes ----------------------------------------------------------------------
 
 
 def test_an_embedding_moves_bytes_and_multiplies_nothing():
@@ -607,12 +538,7 @@ def test_what_a_class_of_somebodys_own_computes_is_unknown_and_not_zero():
         def forward(self, x: Tensor) -> Tensor:
             return x @ x.T
 
-    class OwnConvolution(nn.Conv2d):
-        pass
-
-    assert look_at(Own(), lambda: None) == {}
-    own, known = Own(), OwnConvolution(1, 1, 1)
+    own = Own()
+    assert look_at(own, lambda: None) == {}
     [row] = look_at(own, lambda: own(torch.ones(2, 2))).values()
     assert (row["kind"], row["multiply_adds"]) == ("Own", None)
-    [row] = look_at(known, lambda: known(torch.ones(1, 1, 2, 2))).values()
-    assert row["multiply_adds"] == 4

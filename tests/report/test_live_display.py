@@ -124,6 +124,16 @@ def test_elsewhere_there_is_never_an_escape_code(clock: Clock) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [(2, "2 workers instead of 3"), (1, "1 worker instead of 2"), (0, "no workers instead of 1")],
+)
+def test_lost_workers_are_a_line_of_their_own(left: int, words: str) -> None:
+    message = {"type": "workers", "from": left + 1, "to": left, "reason": "worker (pid 7) is gone"}
+    text = shown(message, terminal=False)
+    assert text == f"data loader: worker (pid 7) is gone; going on with {words}\n"
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_finished_epoch_stays_on_the_screen(terminal: bool) -> None:
     text = without_codes(shown(PROGRESS, TRAINED, terminal=terminal))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from stepscope.errors import Interrupted
-from stepscope.train.lifetime import StopRequest
+from stepscope.train.lifetime import StopRequest, start_worker
 
 
 @pytest.fixture
@@ -54,3 +56,20 @@ def test_without_a_request_batches_come_to_their_end(stop):
     batches = iter([1, 2])
     assert [stop.next_batch(batches) for _ in range(3)] == [1, 2, None]
     assert not stop.at_rest
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/oom_score_adj").exists(), reason="the kernel has no such file"
+)
+def test_a_worker_is_the_first_that_the_kernel_kills_for_want_of_memory():
+    ours, theirs = multiprocessing.Pipe()
+
+    def work() -> None:
+        start_worker(0)
+        theirs.send(Path("/proc/self/oom_score_adj").read_text())
+
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    assert ours.recv() == "1000\n"
+    worker.join()
+    assert Path("/proc/self/oom_score_adj").read_text() != "1000\n", "the training stays as it was"

@@ -11,6 +11,7 @@ from typing import Any
 
 from stepscope.analyze.device_time import device_time
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
+from stepscope.analyze.where_memory_goes import compare_with_forecast
 from stepscope.records import schema
 from stepscope.records.reader import Run, Table
 from stepscope.stats import quantile
@@ -56,6 +57,9 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         **dict.fromkeys(NOT_BUILT),
         **measured,
     }
+    summary["memory_bill"], without_bill = compare_with_forecast(
+        measured.get("memory_bill") or {}, summary["peak_memory_bytes"]
+    )
     reasons = {
         **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
@@ -66,6 +70,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "device": "the device works in step with the host: its times are the host's",
         "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
         "layers": "the run ended before its layers were measured",
+        "memory_bill": without_bill,
         **NOT_BUILT,
     }
     if not run.spec.get("layers"):

@@ -39,6 +39,10 @@ def make_app() -> App:
         usage="Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
         help="Watch your own training script, unchanged.",
     )
+    app.command("stepscope.cli.summary:summary", name="summary", help="Show what is in a model.")
+    app.command(
+        "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
+    )
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
 

@@ -22,6 +22,7 @@ def run(
     /,
     *,
     settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    force: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Train and record.
@@ -30,10 +31,12 @@ def run(
     ----------
     spec
         A TOML file of settings, or the run.json of a run to repeat. Flags win over it.
+    force
+        Begin also a run that is forecast to take more memory than there is.
     json
         Print run.json, and nothing else, on standard output.
     """
     asked = resolve_request(spec, settings or {})
     with LiveDisplay(Console(file=sys.stderr)) as display:
-        path, outcome = single.start(asked, display, summarize)
+        path, outcome = single.start(asked, display, summarize, force=force)
     return close(path, outcome, as_json=json)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stepscope.data.order import EpochOrder
+from stepscope.data.order import BatchKey
 
 
 def make_loader(
     dataset: Dataset[Any],
-    order: EpochOrder,
+    keys: Iterable[BatchKey],
     *,
     workers: int,
     prefetch: int,
@@ -21,12 +21,12 @@ def make_loader(
     pin_memory: bool,
     on_worker_start: Callable[[int], None] | None = None,
 ) -> DataLoader[Any]:
-    """Make a loader whose items are what `dataset[key]` gives for each key of `order`."""
+    """Make a loader whose items are what `dataset[key]` gives for each of `keys`."""
     return DataLoader(
         dataset,
         batch_size=None,  # a key names a whole batch; there is nothing left to collate,
         collate_fn=_as_it_is,  # nor to convert, for which torch would look at every part of it
-        sampler=order,
+        sampler=keys,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=persistent_workers and workers > 0,

@@ -22,7 +22,6 @@ def carry_out(
     *,
     elapsed_s: float = 0.0,
     resumed: str | None = None,
-    memory_limit_bytes: int | None = None,
 ) -> Outcome:
     """Run a charge in a folder and close it, whatever happens."""
     with made.held(), listening(pausing=charge.own_session) as signals:  # until it is closed
@@ -33,14 +32,7 @@ def carry_out(
             status=schema.RUNNING, reason=None, process=os.getpid(), environment=describe_host()
         )
         try:
-            outcome = supervise(
-                made,
-                charge,
-                onlooker,
-                signals,
-                elapsed_s=elapsed_s,
-                memory_limit_bytes=memory_limit_bytes,
-            )
+            outcome = supervise(made, charge, onlooker, signals, elapsed_s=elapsed_s)
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
             summary = summarize(reader.load_run(made.path), _measured(outcome, before["summary"]))
@@ -65,6 +57,7 @@ def _measured(outcome: Outcome, earlier: dict[str, Any] | None) -> dict[str, Any
         "preparation_s": outcome.preparation_s,
         "peak_memory_bytes": _larger(outcome.peak_memory_bytes, earlier.get("peak_memory_bytes")),
         "layers": outcome.layers or earlier.get("layers"),
+        "memory_bill": {"forecast": outcome.forecast, "measured_bytes": outcome.measured_bytes},
         "absent": outcome.absent,
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from stepscope.errors import RequestError
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.supervise import Onlooker, Outcome
 from stepscope.experiments.training import training_of
 from stepscope.records import folder, reader, schema
@@ -14,11 +15,23 @@ from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
 
 
-def start(spec: RunSpec, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
-    """Make a folder, train in it, close it; return where it is and how it ended."""
+def start(
+    spec: RunSpec,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    *,
+    force: bool = False,
+    watchdog: bool = False,
+) -> tuple[Path, Outcome]:
+    """Make a folder, train in it, close it; return where it is and how it ended.
+
+    `force` begins also what is forecast not to fit; `watchdog` holds a memory limit by looking even
+    where the kernel could hold it.
+    """
     preflight.check(spec)
     made = folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
-    return made.path, _carry_out(made, spec, onlooker, summarize)
+    outcome = _carry_out(made, spec, onlooker, summarize, force=force, watchdog=watchdog)
+    return made.path, outcome
 
 
 def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
@@ -52,13 +65,9 @@ def _carry_out(
     summarize: Summarize,
     lived_s: float = 0.0,
     resumed: str | None = None,
+    force: bool = False,
+    watchdog: bool = False,
 ) -> Outcome:
-    return carry_out(
-        made,
-        training_of(made),
-        onlooker,
-        summarize,
-        elapsed_s=lived_s,
-        resumed=resumed,
-        memory_limit_bytes=spec.memory_limit,
-    )
+    with holding(spec.memory_limit, watchdog=watchdog) as limit:
+        charge = training_of(made, limit, has_workers=spec.workers > 0, force=force)
+        return carry_out(made, charge, onlooker, summarize, elapsed_s=lived_s, resumed=resumed)

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import psutil
 
 from stepscope.errors import MachineError
-from stepscope.hardware import host
+from stepscope.experiments.memory_limit import MemoryLimit
+from stepscope.experiments.memory_watch import MemoryWatch
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
 from stepscope.records import schema
@@ -60,6 +61,8 @@ class Outcome:
     preparation_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
+    forecast: dict[str, Any] | None = None
+    measured_bytes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,13 +89,16 @@ class Charge:
     """What is supervised: how it is started, told to stop, and judged by how it ended.
 
     `start` is given the descriptor for messages and the run's origin on the clock; `stop` the
-    signal that came and how many came before it.
+    signal that came and how many came before it. What has a session of its own is ours to end;
+    `has_workers` says that its children load data, and that it goes on without them.
     """
 
     start: Callable[[int, int], subprocess.Popen[bytes]]
     stop: Callable[[subprocess.Popen[bytes], int, int], None]
-    judge: Callable[[Watch, int, int | None], Outcome]
+    judge: Callable[[Watch, int], Outcome]
     own_session: bool = True
+    has_workers: bool = False
+    memory_limit: MemoryLimit | None = None
 
 
 @contextlib.contextmanager
@@ -121,31 +127,42 @@ def supervise(
     signals: StopSignals,
     *,
     elapsed_s: float,
-    memory_limit_bytes: int | None,
 ) -> Outcome:
     """Run a charge in a child process and wait for its end.
 
     `elapsed_s` is how long the run has already lived, before it was resumed.
     """
     origin_ns = now_ns() - round(elapsed_s * 1e9)
-    kills_before = host.oom_kills()
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
     child = charge.start(write_end, origin_ns)
     try:
         os.close(write_end)
         sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
-        watch = Watch(folder, charge, child, sampler, onlooker, signals, memory_limit_bytes)
+        memory = MemoryWatch(
+            folder,
+            child,
+            sampler,
+            onlooker.output,
+            charge.memory_limit,
+            has_workers=charge.has_workers,
+            may_end=charge.own_session,
+        )
+        memory.begin()
+        watch = Watch(folder, charge, child, sampler, onlooker, signals, memory)
         watch.until_end(read_end)
         try:
             log.close()
         except MachineError as error:
             watch.trouble = error
-        outcome = charge.judge(watch, child.wait(), kills_before)
+        outcome = charge.judge(watch, child.wait())
+        if outcome.status == schema.OUT_OF_MEMORY:
+            memory.end()
     finally:
         _end(charge, child)
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
+    outcome.forecast = watch.forecast
     return outcome
 
 
@@ -159,12 +176,12 @@ class Watch:
     sampler: Sampler
     onlooker: Onlooker
     signals: StopSignals
-    memory_limit_bytes: int | None
+    memory: MemoryWatch
     outcome: Outcome | None = None
     ready: dict[str, Any] = field(default_factory=dict)
     last_words: dict[str, Any] = field(default_factory=dict)
+    forecast: dict[str, Any] | None = None
     trouble: MachineError | None = None
-    over_limit_bytes: int | None = None
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
 
     def until_end(self, messages: int) -> None:
@@ -174,9 +191,10 @@ class Watch:
             if self.child.stdout is not None:
                 lines = _Lines(self._output, True)
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
-            next_sample, ended_at = time.monotonic(), None
+            next_sample, next_look, ended_at = time.monotonic(), time.monotonic(), None
+            timeout_s = min(0.1, self.memory.look_every_s)
             while selector.get_map() or self.child.poll() is None:
-                for key, _ in selector.select(timeout=0.1):
+                for key, _ in selector.select(timeout=timeout_s):
                     data = os.read(key.fd, 65536)
                     key.data.take(data)
                     if not data:
@@ -185,6 +203,9 @@ class Watch:
                 if time.monotonic() >= next_sample:
                     next_sample = time.monotonic() + SAMPLE_EVERY_S
                     self._sample()
+                if time.monotonic() >= next_look and self.outcome is None:
+                    next_look = time.monotonic() + self.memory.look_every_s
+                    self.memory.look()
                 if self.child.poll() is not None:
                     # Whatever it left running may hold the pipes open, and even fill them.
                     ended_at = ended_at or time.monotonic()
@@ -196,6 +217,9 @@ class Watch:
         if message["type"] == "outcome":
             known = {key: value for key, value in message.items() if key in vars(Outcome())}
             self.outcome = Outcome(**known)
+        elif message["type"] == "forecast":
+            self.forecast = message["forecast"]
+            self.onlooker.message(message)
         elif message["type"] == "ready":
             self.ready = message
             self._note_what_is_known(message)
@@ -257,25 +281,8 @@ class Watch:
         except MachineError as error:
             self._give_up(error)
             return
-        if reading is None or self.memory_limit_bytes is None:
-            return
-        # Between two readings of proportional sizes the training process alone is looked at.
-        used = reading.pss_bytes or reading.rss_bytes + (reading.workers_private_bytes or 0)
-        if used > self.memory_limit_bytes:
-            self.over_limit_bytes = used
-            self.child.kill()
-            self.folder.add_event(
-                "memory_limit",
-                seconds(now_ns() - self.sampler.origin_ns),
-                used_bytes=used,
-                limit_bytes=self.memory_limit_bytes,
-            )
-
-
-def kernel_killed(kills_before: int | None) -> bool:
-    """Say whether the kernel has killed anything for want of memory since the run began."""
-    kills_now = host.oom_kills()
-    return kills_now is not None and kills_now != kills_before
+        if reading is not None:
+            self.memory.take(reading)
 
 
 class _Lines:

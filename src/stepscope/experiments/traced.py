@@ -21,7 +21,7 @@ from stepscope import measure
 from stepscope.errors import RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
 from stepscope.experiments.ranks import Place, find_place, put_together
-from stepscope.experiments.supervise import Charge, Outcome, Watch, kernel_killed
+from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.records import folder, reader, schema
 
 _AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
@@ -67,7 +67,9 @@ class _Quiet:
         """Show nothing."""
 
     def output(self, line: str) -> None:
-        """Never called: output does not go through us."""
+        """Show a warning of ours: the script's own output does not go through us."""
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            print(line, file=sys.stderr)
 
     def stopping(self) -> None:
         """Show nothing."""
@@ -213,11 +215,11 @@ def _in_foreground() -> bool:
     return False
 
 
-def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
+def _judge(watch: Watch, returncode: int) -> Outcome:
     """Decide how the script ended. Its exit code is passed on, as `python` would give it."""
     words = watch.last_words
     raised = words.get("raised")
-    outcome = _judge_code(watch, returncode, raised, kills_before)
+    outcome = _judge_code(watch, returncode, raised)
     outcome.instrument = words.get("instrument") or {}
     outcome.layers = words.get("layers")
     outcome.absent = words.get("absent") or {}
@@ -234,9 +236,7 @@ def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
     return outcome
 
 
-def _judge_code(
-    watch: Watch, returncode: int, raised: str | None, kills_before: int | None
-) -> Outcome:
+def _judge_code(watch: Watch, returncode: int, raised: str | None) -> Outcome:
     if returncode == 0:
         return Outcome(schema.COMPLETED, None, 0)
     stopped = watch.signals.stops > 0
@@ -245,7 +245,7 @@ def _judge_code(
     if returncode < 0:
         if stopped:
             return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
-        if returncode == -signal.SIGKILL and kernel_killed(kills_before):
+        if returncode == -signal.SIGKILL and watch.memory.kernel_killed():
             reason = "the kernel killed the script for want of memory"
             return Outcome(schema.OUT_OF_MEMORY, reason, 4)
         name = signal.Signals(-returncode).name

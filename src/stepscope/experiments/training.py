@@ -11,23 +11,34 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
-from stepscope.experiments.supervise import Charge, Outcome, Watch, kernel_killed
+from stepscope.experiments.memory_limit import MemoryLimit
+from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
 from stepscope.units import format_bytes
 
 
-def training_of(folder: RunFolder) -> Charge:
-    """Return the training that a folder asks for."""
-    return Charge(functools.partial(_start, folder), _stop, _judge)
+def training_of(
+    folder: RunFolder, limit: MemoryLimit | None, *, has_workers: bool, force: bool = False
+) -> Charge:
+    """Return the training that a folder asks for; `force` begins it although it may not fit."""
+    start = functools.partial(_start, folder, limit, force)
+    return Charge(start, _stop, _judge, has_workers=has_workers, memory_limit=limit)
 
 
-def _start(folder: RunFolder, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
+def _start(
+    folder: RunFolder, limit: MemoryLimit | None, force: bool, messages: int, origin_ns: int
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
     options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
     for name, value in options.items():
         command += [name, str(value)]
+    if force:
+        command.append("--force")
+    if limit is not None and limit.group is not None:
+        command = limit.group.command(command)
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -47,26 +58,26 @@ def _stop(child: subprocess.Popen[bytes], number: int, before: int) -> None:
         child.kill()
 
 
-def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
+def _judge(watch: Watch, returncode: int) -> Outcome:
     """Decide how the training ended, from its own words or, without any, from how it died."""
     said = watch.outcome
-    if watch.over_limit_bytes is not None:
-        limit = format_bytes(watch.memory_limit_bytes or 0)
-        verdict = Outcome(
-            schema.OUT_OF_MEMORY,
-            f"the run took {format_bytes(watch.over_limit_bytes)}, over its limit of {limit}. "
-            "Try a smaller --batch-size or fewer --workers.",
-            4,
-        )
+    if _ended_by_guard(watch):
+        verdict = out_of_memory(watch, _guard_words(watch))
     elif watch.trouble is not None and (said is None or said.exit_code in (0, 130)):
         verdict = Outcome(schema.FAILED, str(watch.trouble), watch.trouble.exit_code)
         verdict.instrument = said.instrument if said else {}
-    elif said is not None and not (_worker_died(said) and kernel_killed(kills_before)):
+    elif said is not None and said.status == schema.OUT_OF_MEMORY:
+        verdict = out_of_memory(watch, said.reason or "out of memory")
+    elif said is not None:
         verdict = said
     elif watch.signals.stops:
         verdict = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
-    elif returncode < 0 or said is not None:
-        verdict = _judge_signal(signal.SIGKILL if said else -returncode, kills_before)
+    elif returncode == -signal.SIGKILL and watch.memory.kernel_killed():
+        verdict = out_of_memory(watch, _killed_by_kernel(watch))
+    elif returncode < 0:
+        name = signal.Signals(-returncode).name
+        reason = f"the training was ended by {name}, which stepscope did not send"
+        verdict = Outcome(schema.FAILED, reason)
     else:
         last = " / ".join(watch.last_output) or "it printed nothing"
         verdict = Outcome(schema.FAILED, f"the training ended without a word: {last}")
@@ -74,17 +85,66 @@ def _judge(watch: Watch, returncode: int, kills_before: int | None) -> Outcome:
     return verdict
 
 
-def _judge_signal(number: int, kills_before: int | None) -> Outcome:
-    if number == signal.SIGKILL and kernel_killed(kills_before):
-        return Outcome(
-            schema.OUT_OF_MEMORY,
-            "the kernel killed the training for want of memory. "
-            "Try a smaller --batch-size or fewer --workers.",
-            4,
+def out_of_memory(watch: Watch, what_happened: str) -> Outcome:
+    """Make the outcome of a training that memory ended, with what it said of itself before."""
+    said = watch.outcome or Outcome()
+    return Outcome(
+        schema.OUT_OF_MEMORY,
+        f"{what_happened.rstrip('.')}. {_what_would_help(watch.forecast)}",
+        4,
+        instrument=said.instrument,
+        layers=said.layers,
+        absent=said.absent,
+        measured_bytes=said.measured_bytes,
+    )
+
+
+def _what_would_help(forecast: dict[str, Any] | None) -> str:
+    """Name the settings that were forecast to take less, each with its forecast."""
+    known = (forecast or {}).get("remedies")
+    if not known:
+        return "Try a smaller --batch-size or fewer --workers."
+    if not any(remedy["fits"] for remedy in known):
+        return (
+            "None of these would fit either, by forecast: "
+            + ", ".join(map(_remedy, known))
+            + ". A larger --memory-limit is needed, or a smaller network."
         )
-    name = signal.Signals(number).name
-    return Outcome(schema.FAILED, f"the training was ended by {name}, which stepscope did not send")
+    return f"What would help, by forecast: {', '.join(map(_remedy, known))}."
 
 
-def _worker_died(said: Outcome) -> bool:
-    return "DataLoader worker (pid" in (said.reason or "")
+def _remedy(remedy: dict[str, Any]) -> str:
+    flags = " ".join(_flag(name, value) for name, value in remedy["settings"].items())
+    return f"{flags} ({format_bytes(remedy['total_bytes'])})"
+
+
+def _flag(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value}"
+
+
+def _ended_by_guard(watch: Watch) -> bool:
+    """Say whether the training ended because we saw to it; it may have been done just before."""
+    said, memory = watch.outcome, watch.memory
+    if memory.killed:
+        return said is None or said.exit_code != 0
+    if said is None:
+        return memory.asked and not watch.signals.stops
+    return memory.asked and said.status == schema.OUT_OF_MEMORY
+
+
+def _guard_words(watch: Watch) -> str:
+    words = watch.memory.what_happened()
+    if watch.outcome is not None and watch.outcome.status == schema.OUT_OF_MEMORY:
+        return f"{words}; it ended between two steps, with a checkpoint"
+    return words
+
+
+def _killed_by_kernel(watch: Watch) -> str:
+    said = "the kernel killed the training for want of memory"
+    limit = watch.memory.limit
+    if limit is None or limit.group is None:
+        return said
+    return f"{said}, at its limit of {format_bytes(limit.limit_bytes)}"

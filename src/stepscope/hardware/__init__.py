@@ -1,4 +1,5 @@
 """What this machine is and what it can tell: CPU, memory, processes, pressure, storage.
 
-Readers only: nothing here knows of training. A figure that this machine cannot give is None.
+Readers, and the control group that holds a process to a memory limit: nothing here knows of
+training. A figure that this machine cannot give is None.
 """

@@ -10,13 +10,13 @@ from typing import Any
 
 import psutil
 
+from stepscope.hardware import control_group
+
 _PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def describe_host() -> dict[str, Any]:
     """Tell what two runs must share to be compared: processor, memory, system, Python."""
-    memory = psutil.virtual_memory()
     return {
         "hostname": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -25,8 +25,8 @@ def describe_host() -> dict[str, Any]:
         "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "cpus_usable": usable_cpus(),
-        "memory_bytes": memory.total,
-        "memory_available_bytes": memory.available,
+        "memory_bytes": memory_bytes(),
+        "memory_available_bytes": available_bytes(),
         "memory_limit_bytes": cgroup_memory_limit_bytes(),
         "swap_bytes": psutil.swap_memory().total,
     }
@@ -49,23 +49,28 @@ def usable_cpus() -> int | None:
 
 def cgroup_memory_limit_bytes() -> int | None:
     """Return the tightest memory limit of the control group that this process is in, if any."""
-    limits = [
-        int(text)
-        for folder in _own_cgroup_and_parents()
-        for name in ("memory.max", "memory.limit_in_bytes")
-        if (text := _first_line(folder / name)) is not None and text.isdecimal()
-    ]
-    # Version 1 writes a number near 2^63 for "no limit".
-    real = [limit for limit in limits if limit < 2**62]
-    return min(real) if real else None
+    return min(control_group.limited().values(), default=None)
 
 
 def oom_kills() -> int | None:
-    """Count the processes that the kernel has killed for want of memory since it started."""
+    """Count the processes that the kernel has killed for want of memory.
+
+    Those of the control group that this process is in; where it does not count them, those of the
+    whole machine.
+    """
+    for folder in control_group.own_and_above():
+        counted = control_group.kills_of(folder)
+        if counted is not None:
+            return counted
     for line in _lines(_PROC / "vmstat"):
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return None
+
+
+def memory_bytes() -> int:
+    """Return the memory that is built in."""
+    return int(psutil.virtual_memory().total)
 
 
 def available_bytes() -> int:
@@ -115,17 +120,6 @@ def _shared_memory() -> os.statvfs_result | None:
         return os.statvfs("/dev/shm")
     except OSError:
         return None
-
-
-def _own_cgroup_and_parents() -> list[Path]:
-    folders = []
-    for line in _lines(_PROC / "self" / "cgroup"):
-        _, controllers, name = line.split(":", 2)
-        root = _CGROUP if not controllers else _CGROUP / "memory"
-        if not controllers or "memory" in controllers.split(","):
-            folder = root / name.lstrip("/")
-            folders += [folder, *(p for p in folder.parents if root in (p, *p.parents))]
-    return folders
 
 
 def _lines(file: Path) -> list[str]:

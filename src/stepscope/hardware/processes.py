@@ -48,6 +48,8 @@ def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
         workers = main.children(recursive=True)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
+    if rss == 0:
+        return None  # it has ended, and nobody has asked how yet
     status = _status(main.pid)
     worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
     everyone = [main, *workers]
@@ -67,6 +69,29 @@ def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
         else None,
         swap_bytes=_total([size.swap_bytes for size in measured]),
     )
+
+
+def resident_bytes(process: psutil.Process) -> int | None:
+    """Return the resident size of one process, in some 20 µs; None when it has ended."""
+    try:
+        return int(process.memory_info().rss) or None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def youngest_child(process: psutil.Process) -> psutil.Process | None:
+    """Return the process that another has started last, if it has started any that works.
+
+    A helper of Python's own that only tidies up (`multiprocessing.resource_tracker`) is none.
+    """
+    try:
+        children = sorted(process.children(), key=psutil.Process.create_time, reverse=True)
+        for child in children:
+            if not any("resource_tracker" in word for word in child.cmdline()):
+                return child
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        pass  # one of them has just ended: the next look finds the others
+    return None
 
 
 def _total(values: list[int | None], nothing: int | None = None) -> int | None:

@@ -23,23 +23,20 @@ were compiled in place or scripted are not seen, and their time is their caller'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
-from torch.nn.modules.rnn import RNNBase, RNNCellBase
 
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.device import DeviceQueue
+from stepscope.models.multiply_adds import multiply_adds, tensors_in
 
 _FORWARD, _BACKWARD = range(2)
-_DEEPEST = 8  # how deep tensors may lie in what a module takes and returns
 _NO_TASK = -1  # torch's number of the backward pass under way, when there is none
 
 # Whose time it is: the number of a layer and one of the two passes; None is nobody's.
@@ -202,7 +199,7 @@ class LayerWindow:
         that add up gradients run right after the node that made the gradient, whose layer they
         belong to; they may outlive the graph and have no hook.
         """
-        ahead = [tensor.grad_fn for tensor in _tensors_in(values)]
+        ahead = [tensor.grad_fn for tensor in tensors_in(values)]
         while ahead:
             node = ahead.pop()
             if node is None or node.name().endswith("AccumulateGrad"):
@@ -253,7 +250,7 @@ def _count(layer: _Layer, module: nn.Module, inputs: Any, output: Any) -> None:
     """Add one call to what is known of a layer."""
     # Weights of an attention's projections lie in children that it never calls.
     own = module.parameters(recurse=isinstance(module, nn.MultiheadAttention))
-    moved = (*_tensors_in(inputs), *_tensors_in(output), *own)
+    moved = (*tensors_in(inputs), *tensors_in(output), *own)
     layer.calls += 1
     layer.size_bytes += sum(tensor.numel() * tensor.element_size() for tensor in moved)
     found = multiply_adds(module, inputs, output)
@@ -261,79 +258,3 @@ def _count(layer: _Layer, module: nn.Module, inputs: Any, output: Any) -> None:
         layer.multiply_adds = None
     else:
         layer.multiply_adds += found
-
-
-def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> int | None:
-    """Count the multiply-adds of one forward call by its real shapes; None where it is unknown.
-
-    Only products with a matrix or a kernel count, biases do not. torch's other layers have none
-    (activations, pooling, norms, dropout, embeddings, containers). What any other class computes
-    itself, beside calling its children, is unknown. `inputs` are the arguments and the named ones.
-
-    Shapes are taken from the tensors and the module's settings, never from its weights: reading the
-    weight of a module with spectral norm would change it.
-    """
-    taken, made = next(_tensors_in(inputs), None), next(_tensors_in(output), None)
-    if taken is None or made is None:
-        return None
-    if isinstance(module, _ConvTransposeNd):
-        return taken.numel() * (module.out_channels // module.groups) * prod(module.kernel_size)
-    if isinstance(module, _ConvNd):
-        return made.numel() * (module.in_channels // module.groups) * prod(module.kernel_size)
-    if isinstance(module, nn.Linear):
-        return made.numel() * module.in_features
-    if isinstance(module, RNNBase):
-        return taken.numel() // module.input_size * _of_a_time_step(module)
-    if isinstance(module, RNNCellBase):
-        gates = 4 if isinstance(module, nn.LSTMCell) else 3 if isinstance(module, nn.GRUCell) else 1
-        taken_and_fed_back = module.input_size + module.hidden_size
-        return taken.numel() // module.input_size * gates * module.hidden_size * taken_and_fed_back
-    if isinstance(module, nn.MultiheadAttention):
-        return _of_attention(module, *inputs)
-    where = type(module).__module__
-    has_none = where.startswith("torch.nn.modules.") and not where.endswith(".transformer")
-    return 0 if has_none and not isinstance(module, nn.Bilinear) else None
-
-
-def _of_a_time_step(module: RNNBase) -> int:
-    gates = {"LSTM": 4, "GRU": 3}.get(module.mode, 1)
-    directions = 2 if module.bidirectional else 1
-    fed_back = module.proj_size or module.hidden_size
-    total = 0
-    for layer in range(module.num_layers):
-        taken = module.input_size if layer == 0 else directions * fed_back
-        width = gates * module.hidden_size * (taken + fed_back)
-        total += directions * (width + module.hidden_size * module.proj_size)
-    return total
-
-
-def _of_attention(
-    module: nn.MultiheadAttention, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> int | None:
-    """Add up the projections of query, key and value, the scores, their use, and the last one."""
-    given = dict(zip(("query", "key", "value"), args, strict=False)) | dict(named)
-    query, key, value = given["query"], given["key"], given["value"]
-    if query.is_nested:
-        return None
-    queries, width = query.numel() // module.embed_dim, module.embed_dim
-    projected = query.numel() + key.numel() + value.numel() + queries * width
-    attended = key.shape[1 if module.batch_first and key.dim() == 3 else 0]
-    attended += (module.bias_k is not None) + module.add_zero_attn
-    return int(width * projected + 2 * queries * attended * width)
-
-
-def _tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Find the tensors in what a module takes or returns, in lists, mappings and dataclasses."""
-    if isinstance(value, torch.Tensor):
-        yield value
-        return
-    inside: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, list | tuple | set):
-        inside = value
-    elif is_dataclass(value):
-        inside = [getattr(value, each.name, None) for each in fields(value)]
-    if depth < _DEEPEST:
-        for each in inside:
-            yield from _tensors_in(each, depth + 1)

@@ -30,6 +30,7 @@ class Sampler:
     origin_ns: int
     peak_main_bytes: int | None = None
     peak_others_bytes: int = 0
+    others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
 
     _sizes_at_ns: int = 0
     _shm_before_bytes: int | None = None
@@ -43,6 +44,11 @@ class Sampler:
         if self.peak_main_bytes is None:
             return None
         return self.peak_main_bytes + self.peak_others_bytes
+
+    def glimpsed(self, resident_bytes: int) -> None:
+        """Take a size that was seen between two samples: there may be no next one."""
+        if self.peak_main_bytes is not None:
+            self.peak_main_bytes = max(self.peak_main_bytes, resident_bytes)
 
     def sample(self) -> TreeReading | None:
         """Take one reading and append its row; None when the process has ended."""
@@ -83,6 +89,5 @@ class Sampler:
         in_flight = 0
         if shm_now is not None and self._shm_before_bytes is not None:
             in_flight = max(0, shm_now - self._shm_before_bytes - (reading.shared_rss_bytes or 0))
-        self.peak_others_bytes = max(
-            self.peak_others_bytes, reading.workers_private_bytes + in_flight
-        )
+        self.others_bytes = reading.workers_private_bytes + in_flight
+        self.peak_others_bytes = max(self.peak_others_bytes, self.others_bytes)

@@ -56,6 +56,8 @@ class LiveDisplay:
             self._progress.update(self._task, description="testing", figures="")
         elif message["type"] == "epoch":
             self._say(_epoch_line(message))
+        elif message["type"] == "workers":
+            self._say(_workers_line(message))
 
     def output(self, line: str) -> None:
         """Pass on a line that the training printed."""
@@ -92,6 +94,14 @@ def _figures(now: dict[str, Any]) -> str:
     if now["step_s"] is not None:
         parts.append(f"{format_clock(now['steps_left'] * now['step_s'])} left")
     return "  ".join(parts)
+
+
+def _workers_line(fallback: dict[str, Any]) -> str:
+    left = fallback["to"]
+    workers = "1 worker" if left == 1 else f"{left or 'no'} workers"
+    return (
+        f"data loader: {fallback['reason']}; going on with {workers} instead of {fallback['from']}"
+    )
 
 
 def _epoch_line(row: dict[str, Any]) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from stepscope.records import schema
 from stepscope.records.reader import Run
+from stepscope.report.memory import about_forecast, bill_table
+from stepscope.report.tables import house_table
 from stepscope.units import format_bytes, format_duration, format_share
 
 _BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
@@ -44,6 +45,8 @@ def _tables(run: Run) -> Iterator[Table]:
         yield _layer_table(run.summary["layers"])
     if len(run.epochs):
         yield _epoch_table(run)
+    if run.summary.get("memory_bill"):
+        yield bill_table(run.summary["memory_bill"])
 
 
 def _headline(run: Run) -> str:
@@ -57,15 +60,8 @@ def _headline(run: Run) -> str:
     return f"\n{what}: {run.status}, {how_far}"
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
-
-
 def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
-    table = _table("phase", "share", "median", "p95", "p99", "total")
+    table = house_table("phase", "share", "median", "p95", "p99", "total")
     table.add_column("", justify="left", no_wrap=True)
     for phase in schema.PHASES:
         seen = phases[phase]
@@ -79,7 +75,7 @@ def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
 
 
 def _device_table(phases: dict[str, dict[str, float]]) -> Table:
-    table = _table("on the device", "share", "median", "p95", "total")
+    table = house_table("on the device", "share", "median", "p95", "total")
     for phase, seen in phases.items():
         figures = (format_duration(seen[name]) for name in ("median_s", "p95_s", "total_s"))
         table.add_row(phase, format_share(seen["share"]), *figures)
@@ -88,7 +84,7 @@ def _device_table(phases: dict[str, dict[str, float]]) -> Table:
 
 def _layer_table(layers: list[dict[str, Any]]) -> Table:
     """Show the largest layers. The rate is that of the forward pass, where it is counted."""
-    table = _table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
+    table = house_table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
     table.columns[1].justify = "left"
     all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
     for layer in layers[:_MOST_LAYERS]:
@@ -109,7 +105,7 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
 def _epoch_table(run: Run) -> Table:
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
     knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
-    table = _table(*columns, *(["train", "test", "top-5"] if knows_accuracy else []))
+    table = house_table(*columns, *(["train", "test", "top-5"] if knows_accuracy else []))
     tests = {row["epoch"]: row for row in run.epochs.rows() if row["split"] == "test"}
     for row in run.epochs.rows():
         if row["split"] == "train":
@@ -148,6 +144,8 @@ def _closing_lines(run: Run) -> list[str]:
         lines.append(_BOUND_BY.get(summary["device"]["bound_by"], ""))
     if summary.get("peak_memory_bytes"):
         lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
+    if summary.get("memory_bill"):
+        lines.append(about_forecast(summary["memory_bill"]))
     lines.append(f"run folder: {_as_typed(run.path)}")
     return lines
 

@@ -3,9 +3,11 @@
 It writes steps, epochs, records, events and the checkpoint into the run folder, sends messages (one
 JSON object a line) to the parent, and leaves `run.json` to it. Messages:
 
+    forecast   the memory that it will take
     ready      the resolved spec, the environment, how the data came
     progress   how far it has come
     testing    a test begins; epoch: an epoch's row
+    workers    the loader goes on with fewer workers: from how many, to how many, why
     outcome    status, reason, exit code, what the instrument cost, the time of the layers
 """
 
@@ -37,6 +39,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
+    parser.add_argument("--force", action="store_true", help="train although it may not fit")
     args = parser.parse_args(argv)
     die_with_parent(args.parent)
     warnings.showwarning = _show_warning
@@ -47,7 +50,7 @@ def main(argv: list[str]) -> int:
         def send(message: dict[str, Any]) -> None:
             messages.write(json.dumps(message) + "\n")
 
-        outcome = _outcome_of(RunFolder(args.folder), args.origin_ns, stop, send)
+        outcome = _outcome_of(RunFolder(args.folder), args.origin_ns, stop, send, force=args.force)
         send(outcome)
     return int(outcome["exit_code"])
 
@@ -59,7 +62,9 @@ def _show_warning(
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _outcome_of(folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send) -> dict[str, Any]:
+def _outcome_of(
+    folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send, *, force: bool
+) -> dict[str, Any]:
     """Train, and turn however that ends into an outcome."""
     closing: dict[str, Any] = {}
     try:
@@ -67,7 +72,7 @@ def _outcome_of(folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send
             from stepscope.train.conduct import conduct
         except ImportError as error:
             raise MissingExtraError(f"training ({error})", "torch", "train") from error
-        conduct(folder, origin_ns, stop, send, closing)
+        conduct(folder, origin_ns, stop, send, closing, force=force)
     except StepscopeError as error:
         return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
     except Exception as error:
@@ -92,8 +97,6 @@ def _ended_by(error: Exception, folder: RunFolder) -> dict[str, Any]:
         return _ended(full.exit_code, str(full))
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
         return _ended(5, f"{error}: this machine's limits (ulimit) are too low for these settings")
-    if "DataLoader worker (pid" in first_line:  # it died; one that raised is worded otherwise
-        return _ended(5, f"{first_line}. Try --workers 0, which loads in the training process.")
     model = str(folder.read_info()["spec"]["model"])
     if ":" in model:
         from stepscope.models.own_model import describe_their_failure

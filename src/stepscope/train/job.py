@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from stepscope.data import catalogue
+from stepscope.data.crew import Crew, Fallback
+from stepscope.data.enduring import EnduringLoader, Remaining
 from stepscope.data.loader import make_loader
 from stepscope.data.order import EpochOrder
 from stepscope.data.pipelines import BatchedDataset
@@ -31,8 +34,9 @@ from stepscope.train.stages import Stage, plan_stages, total_steps
 class Split:
     """The batches of one split, and the order they come in."""
 
-    loader: DataLoader[Any]
+    loader: EnduringLoader
     order: EpochOrder
+    dataset: TimedDataset
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,18 @@ class Job:
     train: Split
     test: Split
     stages: list[Stage]
+    crew: Crew
+
+    def close(self) -> None:
+        """End the loader workers and the watch for them."""
+        self.train.loader.close()
+        self.test.loader.close()
+        self.crew.stop_watching()
 
 
-def build(spec: RunSpec) -> Job:
-    """Build a training from a resolved spec. The same seed builds the same weights."""
-    dataset = catalogue.find(spec.data)
-    data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
-    device = torch.device(spec.device)
+def build_model(spec: RunSpec) -> nn.Module:
+    """Build the network of a resolved spec. The same seed builds the same weights."""
+    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events and copies then go to the stream of this device
     torch.manual_seed(spec.seed)
@@ -72,9 +81,24 @@ def build(spec: RunSpec) -> Job:
             f"checkpoint_activations: {spec.model} has no row of blocks whose activations could be "
             "recomputed. Leave the setting out, or use a network of blocks, such as resnet18."
         )
-    model = model.to(device=device, memory_format=layout_of(spec))  # type: ignore[call-overload]
-    train = _split(spec, dataset, "train", data_dir, device)
-    test = _split(spec, dataset, "test", data_dir, device)
+    model.to(device=device, memory_format=layout_of(spec))  # type: ignore[call-overload]
+    return model
+
+
+def build(
+    spec: RunSpec,
+    model: nn.Module,
+    data_dir: Path,
+    tell: Callable[[Fallback], None] = lambda fallback: None,
+) -> Job:
+    """Build the rest of a training around its network.
+
+    `tell` hears of each time that a loader goes on with fewer workers.
+    """
+    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
+    crew = Crew(spec.workers, tell)
+    train = _split(spec, dataset, "train", data_dir, device, crew)
+    test = _split(spec, dataset, "test", data_dir, device, crew)
     steps_per_epoch = -(-len(train.order) // spec.accumulate)
     stages = plan_stages(spec.epochs, steps_per_epoch, spec.max_steps)
     optimizer = make_optimizer(spec, model.parameters())
@@ -88,6 +112,7 @@ def build(spec: RunSpec) -> Job:
         train=train,
         test=test,
         stages=stages,
+        crew=crew,
     )
 
 
@@ -97,6 +122,7 @@ def _split(
     split: catalogue.Split,
     data_dir: Path,
     device: torch.device,
+    crew: Crew,
 ) -> Split:
     training = split == "train"
     samples: Samples
@@ -114,16 +140,20 @@ def _split(
     order = EpochOrder(
         len(samples), spec.batch_size, spec.seed, spec.shuffle if training else "none"
     )
-    loader = make_loader(
-        TimedDataset(batches),
-        order,
-        workers=spec.workers,
-        prefetch=spec.prefetch,
-        persistent_workers=spec.persistent_workers,
-        pin_memory=spec.pin_memory and device.type == "cuda",
-        on_worker_start=start_worker,
-    )
-    return Split(loader, order)
+    timed = TimedDataset(batches)
+
+    def make(workers: int, keys: Remaining) -> DataLoader[Any]:
+        return make_loader(
+            timed,
+            keys,
+            workers=workers,
+            prefetch=spec.prefetch,
+            persistent_workers=spec.persistent_workers,
+            pin_memory=spec.pin_memory and device.type == "cuda",
+            on_worker_start=start_worker,
+        )
+
+    return Split(EnduringLoader(split, order, make, crew), order, timed)
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) -> None:

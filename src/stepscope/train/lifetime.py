@@ -1,19 +1,22 @@
 """How long the training lives: until it is done, is told to stop, or its parent is gone.
 
-The supervising parent alone answers the terminal. It asks the training to stop with SIGTERM; the
-training ends its step, writes a checkpoint and goes. Loader workers hear nothing of that.
+The supervising parent alone answers the terminal. It asks the training to stop with SIGTERM, or
+with SIGUSR1 where memory runs short; the training ends its step, writes a checkpoint and goes.
+Loader workers hear nothing of that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from stepscope.errors import Interrupted
+from stepscope.errors import Interrupted, OutOfMemoryError
 from stepscope.measure.lifetime import die_with_parent
 
 T = TypeVar("T")
@@ -39,13 +42,17 @@ class StopRequest:
 
     requested: bool = False
     at_rest: bool = False
+    for_memory: bool = False
 
     def listen(self) -> None:
-        """Take SIGTERM as the request; leave Ctrl-C to the parent."""
+        """Take SIGTERM and SIGUSR1 as requests; leave Ctrl-C to the parent."""
         signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGUSR1, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self.requested:
+            self.for_memory = number == signal.SIGUSR1
         self.requested = True
         if self.at_rest:
             self.at_rest = False
@@ -64,6 +71,8 @@ class StopRequest:
 
     def check(self) -> None:
         """Raise when a stop was asked for. Called between steps only."""
+        if self.for_memory:
+            raise OutOfMemoryError("memory ran short, and the run ended between two steps")
         if self.requested:
             raise Interrupted("stopped on request, between two steps")
 
@@ -72,3 +81,7 @@ def start_worker(worker: int) -> None:
     """Set up a loader worker: the training decides when it ends, and it ends with the training."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(os.getppid())
+    # The first to be killed when memory is short: the run goes on without a worker, not without
+    # the training. Where there is no such file (not Linux) or it is not ours, the kernel chooses.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")

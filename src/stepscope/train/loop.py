@@ -149,6 +149,7 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
     timing = EpochTiming(epoch, watch.elapsed_s(), time.time())
     hits = HitCounter(job.device)
     loss_sum = torch.zeros((), device=job.device)
+    job.test.order.epoch = epoch  # changes no batch: it is told where workers are lost
     job.model.eval()
 
     opened = now_ns()

@@ -25,6 +25,20 @@ def recompute_activations(model: nn.Module) -> int:
     return len(blocks)
 
 
+@contextlib.contextmanager
+def recomputing(model: nn.Module) -> Iterator[int]:
+    """Recompute activations for a while; yields how many blocks there are."""
+    own = {block: vars(block).get("forward") for block in _blocks(model)}
+    try:
+        yield recompute_activations(model)
+    finally:
+        for block, forward in own.items():
+            if forward is None:
+                vars(block).pop("forward", None)
+            else:
+                block.forward = forward
+
+
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     """Find the outermost composite modules that stand in a row with others."""
     for child in model.children():

@@ -1,0 +1,129 @@
+"""`stepscope summary`: what is in a model."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import re
+import sys
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.errors import OutOfMemoryError, RequestError
+from stepscope.models import registry
+from stepscope.report.network import print_network
+from stepscope.spec import RunSpec
+from stepscope.spec.load import validate
+from stepscope.spec.settings import Optimizer
+
+if TYPE_CHECKING:
+    from stepscope.estimate.network import MakeOptimizer
+
+_OWN_INPUT, _OWN_CLASSES = (3, 32, 32), 10
+_WHOLE = re.compile(r"\s*([1-9][0-9]{0,8})\s*", re.ASCII)
+
+
+def summary(
+    model: str,
+    /,
+    *,
+    shape: Annotated[str | None, Parameter(name="--input")] = None,
+    classes: str | None = None,
+    norm: Annotated[str | None, Parameter(negative_none="no-")] = "batch",
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Show what is in a model: layers, parameters, multiply-adds, memory.
+
+    Parameters
+    ----------
+    model
+        A network of the zoo, or package.module:factory for your own.
+    shape
+        Shape of one sample, like 3,32,32 [default: what the zoo's network is laid out for].
+    classes
+        How many classes the model is built for [default: the zoo's number, 10 for your own].
+    norm
+        none takes the batch-norm layers out of the network.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    asked = validate({"model": model, "norm": norm})
+    registry.check_name(model)
+    entry = registry.ZOO.get(model)
+    sample_shape: tuple[int, ...] = entry.input_shape if entry else _OWN_INPUT
+    if shape is not None:
+        sample_shape = _read_shape(shape)
+    wanted_classes = entry.classes if entry else _OWN_CLASSES
+    if classes is not None:
+        wanted_classes = _read_classes(classes)
+    try:
+        # What somebody's own model prints is not what was asked for.
+        with contextlib.redirect_stdout(sys.stderr):
+            found = _count(asked, sample_shape, wanted_classes)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        first_line = str(error).strip().partition("\n")[0]
+        raise OutOfMemoryError(
+            f"model {model} with an input of {'x'.join(map(str, sample_shape))} and "
+            f"{wanted_classes:,} classes does not fit: {first_line}. "
+            "Choose a smaller --input or fewer --classes."
+        ) from error
+    if json:
+        print(json_module.dumps(found))
+    else:
+        print_network(Console(), found)
+    return 0
+
+
+def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+    model = registry.build(asked.model, classes=classes, norm=asked.norm)
+    from stepscope.estimate.network import count_network, optimizer_state
+
+    network = count_network(model, sample_shape, asked.model)
+    states: dict[str, Any] = {}
+    for name in get_args(Optimizer):
+        # Only some have momentum; where it changes nothing, one row says it all.
+        plain, moved = (
+            asdict(optimizer_state(_maker(name, momentum), network.gradients))
+            for momentum in (0.0, 0.9)
+        )
+        states[name] = plain
+        if moved != plain:
+            states[f"{name} with momentum"] = moved
+    return {
+        "model": asked.model,
+        "input": sample_shape,
+        "norm": asked.norm,
+        "classes": classes,
+        **asdict(network),
+        "optimizer_state": states,
+    }
+
+
+def _maker(optimizer: str, momentum: float) -> MakeOptimizer:
+    from stepscope.train.optimizers import make_optimizer
+
+    return partial(make_optimizer, validate({"optimizer": optimizer, "momentum": momentum}))
+
+
+def _read_shape(text: str) -> tuple[int, ...]:
+    read = [_WHOLE.fullmatch(part) for part in text.split(",")]
+    numbers = tuple(int(part[1]) for part in read if part)
+    if len(numbers) < len(read):
+        raise RequestError(
+            "--input: wanted the shape of one sample without the batch, whole numbers of 1 or more "
+            f"with commas between them, like 3,32,32; found {text!r}."
+        )
+    return numbers
+
+
+def _read_classes(text: str) -> int:
+    read = _WHOLE.fullmatch(text)
+    if read is None:
+        raise RequestError(f"--classes: wanted a whole number of 1 or more, found {text!r}.")
+    return int(read[1])

@@ -1,0 +1,19 @@
+"""How much a run may take on this machine: the tightest of what was asked for and what there is."""
+
+from __future__ import annotations
+
+from stepscope.estimate.memory_bill import Limit
+from stepscope.hardware import host
+
+
+def host_limit(asked_bytes: int | None) -> Limit:
+    """Return the limit that binds in the host's memory."""
+    known = {
+        "--memory-limit": asked_bytes,
+        "control group": host.cgroup_memory_limit_bytes(),
+        "physical memory": host.memory_bytes(),
+    }
+    return min(
+        (Limit(of, size) for of, size in known.items() if size is not None),
+        key=lambda limit: limit.bytes,
+    )

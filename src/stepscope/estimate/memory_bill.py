@@ -1,0 +1,97 @@
+"""The memory bill of a run: what it will take, item by item, and the limit that it must keep to.
+
+Every item says how it was got:
+
+    counted      from sizes alone: tensors, samples, batches
+    measured     in the very process, before it trains
+    calibrated   tried on this machine: a loader worker, the allocator
+    assumed      neither; the note says what it rests on
+
+Parameters, gradients, state and activations are whole: what each is at its largest. They are never
+all there at once, and the allocator puts one where another was; `slack` is what it keeps beyond the
+largest sum of them, so that the items add up to the peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+How = Literal["counted", "measured", "calibrated", "assumed"]
+Pool = Literal["host", "device"]
+
+ITEMS = (
+    "runtime",
+    "device_context",
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "batch",
+    "prefetch",
+    "workers",
+    "dataset",
+    "workspace",
+    "slack",
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the bill."""
+
+    bytes: int
+    how: How
+    note: str
+    pool: Pool = "host"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a pool may take, and who says so."""
+
+    of: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a run takes at its peak; `items` has every name of `ITEMS`."""
+
+    items: Mapping[str, Item]
+    limits: Mapping[Pool, Limit]
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak of both pools together."""
+        return sum(item.bytes for item in self.items.values())
+
+    def pool_bytes(self, pool: Pool) -> int:
+        """Return what a pool has to hold."""
+        return sum(item.bytes for item in self.items.values() if item.pool == pool)
+
+    @property
+    def binding(self) -> Pool:
+        """The pool that is filled most."""
+        return max(self.limits, key=lambda pool: self.pool_bytes(pool) / self.limits[pool].bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every pool holds its part."""
+        return all(self.pool_bytes(pool) <= limit.bytes for pool, limit in self.limits.items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the bill as plain values."""
+        limit = self.limits[self.binding]
+        return {
+            "items": {name: vars(self.items[name]) for name in ITEMS},
+            "total_bytes": self.total_bytes,
+            "limit_bytes": limit.bytes,
+            "limit_of": limit.of,
+            "limits": {
+                pool: {**vars(each), "needed_bytes": self.pool_bytes(pool)}
+                for pool, each in self.limits.items()
+            },
+            "fits": self.fits,
+        }

@@ -1,0 +1,86 @@
+"""How a memory bill looks: forecast, and after a run beside what was measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.report.tables import house_table
+from stepscope.units import format_bytes, format_share
+
+
+def print_forecast(console: Console, bill: dict[str, Any]) -> None:
+    """Print a bill that was made before the run."""
+    spec = bill["spec"]
+    console.print(
+        Text(
+            f"{spec['model']} on {spec['data']}, {spec['device']}, batch {spec['batch_size']:,}, "
+            f"{spec['optimizer']}, {spec['workers']} workers: forecast"
+        )
+    )
+    console.print(bill_table(bill))
+    console.print(phase_table(bill))
+    for line in _verdict(bill):
+        console.print(Text(line), soft_wrap=True)
+
+
+def bill_table(bill: dict[str, Any]) -> Table:
+    """Show the items; with a column of what was measured where a run has ended."""
+    measured = "peak_memory_bytes" in bill
+    table = house_table("memory", "forecast", *(["measured"] if measured else []), "how", "what")
+    for column in table.columns[-2:]:
+        column.justify = "left"
+    for name, item in bill["items"].items():
+        if not item["bytes"] and not item.get("measured_bytes"):
+            continue
+        seen = [_size(item.get("measured_bytes"))] if measured else []
+        table.add_row(
+            name.replace("_", " "), format_bytes(item["bytes"]), *seen, item["how"], item["note"]
+        )
+    table.add_section()
+    whole = [_size(bill["peak_memory_bytes"])] if measured else []
+    table.add_row("in all", format_bytes(bill["total_bytes"]), *whole, "", "")
+    return table
+
+
+def phase_table(bill: dict[str, Any]) -> Table:
+    """Show what the tensors of a step take, phase by phase."""
+    table = house_table("tensors in", "at most", "at its end", "")
+    table.columns[-1].justify = "left"
+    for name, phase in bill["phases"].items():
+        peak = "the peak" if name == bill["peak_phase"] else ""
+        table.add_row(
+            name, format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]), peak
+        )
+    return table
+
+
+def about_forecast(bill: dict[str, Any]) -> str:
+    """Say in a line how good the forecast of a run was."""
+    error, unexplained = bill.get("error_share"), bill.get("unexplained_share")
+    said = f"memory forecast {format_bytes(bill['total_bytes'])}"
+    if error is None or unexplained is None:
+        return said
+    return f"{said}, off by {error:+.1%}; unexplained {unexplained:.1%} of the peak"
+
+
+def _verdict(bill: dict[str, Any]) -> list[str]:
+    limit = f"{format_bytes(bill['limit_bytes'])} ({bill['limit_of']})"
+    share = format_share(bill["total_bytes"] / bill["limit_bytes"])
+    lines = [
+        f"fits: {share} of {limit}"
+        if bill["fits"]
+        else f"does not fit: {format_bytes(bill['total_bytes'])} of {limit}"
+    ]
+    for remedy in bill["remedies"]:
+        changed = ", ".join(f"{name} = {value}" for name, value in remedy["settings"].items())
+        fits = "fits" if remedy["fits"] else "does not fit"
+        lines.append(f"  {changed}: {format_bytes(remedy['total_bytes'])}, {fits}")
+    return lines
+
+
+def _size(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)

@@ -1,0 +1,14 @@
+"""The house look of a table on the terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+
+def house_table(*columns: str) -> Table:
+    """Make an empty table: names on the left, figures on the right, a line under the head."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table

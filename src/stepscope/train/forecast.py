@@ -1,0 +1,113 @@
+"""The memory bill of a training, forecast before it begins."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stepscope.data.catalogue import DataSet
+from stepscope.estimate.limits import host_limit
+from stepscope.estimate.memory_bill import Bill, How, Item
+from stepscope.estimate.slack import slack_bytes
+from stepscope.estimate.step_ledger import StepMemory
+from stepscope.spec import RunSpec
+from stepscope.train.foresee import Foresight
+from stepscope.units import format_bytes
+
+_LABEL_BYTES = 8  # an int64
+_VALUE_BYTES = 4  # a float32
+
+# Where the allocator could not be tried: its slack in the trials of bench/memory_forecast.py.
+_ASSUMED_SLACK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What forecasts of a training rest on, beside its spec."""
+
+    foresight: Foresight
+    dataset: DataSet
+    worker_bytes: int | None = None
+
+
+def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
+    """Write the bill of a training.
+
+    Raises:
+        UnlikeSteps: the network's steps could not be counted.
+    """
+    seen, step = grounds.foresight, grounds.foresight.step(spec.batch_size)
+    batch_bytes = spec.batch_size * _sample_bytes(grounds.dataset, _VALUE_BYTES)
+    peak_bytes = step.peak_bytes
+    if spec.accumulate > 1:  # gradients stay from one batch of the step to the next
+        peak_bytes += seen.gradients_bytes - step.at_peak["gradients"]
+    slack, how_slack = _slack(seen, step.kept_bytes)
+    # Gradients come while activations go. Where the items together are more than the peak, the
+    # allocator has put one where the other was.
+    together = seen.parameters_bytes + seen.gradients_bytes + seen.state_bytes + batch_bytes
+    together += step.kept_bytes
+    workspace = max(0, peak_bytes - together)
+    not_at_once = max(0, together - peak_bytes)
+    reused = min(slack, not_at_once)
+    activations = step.kept_bytes - (not_at_once - reused)
+    items = {
+        "runtime": Item(
+            seen.runtime_bytes, "measured", "interpreter and libraries, after some small steps"
+        ),
+        "device_context": Item(0, "counted", "none: the device is the CPU"),
+        "parameters": Item(seen.parameters_bytes, "counted", "weights and running statistics"),
+        "gradients": Item(seen.gradients_bytes, "counted", "one value a trained weight"),
+        "optimizer_state": Item(
+            seen.state_bytes,
+            "counted",
+            f"{spec.optimizer}: {seen.optimizer.state:g} values a trained weight",
+        ),
+        "activations": Item(activations, "counted", _about_activations(activations, step)),
+        "batch": Item(batch_bytes, "counted", f"{spec.batch_size:,} samples as float32"),
+        "prefetch": _prefetch(spec, batch_bytes),
+        "workers": _workers(spec, grounds),
+        "dataset": _dataset(spec, grounds.dataset),
+        "workspace": Item(workspace, "counted", "gradients of activations, on their way"),
+        "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
+    }
+    return Bill(items, {"host": host_limit(spec.memory_limit)})
+
+
+def _about_activations(shown_bytes: int, step: StepMemory) -> str:
+    about = f"kept for the backward pass; the peak falls into {step.peak_phase}"
+    if shown_bytes < step.kept_bytes:
+        about += f", when some of {format_bytes(step.kept_bytes)} are gone"
+    return about
+
+
+def _slack(seen: Foresight, kept_bytes: int) -> tuple[int, How]:
+    if seen.allocator is None:
+        return _ASSUMED_SLACK_BYTES + round(0.25 * kept_bytes), "assumed"
+    return slack_bytes(seen.allocator, kept_bytes), "calibrated"
+
+
+def _prefetch(spec: RunSpec, batch_bytes: int) -> Item:
+    if not spec.workers:
+        return Item(0, "counted", "no workers")
+    batches = spec.workers * spec.prefetch
+    return Item(batches * batch_bytes, "counted", f"{batches} batches ready in shared memory")
+
+
+def _workers(spec: RunSpec, grounds: Grounds) -> Item:
+    if not spec.workers:
+        return Item(0, "counted", "no workers")
+    each = grounds.worker_bytes or 0
+    return Item(
+        spec.workers * each, "calibrated", f"{spec.workers} x {format_bytes(each)} of their own"
+    )
+
+
+def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
+    if spec.source != "memory":
+        return Item(0, "counted", "read sample by sample")
+    samples = dataset.count("train", spec.samples) + dataset.count("test", spec.samples)
+    return Item(samples * _sample_bytes(dataset, 1), "counted", f"{samples:,} samples as bytes")
+
+
+def _sample_bytes(dataset: DataSet, value_bytes: int) -> int:
+    return math.prod(dataset.shape) * value_bytes + _LABEL_BYTES

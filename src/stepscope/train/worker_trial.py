@@ -1,0 +1,61 @@
+"""How much memory of its own a loader worker takes: one is started, makes some batches, and ends.
+
+A forked worker shares what the training process holds. Its own are the pages that either of the two
+has written to since, and what it needs to make a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from stepscope.data.catalogue import DataSet
+from stepscope.data.loader import make_loader
+from stepscope.data.order import BatchKey, EpochOrder
+from stepscope.data.pipelines import BatchedDataset
+from stepscope.data.samples import MemorySamples
+from stepscope.measure.own_memory import private_bytes
+from stepscope.spec import RunSpec
+from stepscope.train.lifetime import start_worker
+
+_BATCHES = 3
+
+
+class _Weighed(Dataset[int]):
+    """Make a batch, and say what the process that made it holds alone."""
+
+    def __init__(self, batches: BatchedDataset) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getitem__(self, key: BatchKey) -> int:
+        batch = self._batches[key]
+        size = private_bytes()
+        del batch
+        return size
+
+
+def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
+    """Start a worker for batches like the run's, of blank images, and return its own bytes."""
+    samples = MemorySamples(
+        np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
+        np.zeros(spec.batch_size, dtype=np.int64),
+    )
+    augment_seed = spec.seed if spec.augment == "crop-flip" else None
+    batches = BatchedDataset(samples, spec.pipeline, dataset.mean, dataset.std, augment_seed)
+    order = EpochOrder(len(samples), spec.batch_size, spec.seed, "none")
+    loader: Any = make_loader(
+        _Weighed(batches),
+        list(order) * _BATCHES,
+        workers=1,
+        prefetch=1,
+        persistent_workers=False,
+        pin_memory=False,
+        on_worker_start=start_worker,
+    )
+    sizes: list[int] = list(loader)
+    return max(sizes)

@@ -1,0 +1,188 @@
+"""`stepscope summary` from outside: the published figures, own models, every wrong request."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from as_a_person import Answer
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "summary.md"
+
+OWN = """\
+import torch
+from torch import nn
+
+print("importing")
+
+class Net(nn.Module):
+    def __init__(self, form="tensor"):
+        super().__init__()
+        self.fc = nn.Linear(12, 10)
+        self.form = form
+
+    def forward(self, x):
+        print("forward")
+        if self.form == "fails":
+            raise KeyError("[bold]no such thing")
+        return "a word" if self.form == "word" else self.fc(x.flatten(1))
+
+def net():
+    return Net()
+
+def fails():
+    return Net("fails")
+
+def word():
+    return Net("word")
+
+def headed(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, num_classes))
+
+class Odd(nn.Module):
+    pass
+
+Odd.__name__ = "[red]Odd[/nonsense]"
+Odd.forward = lambda self, x: x
+
+def odd():
+    model = nn.Sequential(nn.Linear(12, 3), Odd())
+    model.add_module("a_very_long_name" * 8, nn.Linear(3, 3))
+    return model
+"""
+
+
+@pytest.fixture
+def mine(stepscope):
+    (stepscope.folder / "mine.py").write_text(OWN)
+    return stepscope
+
+
+def is_refused(answer: Answer, code: int, *words: str) -> bool:
+    assert "Traceback" not in answer.err + answer.out
+    assert all(word in answer.err for word in words), answer.err
+    return answer.code == code and answer.out == ""
+
+
+def test_resnet18_as_one_object(stepscope):
+    answer = stepscope("summary", "resnet18", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert (found["model"], found["norm"], found["classes"]) == ("resnet18", "batch", 10)
+    assert found["input"] == [3, 32, 32]
+    assert found["parameters"] == found["trainable_parameters"] == found["gradients"] == 11_173_962
+    assert found["convolutions"] == 20
+    assert found["last_layer_input"] == [512]
+    assert found["macs"] == 555_422_720
+    assert found["not_counted"] == []
+    every = ("input_mb", "forward_backward_mb", "parameters_mb", "total_mb")
+    assert [round(found[name], 2) for name in every] == [0.01, 11.25, 42.63, 53.89]
+    stem = next(layer for layer in found["layers"] if layer["name"] == "stem.0")
+    assert stem == {
+        "name": "stem.0",
+        "kind": "Conv2d",
+        "calls": 1,
+        "output_shape": [64, 32, 32],
+        "parameters": 64 * 27,
+        "macs": 64 * 27 * 32 * 32,
+        "kept_bytes": 3 * 32 * 32 * 4,
+    }
+    values = {name: each["values_per_parameter"] for name, each in found["optimizer_state"].items()}
+    assert values == {
+        "sgd": 0,
+        "sgd with momentum": 1,
+        "adagrad": 1,
+        "adadelta": 2,
+        "rmsprop": 1,
+        "rmsprop with momentum": 2,
+        "adam": 2,
+        "adamw": 2,
+    }
+    assert found["optimizer_state"]["adam"]["bytes"] == 2 * 4 * 11_173_962
+    documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert {*found, *stem, *found["optimizer_state"]["adam"]} <= documented
+
+
+def test_resnet18_without_batch_norm_on_a_terminal(stepscope):
+    answer = stepscope("summary", "resnet18", "--norm", "none")
+    assert answer.code == 0, answer.err
+    for figure in ("without batch norm", "11,164,362", "6.56", "42.59", "49.16", "555,422,720 MAC"):
+        assert figure in answer.out
+    assert "as many gradients" in answer.out
+    assert "convolutions: 20" in answer.out
+    assert "the last layer, classifier, takes 512" in answer.out
+    assert "not counted" not in answer.out
+
+
+def test_another_input_and_another_number_of_classes(stepscope):
+    answer = stepscope("summary", "resnet18", "--input", "3, 64,64", "--classes", 7, "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["input"] == [3, 64, 64]
+    assert answer.json["classes"] == 7
+    assert answer.json["layers"][0]["output_shape"] == [7]
+    assert answer.json["last_layer_input"] == [512]
+
+
+def test_a_model_of_ones_own_is_counted_and_what_it_prints_is_not_in_the_way(mine):
+    answer = mine("summary", "mine:net", "--input", "12", "--json")
+    assert answer.code == 0, answer.err
+    assert answer.json["parameters"] == 130
+    assert answer.json["macs"] == 120
+    assert answer.json["layers"][0]["name"] == "(Net)"
+    assert "importing" in answer.err
+    assert "forward" in answer.err
+    headed = mine("summary", "mine:headed", "--input", "3,2,2", "--classes", 4, "--json")
+    assert headed.json["parameters"] == 52
+
+
+def test_names_are_shown_as_they_are_and_whole(mine):
+    answer = mine("summary", "mine:odd", "--input", "12", env={"COLUMNS": "40"})
+    assert answer.code == 0, answer.err
+    assert "[red]Odd[/nonsense]" in answer.out
+    assert "a_very_long_name" * 8 in answer.out
+    assert "…" not in answer.out
+
+
+@pytest.mark.parametrize(
+    "shape", ["", "3,a,32", "3,0,32", "3,-1,2", "3x32x32", "3,,32", "1e3", "٣"]
+)
+def test_an_input_that_does_not_read_ends_with_2(stepscope, shape):
+    answer = stepscope("summary", "lenet", f"--input={shape}")
+    assert is_refused(answer, 2, "--input: wanted", "like 3,32,32", f"found {shape!r}")
+
+
+@pytest.mark.parametrize("classes", ["0", "-1", "2.5", "ten"])
+def test_classes_that_do_not_read_end_with_2(stepscope, classes):
+    answer = stepscope("summary", "lenet", f"--classes={classes}")
+    assert is_refused(answer, 2, "--classes: wanted a whole number", repr(classes))
+
+
+def test_an_unknown_model_or_norm_is_answered_with_the_nearest(stepscope):
+    assert is_refused(stepscope("summary", "resnet19"), 2, "Did you mean 'resnet18'")
+    assert is_refused(stepscope("summary", "lenet", "--norm", "nome"), 2, "Did you mean 'none'")
+    assert is_refused(stepscope("summary"), 2, "MODEL")
+    answer = stepscope("summary", "resnet19", "--json")
+    assert answer.json["exit_code"] == answer.code == 2
+
+
+def test_an_input_that_the_model_does_not_take_ends_with_2_and_the_reason(stepscope):
+    channels = stepscope("summary", "resnet18", "--input", "1,32,32")
+    assert is_refused(channels, 2, "fails on an input of 1x32x32 in stem.0 (Conv2d)", "3 channels")
+    size = stepscope("summary", "lenet", "--input", "3,64,64")
+    assert is_refused(size, 2, "classifier.0 (Linear)", "cannot be multiplied")
+
+
+def test_a_model_of_ones_own_that_fails_or_gives_no_tensor_ends_with_2(mine):
+    fails = mine("summary", "mine:fails", "--input", "12")
+    assert is_refused(fails, 2, "KeyError: '[bold]no such thing'", "mine.py:15")
+    assert is_refused(mine("summary", "mine:word", "--input", "12"), 2, "gives str", "a tensor")
+    assert is_refused(mine("summary", "mine:nothing"), 2, "has no 'nothing'")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("--input", "3,999999,999999"), ("--classes", "999999999")],
+)
+def test_what_cannot_fit_into_any_memory_ends_with_4(stepscope, args):
+    assert is_refused(stepscope("summary", "lenet", *args), 4, "does not fit", "smaller --input")
