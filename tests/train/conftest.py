@@ -52,7 +52,9 @@ def train(tmp_path: Path) -> Train:
             ).path
         try:
             stop = StopAfter(looks_before_stop)
-            conduct(run_folder.RunFolder(where), now_ns(), stop, lambda message: None, {})
+            conduct(
+                run_folder.RunFolder(where), now_ns(), stop, lambda message: None, {}, force=False
+            )
         except Interrupted:
             assert looks_before_stop < 10**9
         return load_run(where)

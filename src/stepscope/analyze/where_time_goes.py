@@ -81,6 +81,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         theirs = dict.fromkeys(_ACCURACIES, "a foreign script keeps its accuracy to itself")
         reasons |= {
             **theirs,
+            "memory_bill": "the memory of a foreign script is measured, not forecast",
             "preparation_s": "where a foreign script's preparation ends is unknown",
         }
     if len(steps):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.report.tables import house_table
+from stepscope.report.tables import house_table, print_table
 from stepscope.units import format_bytes, format_share
 
 
@@ -21,28 +21,36 @@ def print_forecast(console: Console, bill: dict[str, Any]) -> None:
             f"{spec['optimizer']}, {spec['workers']} workers: forecast"
         )
     )
-    console.print(bill_table(bill))
-    console.print(phase_table(bill))
+    print_table(console, forecast_table(bill))
+    print_table(console, phase_table(bill))
     for line in _verdict(bill):
         console.print(Text(line), soft_wrap=True)
 
 
-def bill_table(bill: dict[str, Any]) -> Table:
-    """Show the items; with a column of what was measured where a run has ended."""
-    measured = "peak_memory_bytes" in bill
-    table = house_table("memory", "forecast", *(["measured"] if measured else []), "how", "what")
+def forecast_table(bill: dict[str, Any]) -> Table:
+    """Show the items of a forecast, how each was got, and what it is."""
+    table = house_table("memory", "forecast", "how", "what")
     for column in table.columns[-2:]:
         column.justify = "left"
     for name, item in bill["items"].items():
-        if not item["bytes"] and not item.get("measured_bytes"):
-            continue
-        seen = [_size(item.get("measured_bytes"))] if measured else []
-        table.add_row(
-            name.replace("_", " "), format_bytes(item["bytes"]), *seen, item["how"], item["note"]
-        )
+        if item["bytes"]:
+            table.add_row(_words(name), format_bytes(item["bytes"]), item["how"], item["note"])
     table.add_section()
-    whole = [_size(bill["peak_memory_bytes"])] if measured else []
-    table.add_row("in all", format_bytes(bill["total_bytes"]), *whole, "", "")
+    table.add_row("in all", format_bytes(bill["total_bytes"]))
+    return table
+
+
+def bill_table(bill: dict[str, Any]) -> Table:
+    """Show the items of a run that has ended: forecast, and measured where they can be."""
+    table = house_table("memory", "forecast", "measured", "")
+    table.columns[-1].justify = "left"
+    for name, item in bill["items"].items():
+        if item["bytes"] or item["measured_bytes"]:
+            measured = _size(item["measured_bytes"])
+            table.add_row(_words(name), format_bytes(item["bytes"]), measured, item["how"])
+    table.add_section()
+    whole = _size(bill["peak_memory_bytes"])
+    table.add_row("in all", format_bytes(bill["total_bytes"]), whole)
     return table
 
 
@@ -80,6 +88,10 @@ def _verdict(bill: dict[str, Any]) -> list[str]:
         fits = "fits" if remedy["fits"] else "does not fit"
         lines.append(f"  {changed}: {format_bytes(remedy['total_bytes'])}, {fits}")
     return lines
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _size(size_bytes: int | None) -> str:

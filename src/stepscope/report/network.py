@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.report.tables import house_table
+from stepscope.report.tables import house_table, print_table
 from stepscope.units import format_bytes
 
 _UNKNOWN = "?"
@@ -18,11 +18,11 @@ _UNKNOWN = "?"
 def print_network(console: Console, network: Mapping[str, Any]) -> None:
     """Print a network from the mapping that `stepscope summary --json` prints."""
     console.print(Text(_headline(network), style="bold"), soft_wrap=True)
-    _print_table(console, _layer_table(network))
+    print_table(console, _layer_table(network))
     for line in _answers(network):
         console.print(Text(line), soft_wrap=True)
-    _print_table(console, _size_table(network))
-    _print_table(console, _optimizer_table(network["optimizer_state"]))
+    print_table(console, _size_table(network))
+    print_table(console, _optimizer_table(network["optimizer_state"]))
     if network["not_counted"]:
         console.print(Text("not counted", style="bold"))
         for line in network["not_counted"]:
@@ -89,12 +89,6 @@ def _optimizer_table(states: Mapping[str, Mapping[str, Any]]) -> Table:
         values = f"{state['values_per_parameter']:g}"
         table.add_row(name, values, format_bytes(state["bytes"]))
     return table
-
-
-def _print_table(console: Console, table: Table) -> None:
-    # As wide as its figures on any console: better a line that runs over than half a number.
-    table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    console.print(table, crop=False)
 
 
 def _shape(shape: Sequence[int] | None) -> str:

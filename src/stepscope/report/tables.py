@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 
@@ -12,3 +13,9 @@ def house_table(*columns: str) -> Table:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
     return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table as wide as its figures: better a line that runs over than half a number."""
+    table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    console.print(table, crop=False)

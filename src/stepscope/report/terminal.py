@@ -13,7 +13,7 @@ from rich.text import Text
 from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.report.memory import about_forecast, bill_table
-from stepscope.report.tables import house_table
+from stepscope.report.tables import house_table, print_table
 from stepscope.units import format_bytes, format_duration, format_share
 
 _BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
@@ -29,9 +29,7 @@ def print_run(console: Console, run: Run) -> None:
     """Print the tables of a run and where its folder is."""
     console.print(Text(_headline(run), style="bold"), soft_wrap=True)
     for table in _tables(run):
-        # As wide as its figures on any console: better a line that runs over than half a number.
-        table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
-        console.print(table, crop=False)
+        print_table(console, table)
     for line in _closing_lines(run):
         console.print(Text(line), soft_wrap=True)  # a path folded at the edge cannot be copied
 
