@@ -43,6 +43,7 @@ def make_app() -> App:
     app.command(
         "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
     )
+    app.command("stepscope.cli.fit:fit", name="fit", help="Find the largest batch that fits.")
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
 

@@ -7,9 +7,14 @@ from collections.abc import Callable
 from stepscope.hardware import own_memory
 
 
+def give_back() -> None:
+    """Return to the system what the allocator keeps for later, where it can be told to."""
+    own_memory.give_back()
+
+
 def resident_bytes() -> int:
     """Return what this process holds, without what the allocator merely keeps for later."""
-    own_memory.give_back()
+    give_back()
     return own_memory.resident_bytes()
 
 

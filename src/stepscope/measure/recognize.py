@@ -754,7 +754,7 @@ def _read(losses: list[Loss]) -> float | None:
         return None
     total = 0.0
     for loss in losses:
-        value = loss()
+        value = loss() if callable(loss) else loss
         total += value if isinstance(value, float | int) else value[0]
     return total
 

@@ -136,9 +136,11 @@ class Tracer:
 
     def _between_steps(self) -> None:
         book = self._book
-        if self._window is None and self._blocks.switch(book.updates):
-            book.full = not self._blocks.off
-            book.note(e.DETAIL, schema.OFF if self._blocks.off else schema.FULL)
+        blocks = self._blocks
+        due = book.updates >= blocks.switch_at and self._window is None
+        if due and blocks.switch(book.updates):
+            book.full = not blocks.off
+            book.note(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
         if self.layers_steps:
             self._move_window()
         if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:

@@ -58,6 +58,8 @@ class LiveDisplay:
             self._say(_epoch_line(message))
         elif message["type"] == "workers":
             self._say(_workers_line(message))
+        elif message["type"] == "forecast" and (line := workers_warning(message["forecast"])):
+            self._say(line)
 
     def output(self, line: str) -> None:
         """Pass on a line that the training printed."""
@@ -94,6 +96,15 @@ def _figures(now: dict[str, Any]) -> str:
     if now["step_s"] is not None:
         parts.append(f"{format_clock(now['steps_left'] * now['step_s'])} left")
     return "  ".join(parts)
+
+
+def workers_warning(forecast: dict[str, Any]) -> str | None:
+    """Say how many workers will fit, where not all do; those of the first epoch start earlier."""
+    asked, fit = forecast.get("workers", 0), forecast.get("workers_that_fit")
+    if fit is None or fit >= asked:
+        return None
+    which = "worker" if asked == 1 else f"{asked} workers"
+    return f"the second epoch's {which} will not fit by forecast: {fit or 'none'} will"
 
 
 def _workers_line(fallback: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from stepscope.train.inside import InsideView, find_place
 from stepscope.train.lifetime import Send, StopRequest
 from stepscope.train.recorder import Recorder
 from stepscope.train.rewind import forget_rows_after
+from stepscope.train.shorten import shorten
 
 
 def conduct(
@@ -40,7 +41,8 @@ def conduct(
     to fit is refused, unless `force`.
     """
     began = now_ns()
-    spec = device.resolve(validate(folder.read_info()["spec"]))
+    info = folder.read_info()
+    spec = device.resolve(validate(info["spec"]))
 
     def elapsed_s() -> float:
         return seconds(now_ns() - origin_ns)
@@ -60,6 +62,8 @@ def conduct(
     before_data_bytes = resident_bytes()
     built = job.build(spec, model, data_dir, tell_fallback)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
+    if info["kind"] == "trial":
+        built = shorten(built)
     send(
         {
             "type": "ready",

@@ -24,15 +24,24 @@ from stepscope.units import format_bytes
 # search would only cost time.
 _REMEDIES_FROM = 0.5
 
+# Of the limit: nearer to it, the guard of `experiments.memory_guard` ends a worker.
+WORKERS_STAY_BELOW = 0.95
+
 
 @dataclass(frozen=True)
 class Foretold:
-    """A forecast, or the reason why there is none."""
+    """A forecast, or the reason why there is none.
+
+    `workers_that_fit` is how many of the `workers` asked for the limit holds beside the training;
+    None where it does not hold the training alone.
+    """
 
     bill: Bill | None = None
     step: StepMemory | None = None
     remedies: tuple[Remedy, ...] = ()
     reason: str | None = None
+    workers: int = 0
+    workers_that_fit: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values: the bill, the phases, what would help."""
@@ -44,6 +53,8 @@ class Foretold:
             "at_peak": dict(self.step.at_peak),
             "phases": {name: vars(phase) for name, phase in self.step.phases.items()},
             "remedies": [remedy.to_json() for remedy in self.remedies],
+            "workers": self.workers,
+            "workers_that_fit": self.workers_that_fit,
         }
 
 
@@ -66,7 +77,25 @@ def foretell(spec: RunSpec, model: nn.Module) -> Foretold:
     limit = bill.limits["host"]
     if bill.total_bytes > _REMEDIES_FROM * limit.bytes:
         found = remedies(spec, grounds, _grounds_recomputing(spec, model, grounds))
-    return Foretold(bill, seen.step(spec.batch_size), tuple(found))
+    return Foretold(
+        bill,
+        seen.step(spec.batch_size),
+        tuple(found),
+        workers=spec.workers,
+        workers_that_fit=_workers_that_fit(spec, grounds, bill),
+    )
+
+
+def _workers_that_fit(spec: RunSpec, grounds: Grounds, bill: Bill) -> int | None:
+    alone = {"workers": 0, "persistent_workers": False}
+    without = forecast(spec.model_copy(update=alone), grounds)
+    if not without.fits:
+        return None
+    each_bytes = (bill.total_bytes - without.total_bytes) / max(1, spec.workers)
+    room_bytes = WORKERS_STAY_BELOW * bill.limits["host"].bytes - without.total_bytes
+    if each_bytes * spec.workers <= room_bytes:
+        return spec.workers
+    return max(0, int(room_bytes // each_bytes)) if each_bytes else spec.workers
 
 
 def _grounds_recomputing(spec: RunSpec, model: nn.Module, grounds: Grounds) -> Grounds | None:
@@ -81,9 +110,12 @@ def _grounds_recomputing(spec: RunSpec, model: nn.Module, grounds: Grounds) -> G
 
 
 def refuse_what_does_not_fit(foretold: Foretold) -> None:
-    """Raise where the forecast exceeds the limit."""
+    """Raise where the forecast exceeds the limit, and would without workers.
+
+    Workers that are too many need not end a run: near the limit the guard ends them first.
+    """
     bill = foretold.bill
-    if bill is None or bill.fits:
+    if bill is None or bill.fits or foretold.workers_that_fit is not None:
         return
     limit = bill.limits["host"]
     raise OutOfMemoryError(

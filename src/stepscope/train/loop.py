@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.loading import LoadTiming
+from stepscope.measure.own_memory import give_back
 from stepscope.measure.steps import (
     BACKWARD,
     DATA,
@@ -60,6 +61,7 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
                 timing, tally = EpochTiming(**start.timing), Tally(**start.tally)
             hits = HitCounter(job.device, tally.hits, tally.samples)
             watch.recorder.begin(number, done, tally, hits)
+            give_back()  # the holes that a test and a checkpoint leave would come on top of a step
             opened_ns = time.monotonic_ns()  # a clock pair apart from the meter's, to check it by
             finished = train_epoch(job, watch, timing, hits, done, stage.steps)
             timing.total_s += seconds(time.monotonic_ns() - opened_ns)

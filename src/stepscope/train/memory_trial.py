@@ -1,0 +1,207 @@
+"""Train a few steps and tell what memory they took: `python -m stepscope.train.memory_trial`.
+
+Takes `{"spec": ..., "options": ...}` as JSON on standard input and prints one JSON object. The
+steps are those of `train/loop.py`: the same calls in the same order, and names that are bound anew
+in the next step. It differs in what `Options` asks for, each a way to hold less, and in looking at
+the memory instead of the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stepscope.errors import RequestError, StepscopeError
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.lifetime import die_with_parent
+from stepscope.measure.own_memory import give_back
+from stepscope.measure.phase_memory import PeakWithWorkers, PhaseMemory
+from stepscope.spec import RunSpec
+from stepscope.spec.load import validate
+from stepscope.train.device import autocast_of, layout_of, resolve
+from stepscope.train.hits import HitCounter
+from stepscope.train.job import Job, build, build_model
+from stepscope.train.loop import samples_of_step
+from stepscope.train.optimizers import make_optimizer
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a trial does, and what it does otherwise than the loop."""
+
+    steps: int = 8
+    epochs: int = 1
+    phases: bool = False
+    step_in_backward: bool = False
+    drop_early: bool = False
+    trim: bool = False
+
+
+@dataclass
+class _Watch:
+    """What is written down: sizes by phase where they were asked for, else the peak and times."""
+
+    by_phase: bool
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    peak: PeakWithWorkers = field(default_factory=PeakWithWorkers)
+    epoch: int = 0
+    step: int = 0
+    _memory: PhaseMemory = field(default_factory=PhaseMemory)
+
+    def lap(self, phase: str) -> None:
+        if self.by_phase:
+            self._memory.lap(phase)
+            size = asdict(self._memory.sizes[-1])
+            self.phases.append({"epoch": self.epoch, "step": self.step, **size})
+
+
+def try_steps(spec: RunSpec, options: Options) -> dict[str, Any]:
+    """Build a training, take its first steps, and return what was seen."""
+    watch = _Watch(options.phases)
+    watch.lap("libraries")
+    model = build_model(spec)
+    watch.lap("network")
+    job = build(spec, model, Path(spec.data_dir).resolve())
+    watch.lap("data set")
+    try:
+        if options.step_in_backward:
+            _step_in_backward(job)
+        if not options.phases:
+            watch.peak.begin()
+        hits = HitCounter(job.device)
+        for epoch in range(1, options.epochs + 1):
+            watch.epoch = epoch
+            _epoch(job, options, watch, hits)
+    finally:
+        job.close()
+    watch.step = 0
+    if options.phases:
+        give_back()
+        watch.lap("malloc_trim")
+    return {
+        "phases": watch.phases,
+        "peak_bytes": None if options.phases else watch.peak.peak_bytes(),
+        "workers_bytes": watch.peak.others_bytes,
+        "step_s": watch.step_s,
+        "losses": watch.losses,
+    }
+
+
+def _epoch(job: Job, options: Options, watch: _Watch, hits: HitCounter) -> None:
+    """Train some steps as `loop.train_epoch` does."""
+    layout, autocast = layout_of(job.spec), autocast_of(job.spec, job.device)
+    job.train.order.epoch, job.train.order.skip = watch.epoch, 0
+    job.model.train()
+    of_epoch = -(-len(job.train.order) // job.spec.accumulate)
+    last = min(options.steps, of_epoch)
+    give_back()
+    batches: Iterator[Any] = iter(job.train.loader)
+    watch.step = 0
+    watch.lap("loader start")
+    for step in range(1, last + 1):
+        watch.step, began_ns = step, now_ns()
+        samples = left = samples_of_step(job, step)
+        step_loss = torch.zeros((), device=job.device)
+        while left:
+            (images, labels), _ = next(batches)
+            watch.lap("data")
+            images = images.to(job.device, memory_format=layout, non_blocking=True)
+            labels = labels.to(job.device, non_blocking=True)
+            watch.lap("transfer")
+            with autocast:
+                outputs = job.model(images)
+                loss = F.cross_entropy(outputs, labels)
+                if len(labels) < samples:
+                    loss = loss * (len(labels) / samples)
+            hits.add(outputs, labels)
+            left -= len(labels)
+            watch.lap("forward")
+            if options.drop_early:
+                del outputs, images, labels
+            (job.scaler.scale(loss) if job.scaler else loss).backward()
+            watch.lap("backward")
+            loss = loss.detach()
+            step_loss = step_loss + loss
+        if not options.step_in_backward:
+            _optimizer_step(job, watch)
+        if job.schedule:
+            job.schedule.step()
+        if options.trim:
+            give_back()
+        watch.step_s.append(seconds(now_ns() - began_ns))
+        watch.losses.append(float(step_loss))
+        if job.spec.workers and not options.phases:
+            watch.peak.look()
+    watch.step = 0
+    outputs = loss = images = labels = step_loss = None
+    watch.lap("drop of outputs, loss and batch")
+    if last == of_epoch:
+        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+    del batches
+    hits.total()
+    watch.lap("end of the epoch")
+
+
+def _optimizer_step(job: Job, watch: _Watch) -> None:
+    if job.scaler:
+        job.scaler.step(job.optimizer)
+        job.scaler.update()
+    else:
+        job.optimizer.step()
+    watch.lap("optimizer step")
+    job.optimizer.zero_grad()
+    watch.lap("zero_grad")
+
+
+def _step_in_backward(job: Job) -> None:
+    """Step each parameter, and free its gradient, as soon as the backward pass has made it."""
+    spec = job.spec
+    if spec.accumulate > 1:
+        raise RequestError(f"gradients of {spec.accumulate} batches must add up before the step")
+    if job.scaler is not None:
+        raise RequestError("the loss scaler of fp16 looks at all gradients before the step")
+    if job.schedule is not None:
+        raise RequestError(
+            "tried with a constant learning rate only: a schedule is one optimiser's"
+        )
+    for parameter in job.model.parameters():
+        if parameter.requires_grad:
+            own = make_optimizer(spec, [parameter])
+
+            def step(stepped: torch.Tensor, own: torch.optim.Optimizer = own) -> None:
+                own.step()
+                own.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(step)
+
+
+def main() -> None:
+    """Answer on what was standard output; whatever a network prints goes to standard error."""
+    die_with_parent(os.getppid())
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
+        os.dup2(2, 1)
+        answer.write(json.dumps(_answer(json.load(sys.stdin))))
+    sys.stderr.flush()
+    os._exit(0)  # a thread that a person's model left running would keep the process alive
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        spec = resolve(validate(asked["spec"]))
+        return try_steps(spec, Options(**asked["options"]))
+    except StepscopeError as error:
+        return {"error": str(error), "exit_code": error.exit_code}
+
+
+if __name__ == "__main__":
+    main()

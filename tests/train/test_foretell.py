@@ -1,0 +1,69 @@
+"""Looking ahead: nothing of it stays, and what it says holds for the step that comes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from stepscope.data import catalogue
+from stepscope.spec.load import validate
+from stepscope.train.device import resolve
+from stepscope.train.forecast import Grounds, forecast
+from stepscope.train.foresee import look_ahead
+from stepscope.train.foretell import foretell
+from stepscope.train.job import build_model
+from stepscope.train.recompute import recomputing
+from stepscope.train.remedies import largest_batch, remedies
+
+SHAPES = catalogue.find("shapes")
+CPU = torch.device("cpu")
+
+
+def state_of(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def test_weights_statistics_and_random_numbers_are_as_before() -> None:
+    spec = resolve(validate({"model": "mobilenetv2", "batch_size": 4}))
+    model = build_model(spec)
+    before = [tensor.clone() for tensor in state_of(model)]
+    random = torch.get_rng_state()
+    foretell(spec, model)
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(model), strict=True))
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
+    spec = resolve(validate({"model": "resnet18", "batch_size": 512, "memory_limit": "1GiB"}))
+    model = build_model(spec)
+    grounds = Grounds(look_ahead(spec, model, SHAPES, CPU), SHAPES)
+    totals = [
+        forecast(spec.model_copy(update={"batch_size": size}), grounds).total_bytes
+        for size in (8, 64, 512)
+    ]
+    assert totals == sorted(totals)
+    largest = largest_batch(spec, grounds)
+    assert largest is not None
+    assert 1 <= largest < 512
+    assert forecast(spec.model_copy(update={"batch_size": largest}), grounds).fits
+
+
+def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
+    spec = resolve(validate({"model": "resnet18", "batch_size": 512, "memory_limit": "1GiB"}))
+    model = build_model(spec)
+    grounds = Grounds(look_ahead(spec, model, SHAPES, CPU), SHAPES)
+    found = remedies(spec, grounds, None)
+    assert found
+    now = forecast(spec, grounds).total_bytes
+    assert all(remedy.bill.total_bytes < now for remedy in found)
+    for remedy in found:
+        if "accumulate" in remedy.settings:
+            assert remedy.settings["batch_size"] * remedy.settings["accumulate"] == 512
+
+
+def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
+    model = build_model(resolve(validate({"model": "resnet18"})))
+    with recomputing(model) as blocks:
+        assert blocks == 4  # the stages
+    assert not any("forward" in vars(module) for module in model.modules())
