@@ -23,8 +23,8 @@ from stepscope.stats import median, quantile
 
 MEDIAN_MOST, WORST_MOST = 0.05, 0.15
 MODELS = [name for name, entry in registry.ZOO.items() if "imagenet" not in name or "vgg" in name]
-STEPS = 6
-SAMPLES = 768  # enough for the steps of the largest batch
+STEPS = 4
+SAMPLES = 512  # enough for the steps of the largest batch
 
 
 @dataclass(frozen=True)

@@ -54,3 +54,12 @@ def test_slack_is_never_below_nothing_and_never_falls_with_what_is_kept(
 ) -> None:
     trial = AllocatorTrial(kept, excess)
     assert 0 <= slack_bytes(trial, kept) <= slack_bytes(trial, kept + more)
+
+
+def test_batches_of_workers_must_also_fit_into_shared_memory() -> None:
+    items = {name: Item(0, "counted", "") for name in ITEMS}
+    items["prefetch"] = Item(50, "counted", "")
+    limits = {"host": Limit("physical memory", 1000), "shared memory": Limit("/dev/shm", 40)}
+    bill = Bill(items, limits)  # type: ignore[arg-type]
+    assert not bill.fits
+    assert bill.to_json()["limit_of"] == "/dev/shm"

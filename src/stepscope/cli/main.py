@@ -44,6 +44,7 @@ def make_app() -> App:
         "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
     )
     app.command("stepscope.cli.fit:fit", name="fit", help="Find the largest batch that fits.")
+    app.command("stepscope.cli.lab:lab", name="lab", help="Do an experiment by name; list them.")
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
 

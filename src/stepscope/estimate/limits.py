@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from stepscope.estimate.memory_bill import Limit
+from stepscope.estimate.memory_bill import Limit, Pool
 from stepscope.hardware import host
+
+
+def memory_limits(asked_bytes: int | None, workers: int) -> dict[Pool, Limit]:
+    """Return the limit of each pool: workers hand over their batches in shared memory."""
+    limits: dict[Pool, Limit] = {"host": host_limit(asked_bytes)}
+    shared = host.shared_memory_free_bytes() if workers else None
+    if shared:
+        limits["shared memory"] = Limit("/dev/shm", shared)
+    return limits
 
 
 def host_limit(asked_bytes: int | None) -> Limit:

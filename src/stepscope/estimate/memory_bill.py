@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 How = Literal["counted", "measured", "calibrated", "assumed"]
-Pool = Literal["host", "device"]
+Pool = Literal["host", "device", "shared memory"]
 
 ITEMS = (
     "runtime",
@@ -68,7 +68,9 @@ class Bill:
         return sum(item.bytes for item in self.items.values())
 
     def pool_bytes(self, pool: Pool) -> int:
-        """Return what a pool has to hold."""
+        """Return what a pool has to hold. Shared memory is a part of the host's."""
+        if pool == "shared memory":
+            return self.items["prefetch"].bytes
         return sum(item.bytes for item in self.items.values() if item.pool == pool)
 
     @property

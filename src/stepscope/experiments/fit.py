@@ -22,6 +22,7 @@ from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.fit_search import (
     AIM,
+    NEAR,
     Line,
     Question,
     Trial,
@@ -91,7 +92,10 @@ class Answer:
         """What fits and answers the question best: never anything that was not tried."""
         if self.asked_fits:
             return [each for each in self.trials if each.batch_size == self.asked]
-        instead = [each for each in self.instead if each.fits]
+        fitting = [each for each in self.instead if each.fits]
+        divided = [each for each in fitting if each.accumulate != self.spec.accumulate]
+        whole = [each for each in fitting if each.accumulate == self.spec.accumulate]
+        instead = divided[-1:] + whole  # the last parts tried leave the most room
         return instead or ([self.largest] if self.largest else [])
 
     @property
@@ -111,8 +115,8 @@ class Answer:
         wanted = self.asked_fits if self.asked is not None else self.largest is not None
         if wanted:
             return 0
-        last = self.trials[-1] if self.trials else None
-        return last.exit_code if last is not None and last.failed else 1
+        failed = bool(self.trials) and self.trials[-1].failed and self.asked_fits is None
+        return self.trials[-1].exit_code if failed else 1
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -168,7 +172,8 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
             search(question, lambda batch: attempt(answer.trials, batch_size=batch))
         if answer.asked_fits is False and answer.largest is not None:
             for changed in _divisions(spec, answer.largest.batch_size):
-                if attempt(answer.instead, **changed).fits:
+                trial = attempt(answer.instead, **changed)
+                if trial.fits and (trial.peak_memory_bytes or 0) <= NEAR * answer.limit.bytes:
                     break
             if not spec.checkpoint_activations:
                 attempt(answer.instead, checkpoint_activations=True)

@@ -1,8 +1,8 @@
 """Which batch to try next, from what the trials so far have shown: rules without state.
 
     nothing tried yet      the batch to begin with
-    none fits so far       down: along the line from nothing to the one that died, then by halves
-    none is too large yet  up: along the line of measured peaks, with one peak that of the forecast
+    none fits so far       down: by the forecast and by what the one that died took, then by halves
+    none is too large yet  up: along the line of measured peaks, or of the forecast and one peak
     some fit, some do not  between the two, where that line nears the limit
 
 It ends when the data has no more samples, when the measured peak leaves no room for some 5 % more,
@@ -25,12 +25,13 @@ MOST_TRIALS = 7
 # a long run takes some percent more than a short one.
 EDGE = Limits.near_share
 AIM = 0.9
-_NEAR = 0.92
+NEAR = 0.92
 
 _ROUND = 8  # people like such batches, and so do caches
 _ROUND_ABOVE = 16
 _WORTH_MORE = 1.05
 _CLOSE = 0.08
+_SHOWS_SLOPE = 8  # of fewer samples, a peak tells more of the rest than of them
 _APART = 1.1  # two peaks whose batches are closer than this make no line: they differ by chance
 
 
@@ -160,7 +161,9 @@ def _below(question: Question, high: Trial, tried: int) -> int | None:
         # What died had taken at least this much: its line is no steeper than the truth.
         base = question.line.base_bytes
         taken = Line(base, (high.peak_memory_bytes - base) / high.batch_size)
-        guess = min(taken.batch_at(AIM * question.limit_bytes), high.batch_size * 3 // 4)
+        aim_bytes = AIM * question.limit_bytes
+        guesses = (taken.batch_at(aim_bytes), question.line.batch_at(aim_bytes))
+        guess = min(*guesses, high.batch_size * 3 // 4)
     return round_batch(guess)
 
 
@@ -175,16 +178,19 @@ def _has_no_room(question: Question, low: Trial, up: int, sample_bytes: float | 
     if sample_bytes is None or low.peak_memory_bytes is None:
         return False
     expected = low.peak_memory_bytes + sample_bytes * (up - low.batch_size)
-    return expected > _NEAR * question.limit_bytes
+    return expected > NEAR * question.limit_bytes
 
 
 def _sample_bytes(question: Question, trials: Sequence[Trial]) -> float | None:
-    """Return what a sample adds: by the peaks of two that fit, else by the forecast."""
+    """Return what a sample adds: by the peaks of two that fit, else by forecast and one peak."""
     peaks = {t.batch_size: t.peak_memory_bytes for t in trials if t.fits and t.peak_memory_bytes}
     most = max(peaks, default=0)
     less = max((batch for batch in peaks if batch * _APART <= most), default=None)
     if less is not None and peaks[most] > peaks[less]:
         return (peaks[most] - peaks[less]) / (most - less)
-    if question.line is not None and question.line.sample_bytes > 0:
-        return question.line.sample_bytes
-    return None
+    if question.line is None or question.line.sample_bytes <= 0:
+        return None
+    expected = question.line.sample_bytes
+    if most >= _SHOWS_SLOPE:  # a forecast that was too low is not believed again
+        expected = max(expected, (peaks[most] - question.line.base_bytes) / most)
+    return expected

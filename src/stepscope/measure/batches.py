@@ -10,26 +10,23 @@ import torch
 
 def samples_of(batch: Any) -> int | None:
     """Count the samples of a batch: the length of the first tensor in it."""
-    if isinstance(batch, torch.Tensor):
-        return length_of(batch) if batch.dim() else 1
+    if type(batch) is list or type(batch) is tuple:
+        # Most batches begin with a tensor: nothing else has to be asked. `size` is torch's C++
+        # where `len` is a Python function.
+        if batch and type(batch[0]) is torch.Tensor and batch[0].dim():
+            return batch[0].size(0)
+    elif isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    graphs = getattr(batch, "num_graphs", None)
+    if isinstance(graphs, int):
+        return graphs
     parts: Any = ()
-    if type(batch) is list or type(batch) is tuple:  # most are, and nothing else has to be asked
+    if isinstance(batch, Mapping):
+        parts = batch.values()
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         parts = batch
-    else:
-        graphs = getattr(batch, "num_graphs", None)
-        if isinstance(graphs, int):
-            return graphs
-        if isinstance(batch, Mapping):
-            parts = batch.values()
-        elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-            parts = batch
     for part in parts:
         samples = samples_of(part)
         if samples is not None:
             return samples
     return None
-
-
-def length_of(tensor: torch.Tensor) -> int:
-    """Return a tensor's length, which has a dimension. `len` is a Python function of torch's."""
-    return tensor.size(0) if type(tensor) is torch.Tensor else len(tensor)

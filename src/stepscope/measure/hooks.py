@@ -7,9 +7,10 @@ hooks off again.
 Only the thread that installs them is looked at. Inside a call, a fetch or a move, what happens
 further in belongs to it and is not noted (`busy`): so a module costs its submodules one comparison.
 
-Between two of our calls a step touches more memory than the caches hold. What counts is therefore
-how much different code and how many objects a hook touches, and above all whether it asks the
-kernel: a read of the process's CPU time costs 0.4 us in a loop of its own and 5 us here.
+Between two of our calls a step touches more memory than the caches hold, so every function and
+object that a hook touches costs, and asking the kernel most of all: the process's CPU time is read
+in 0.4 us in a loop of its own and in 5 us here. Hooks that a step passes through therefore append
+their events themselves; `Notebook.note` is for all others, and says what an event is.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from stepscope.measure import events as e
-from stepscope.measure.batches import length_of, samples_of
+from stepscope.measure.batches import samples_of
 from stepscope.measure.clock import now_ns
 from stepscope.measure.device import DeviceQueue, queue_of
 from stepscope.measure.foreign_loading import start_timed
@@ -151,7 +152,8 @@ def install(book: Notebook) -> Patches:
 
 def _call(book: Notebook, original: Any) -> Any:
     """Note the outermost module's call. Those inside of it are let through at once."""
-    note, passes_on = book.note, _only_passes_on(original)
+    append, passes_on = book.events.append, _only_passes_on(original)
+    begin, end, new = e.CALL, e.CALLED, e.Call
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         if book.busy:
@@ -167,13 +169,14 @@ def _call(book: Notebook, original: Any) -> Any:
         if identity in book.loops:
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
-        called = (grad, module.training, _samples_of_call(args, kwargs), other_clock_ns())
-        note(e.CALL, identity, _tuple(e.Call, called))
+        how = _tuple(new, (grad, module.training, _samples_of_call(args, kwargs), other_clock_ns()))
+        append((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
             return original(module, *args, **kwargs)
         finally:
             if book.calling == identity:
-                _end_call(book, grad)
+                book.busy, book.calling = False, None
+                append((end, now_ns(), grad, other_clock_ns(), book.queue and book.queue.mark()))
 
     return call
 
@@ -185,15 +188,10 @@ def _only_passes_on(call: Any) -> bool:
     call has as many Python frames as without us.
     """
     names = getattr(getattr(call, "__code__", None), "co_names", ())
-    return (
-        call is getattr(nn.Module, "_wrapped_call_impl", None)
-        and names == ("_compiled_call_impl", "_call_impl")
+    return call is getattr(nn.Module, "_wrapped_call_impl", None) and names == (
+        "_compiled_call_impl",
+        "_call_impl",
     )
-
-
-def _end_call(book: Notebook, grad: bool) -> None:
-    book.busy, book.calling = False, None
-    book.note(e.CALLED, grad, other_clock_ns())
 
 
 def _meet(book: Notebook, module: nn.Module) -> None:
@@ -210,7 +208,7 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
         return None
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor) and value.dim():
-            return length_of(value)
+            return value.size(0) if type(value) is torch.Tensor else len(value)
     return None
 
 
@@ -269,12 +267,13 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
 
 
 def _fetch(book: Notebook, original: Any) -> Any:
-    note, timings = book.note, book.timings
+    append, note, timings = book.events.append, book.note, book.timings
+    begin, end, keys = e.FETCH, e.FETCHED, book.keys
 
     def fetch(iterator: Any) -> Any:
         if book.busy or get_ident() != book.thread:
             return original(iterator)
-        key = book.keys.get(id(iterator))
+        key = keys.get(id(iterator))
         if key is None:  # made before we looked, or asked again after its end
             key = book.new_key()
             note(e.ITERATE, key, other_clock_ns())
@@ -282,14 +281,13 @@ def _fetch(book: Notebook, original: Any) -> Any:
             _remember(book, iterator, key)
         if timings:
             timings.clear()
-        if book.updated:
+        ends_a_step = book.updated
+        if ends_a_step:
             book.updated = False
             book.at_boundary()
-            note(e.FETCH, key, other_clock_ns())
-            if book.at_step_end is not None:
-                book.at_step_end()
-        else:
-            note(e.FETCH, key, other_clock_ns())
+        append((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
+        if ends_a_step and book.at_step_end is not None:
+            book.at_step_end()
         book.updates_since_fetch = 0
         book.busy = True
         try:
@@ -298,14 +296,15 @@ def _fetch(book: Notebook, original: Any) -> Any:
             book.busy = False
             note(e.EXHAUSTED, key, other_clock_ns())
             # A persistent iterator comes again, with a new key, as a new iteration.
-            book.keys.pop(id(iterator), None)
+            keys.pop(id(iterator), None)
             raise
         except BaseException:
             book.busy = False
             note(e.FETCHED, key, (None, None))
             raise
         book.busy = False
-        note(e.FETCHED, key, (samples_of(batch), timings.popleft() if timings else None))
+        got = (samples_of(batch), timings.popleft() if timings else None)
+        append((end, now_ns(), key, got, book.queue and book.queue.mark()))
         return batch
 
     return fetch
@@ -348,7 +347,7 @@ def _drop(book: Notebook, original: Any) -> Any:
 
 def _to(book: Notebook, original: Any) -> Any:
     device_kinds = (torch.device, str, int)
-    note = book.note
+    append, begin, end = book.events.append, e.MOVE, e.MOVED
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -361,11 +360,11 @@ def _to(book: Notebook, original: Any) -> Any:
         ):
             return original(tensor, *args, **kwargs)
         book.busy = True
-        note(e.MOVE)
+        append((begin, now_ns(), None, None, book.queue and book.queue.mark()))
         try:
             return original(tensor, *args, **kwargs)
         finally:
-            note(e.MOVED)
+            append((end, now_ns(), None, None, book.queue and book.queue.mark()))
             book.busy = False
 
     return to
@@ -373,16 +372,16 @@ def _to(book: Notebook, original: Any) -> Any:
 
 def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
     """Note when a function begins and ends, unless it is part of something noted already."""
-    note = book.note
+    append = book.events.append
 
     def span(*args: Any, **kwargs: Any) -> Any:
         if book.busy or not book.full or get_ident() != book.thread:
             return original(*args, **kwargs)
-        note(begin)
+        append((begin, now_ns(), None, None, book.queue and book.queue.mark()))
         try:
             return original(*args, **kwargs)
         finally:
-            note(end)
+            append((end, now_ns(), None, None, book.queue and book.queue.mark()))
 
     return functools.wraps(original)(span)
 
@@ -391,25 +390,27 @@ def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
 
 
 def _backward(book: Notebook, original: Any) -> Any:
-    note = book.note
+    append, begin, end = book.events.append, e.BACKWARD, e.BACKWARD_DONE
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if book.in_backward or not book.full or get_ident() != book.thread:
             return original(tensors, *args, **kwargs)
         # Activations that are computed again call modules: they belong to the backward pass.
         was_busy, book.busy, book.in_backward = book.busy, True, True
-        note(e.BACKWARD, None, other_clock_ns())
+        append((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
         try:
             return original(tensors, *args, **kwargs)
         finally:
             book.busy, book.in_backward = was_busy, False
-            note(e.BACKWARD_DONE, None, _loss(book, tensors))
+            # The loss is copied before the mark: when that is reached, the loss is there.
+            loss = _loss(book, tensors)
+            append((end, now_ns(), None, loss, book.queue and book.queue.mark()))
 
     return functools.wraps(original)(backward)
 
 
 def _loss(book: Notebook, tensors: Any) -> Any:
-    """Return the loss, or what will read it later, or None where `backward` was called on none."""
+    """Return what will read the loss later, or None where `backward` was not called on one."""
     root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
     if root is None or root.numel() != 1:
         return None
@@ -417,9 +418,6 @@ def _loss(book: Notebook, tensors: Any) -> Any:
         identity, unscaled = book.scaled
         root = unscaled if identity == id(root) else root
         book.scaled = None
-    if type(root) is torch.Tensor and root.is_cpu:  # it is there: to read it is the cheapest
-        value = root.item()
-        return value if type(value) is float else None
     loss = root.detach()  # without its graph, which may be large
     return loss.item if book.queue is None else book.queue.fetch(loss.reshape(1))
 
@@ -507,9 +505,11 @@ def _begin_update(book: Notebook, optimizer: Any) -> None:
         return
     if book.calling is not None and not book.in_backward:  # no forward pass: it updates
         book.loops.add(book.calling)
-        _end_call(book, True)
+        book.busy, book.calling = False, None
+        book.note(e.CALLED, True, other_clock_ns())
     book.in_step += 1
-    book.note(e.STEP, id(optimizer), other_clock_ns())
+    mark = book.queue and book.queue.mark()
+    book.events.append((e.STEP, now_ns(), id(optimizer), other_clock_ns(), mark))
 
 
 def _end_update(book: Notebook, optimizer: Any) -> None:
@@ -519,7 +519,8 @@ def _end_update(book: Notebook, optimizer: Any) -> None:
     outermost = book.in_step == 0
     if outermost and book.updates_since_fetch > _UPDATES_OF_ONE_FETCH:
         book.at_boundary()
-    book.note(e.STEPPED, id(optimizer), other_clock_ns())
+    mark = book.queue and book.queue.mark()
+    book.events.append((e.STEPPED, now_ns(), id(optimizer), other_clock_ns(), mark))
     if outermost:
         book.updates += 1
         book.updated = True

@@ -72,7 +72,8 @@ def about_forecast(bill: dict[str, Any]) -> str:
     said = f"memory forecast {format_bytes(bill['total_bytes'])}"
     if error is None or unexplained is None:
         return said
-    return f"{said}, off by {error:+.1%}; unexplained {unexplained:.1%} of the peak"
+    off = f"{error * 100:+.1f} %"
+    return f"{said}, off by {off}; unexplained {format_share(unexplained)} of the peak"
 
 
 def _verdict(bill: dict[str, Any]) -> list[str]:

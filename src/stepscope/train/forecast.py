@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 from stepscope.data.catalogue import DataSet
-from stepscope.estimate.limits import host_limit
+from stepscope.estimate.limits import memory_limits
 from stepscope.estimate.memory_bill import Bill, How, Item
-from stepscope.estimate.slack import slack_bytes
+from stepscope.estimate.slack import AllocatorTrial, slack_bytes
 from stepscope.estimate.step_ledger import StepMemory
 from stepscope.spec import RunSpec
 from stepscope.train.foresee import Foresight
@@ -17,8 +17,8 @@ from stepscope.units import format_bytes
 _LABEL_BYTES = 8  # an int64
 _VALUE_BYTES = 4  # a float32
 
-# Where the allocator could not be tried: its slack in the trials of bench/memory_forecast.py.
-_ASSUMED_SLACK_BYTES = 64 * 2**20
+# Where the allocator could not be tried: what it took for ResNet-18, batch 14, on glibc.
+_ASSUMED = AllocatorTrial(kept_bytes=62 * 2**20, excess_bytes=60 * 2**20)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
         "workspace": Item(workspace, "counted", "gradients of activations, on their way"),
         "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
     }
-    return Bill(items, {"host": host_limit(spec.memory_limit)})
+    return Bill(items, memory_limits(spec.memory_limit, spec.workers))
 
 
 def _about_activations(shown_bytes: int, step: StepMemory) -> str:
@@ -81,9 +81,8 @@ def _about_activations(shown_bytes: int, step: StepMemory) -> str:
 
 
 def _slack(seen: Foresight, kept_bytes: int) -> tuple[int, How]:
-    if seen.allocator is None:
-        return _ASSUMED_SLACK_BYTES + round(0.25 * kept_bytes), "assumed"
-    return slack_bytes(seen.allocator, kept_bytes), "calibrated"
+    how: How = "assumed" if seen.allocator is None else "calibrated"
+    return slack_bytes(seen.allocator or _ASSUMED, kept_bytes), how
 
 
 def _prefetch(spec: RunSpec, batch_bytes: int) -> Item:

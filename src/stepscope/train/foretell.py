@@ -33,7 +33,7 @@ class Foretold:
     """A forecast, or the reason why there is none.
 
     `workers_that_fit` is how many of the `workers` asked for the limit holds beside the training;
-    None where it does not hold the training alone.
+    None where it does not hold the training alone, or another pool is too small for the workers.
     """
 
     bill: Bill | None = None
@@ -89,7 +89,12 @@ def foretell(spec: RunSpec, model: nn.Module) -> Foretold:
 def _workers_that_fit(spec: RunSpec, grounds: Grounds, bill: Bill) -> int | None:
     alone = {"workers": 0, "persistent_workers": False}
     without = forecast(spec.model_copy(update=alone), grounds)
-    if not without.fits:
+    others_fit = all(
+        bill.pool_bytes(pool) <= limit.bytes
+        for pool, limit in bill.limits.items()
+        if pool != "host"
+    )
+    if not (without.fits and others_fit):
         return None
     each_bytes = (bill.total_bytes - without.total_bytes) / max(1, spec.workers)
     room_bytes = WORKERS_STAY_BELOW * bill.limits["host"].bytes - without.total_bytes

@@ -127,7 +127,7 @@ def _epoch(job: Job, options: Options, watch: _Watch, hits: HitCounter) -> None:
             left -= len(labels)
             watch.lap("forward")
             if options.drop_early:
-                del outputs, images, labels
+                outputs = images = labels = None
             (job.scaler.scale(loss) if job.scaler else loss).backward()
             watch.lap("backward")
             loss = loss.detach()
@@ -143,7 +143,7 @@ def _epoch(job: Job, options: Options, watch: _Watch, hits: HitCounter) -> None:
         if job.spec.workers and not options.phases:
             watch.peak.look()
     watch.step = 0
-    outputs = loss = images = labels = step_loss = None
+    del outputs, loss, images, labels, step_loss
     watch.lap("drop of outputs, loss and batch")
     if last == of_epoch:
         next(batches, None)  # a loader ends its workers when it finds that nothing is left

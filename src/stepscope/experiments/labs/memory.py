@@ -19,7 +19,7 @@ from stepscope.experiments.labs.freed import what_frees
 from stepscope.experiments.labs.phases import by_phase, peak_phase
 from stepscope.experiments.labs.trial import try_steps
 from stepscope.experiments.labs.ways import Way, ways_for
-from stepscope.experiments.labs.weigh import saving, time_ratio
+from stepscope.experiments.labs.weigh import cost, saving
 from stepscope.records.reader import load_run
 from stepscope.spec import RunSpec
 from stepscope.units import format_bytes
@@ -124,22 +124,24 @@ def _weigh(
     before, after = ([trial["peak_bytes"] for trial in each] for each in (without, tried))
     if None in before or None in after:
         return {**known, "reason": "this system keeps no high-water mark that can begin anew"}
-    saved = saving(before, after)
+    saved, slower = saving(before, after), cost(_timed(without), _timed(tried))
     return {
         **known,
         "applies": True,
         "saved_bytes": saved.saved_bytes,
         "spread_bytes": saved.spread_bytes,
         "differs": saved.differs,
-        "step_time_ratio": time_ratio(_timed(without), _timed(tried)),
+        "step_time_ratio": slower.ratio,
+        "step_time_spread": slower.spread,
+        "step_time_differs": slower.differs,
         "same_losses": all(trial["losses"] == without[0]["losses"] for trial in tried),
         "without_bytes": before,
         "with_bytes": after,
     }
 
 
-def _timed(trials: list[dict[str, Any]]) -> list[float]:
-    return [taken for trial in trials for taken in trial["step_s"][_UNTIMED:] or trial["step_s"]]
+def _timed(trials: list[dict[str, Any]]) -> list[list[float]]:
+    return [trial["step_s"][_UNTIMED:] or trial["step_s"] for trial in trials]
 
 
 def _answer(bill: dict[str, Any], phase: str | None, remedies: list[dict[str, Any]]) -> str:
@@ -159,9 +161,9 @@ def _answer(bill: dict[str, Any], phase: str | None, remedies: list[dict[str, An
     if best is None or best["saved_bytes"] <= 0:
         said.append("Nothing that was tried saves more than trials differ by.")
     else:
-        cost = best["step_time_ratio"]
+        slower = f"{best['step_time_ratio']:.2f} times" if best["step_time_differs"] else "about"
         said.append(
-            f"What saves most: {best['how']}, {format_bytes(best['saved_bytes'])}"
-            + (f" at {cost:.2f} times the time of a step." if cost else ".")
+            f"What saves most: {best['how']}, {format_bytes(best['saved_bytes'])}, "
+            f"at {slower} the time of a step."
         )
     return " ".join(said)

@@ -18,10 +18,8 @@ def by_phase(readings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     `change_bytes` is by how much what the program holds grew in the phase, in the middle of the
     later steps; what the allocator keeps is not in it.
     """
-    changes = [
-        _difference(now["in_use_bytes"], before["in_use_bytes"])
-        for before, now in zip(readings[:1] + list(readings), readings, strict=False)
-    ]
+    in_use = [reading["in_use_bytes"] for reading in readings]
+    changes = [_difference(*pair) for pair in zip(in_use, [None, *in_use], strict=False)]
     found = []
     for name in dict.fromkeys(reading["phase"] for reading in readings):
         numbers = [number for number, each in enumerate(readings) if each["phase"] == name]

@@ -8,19 +8,21 @@ what the kernel does to it when memory is short. The finding says which of the t
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import threading
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
+from stepscope.errors import OutOfMemoryError, StepscopeError
 from stepscope.experiments import preflight, single
+from stepscope.experiments.forecast import forecast
 from stepscope.experiments.labs import Finding, Tools
-from stepscope.experiments.memory_guard import Limits
-from stepscope.experiments.supervise import Onlooker, Outcome
+from stepscope.experiments.memory_guard import Action, Limits
+from stepscope.experiments.supervise import Onlooker
 from stepscope.hardware.processes import youngest_child
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
@@ -35,49 +37,80 @@ DEFAULTS = {"workers": 2, "epochs": 2, "samples": 5000, "batch_size": 128, "thre
 _ROOM = 1.02
 
 _LOOK_EVERY_S = 0.002
-_WORKER_STARTS_WITHIN_S = 30.0
-
-
-def investigate(spec: RunSpec, tools: Tools) -> Finding:
-    """Run without a limit and with one, and compare the two step by step."""
-    workers = {"workers": max(1, spec.workers), "epochs": max(2, spec.epochs), "layers": 0}
-    asked = spec.model_copy(update=workers)
-    preflight.check(asked)
-    with tempfile.TemporaryDirectory() as out:
-        tools.say(f"a run with {_count(asked.workers)} and no limit")
-        free = asked.model_copy(update={"memory_limit": None, "out": out})
-        free_run, free_outcome = _run(free, tools.onlooker, tools)
-        known = free_run.summary
-        limit, chosen = _limit(spec, known)
-        tools.say(f"the same run, held to {format_bytes(limit)}")
-        hand = _Hand(tools.onlooker)
-        held_run, held_outcome = _run(
-            free.model_copy(update={"memory_limit": limit}), hand, tools
-        )
-        hand.close()
-        figures = {
-            "spec": asked.model_dump(mode="json"),
-            "limit_bytes": limit,
-            "limit_from": chosen,
-            "without_limit": _told(free_run, free_outcome),
-            "with_limit": _told(held_run, held_outcome),
-            "forecast": _forecast(held_run),
-            "workers_ended_by_guard": _ended_by_guard(held_run),
-            "workers_ended_by_hand": hand.ended,
-            "events": [e for e in held_run.events if e["event"] in _EVENTS],
-            "same_steps": _steps(free_run) == _steps(held_run),
-            "same_losses": free_run.steps["loss"] == held_run.steps["loss"],
-        }
-    survived = is_whole(figures)
-    return Finding(_answer(figures, survived), survived, figures)
-
 
 _EVENTS = ("memory_limit", "memory_guard", "workers_fallback")
 
 
+def investigate(spec: RunSpec, tools: Tools) -> Finding:
+    """Run without a limit and with one, and compare the two step by step."""
+    least = {"workers": max(1, spec.workers), "epochs": max(2, spec.epochs), "max_steps": None}
+    asked = spec.model_copy(update={**least, "layers": 0})
+    preflight.check(asked)
+    with tempfile.TemporaryDirectory() as out:
+        tools.say(f"a run with {_workers(asked.workers)} and no limit")
+        free = asked.model_copy(update={"memory_limit": None, "out": out})
+        without = _run(free, tools.onlooker, tools)
+        if without.status != schema.COMPLETED:
+            kind = OutOfMemoryError if without.status == schema.OUT_OF_MEMORY else StepscopeError
+            raise kind(f"without a limit the run did not complete: {without.info['reason']}")
+        limit, chosen = choose_limit(
+            asked.memory_limit, without.summary["peak_memory_bytes"], _forecast_bytes(without)
+        )
+        tools.say("a forecast under a limit between what it says with workers and without")
+        forewarned = _forewarn(asked, _forecast(without))
+        tools.say(f"the same run, held to {format_bytes(limit)}")
+        hand = _Hand(tools.onlooker)
+        try:
+            held = _run(free.model_copy(update={"memory_limit": limit}), hand, tools)
+        finally:
+            hand.close()
+    figures = {
+        "spec": asked.model_dump(mode="json"),
+        "training_samples": _training_samples(asked),
+        "limit_bytes": limit,
+        "limit_from": chosen,
+        "forecast": _forecast(held),
+        "forewarned": forewarned,
+        "without_limit": _told(without),
+        "with_limit": _told(held),
+        "events": [event for event in held.events if event["event"] in _EVENTS],
+        "workers_ended_by_guard": _ended_by_guard(held),
+        "workers_ended_by_hand": hand.ended,
+        "same_steps": _steps(without) == _steps(held),
+        "same_losses": without.steps["loss"] == held.steps["loss"],
+    }
+    survived = nothing_lost(figures)
+    return Finding(_answer(figures, survived), survived, figures)
+
+
+def choose_limit(asked: int | None, took: int | None, foretold: int | None) -> tuple[int, str]:
+    """Choose a limit near which the guard acts, and over which the run does not come.
+
+    `took` is what it took without a limit. Where the forecast is good enough, the limit is such
+    that the forecast warns of it too.
+    """
+    if asked is not None:
+        return asked, "asked for"
+    if took is None:
+        raise StepscopeError("this system does not tell how much the run took: give --memory-limit")
+    near = Limits().near_share
+    low, high = _ROOM * took, took / near
+    if foretold is not None and foretold / near > low:
+        high = min(high, foretold / near)
+        return round((low + high) / 2), "the forecast, and what the run took without a limit"
+    return round(low), "what the run took without a limit"
+
+
+def nothing_lost(figures: dict[str, Any]) -> bool:
+    """Say whether the run under the limit completed, with every sample once in each epoch."""
+    held = figures["with_limit"]
+    each_once = set(held["samples_by_epoch"].values()) == {figures["training_samples"]}
+    return held["status"] == schema.COMPLETED and each_once and bool(figures["same_steps"])
+
+
 @dataclass
 class _Hand:
-    """Pass everything on; end a worker of the second epoch where nobody else has ended one."""
+    """Pass everything on; end a worker of the second epoch where none was lost before."""
 
     onlooker: Onlooker
     ended: int = 0
@@ -87,10 +120,8 @@ class _Hand:
 
     def message(self, message: dict[str, Any]) -> None:
         self._lost = self._lost or message["type"] == "workers"
-        first_is_over = message["type"] == "epoch" and (
-            (message["epoch"], message["split"]) == ("1", "train")
-        )
-        if first_is_over and not self._lost and self._thread is None:
+        # The workers of this test have ended: those that come now are the second epoch's.
+        if message["type"] == "epoch" and (message["epoch"], message["split"]) == ("1", "test"):
             self._thread = threading.Thread(target=self._end_one, daemon=True)
             self._thread.start()
         self.onlooker.message(message)
@@ -107,51 +138,119 @@ class _Hand:
             self._thread.join()
 
     def _end_one(self) -> None:
-        """Wait for a worker that was not there when the first epoch ended, and kill it."""
         training = _training()
-        if training is None:
-            return
-        began, until = time.time(), time.monotonic() + _WORKER_STARTS_WITHIN_S
-        while time.monotonic() < until and not self._over.is_set():
+        while training is not None and not self._lost and not self._over.wait(_LOOK_EVERY_S):
             worker = youngest_child(training)
-            try:
-                if worker is not None and worker.create_time() >= began and not self._lost:
+            if worker is not None:
+                with contextlib.suppress(psutil.Error):  # it has just ended by itself
                     worker.kill()
                     self.ended += 1
-                    return
-            except psutil.Error:
-                pass  # it has just ended by itself
-            time.sleep(_LOOK_EVERY_S)
+                return
 
 
 def _training() -> psutil.Process | None:
-    for child in psutil.Process().children():
-        try:
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process().children():
             if "stepscope.train.child" in child.cmdline():
                 return child
-        except psutil.Error:
-            continue
     return None
 
 
-def _run(spec: RunSpec, onlooker: Onlooker, tools: Tools) -> tuple[Run, Outcome]:
-    path, outcome = single.start(spec, onlooker, tools.summarize)
+def _run(spec: RunSpec, onlooker: Onlooker, tools: Tools) -> Run:
+    path, _ = single.start(spec, onlooker, tools.summarize)
     run = load_run(path)
-    _ = run.steps, run.epochs, run.events  # the folder will be gone
-    return run, outcome
+    _ = run.steps, run.events  # they are read when first asked for, and the folder will be gone
+    return run
 
 
-def _limit(spec: RunSpec, known: dict[str, Any]) -> tuple[int, str]:
-    """Choose a limit near which the guard acts, and over which the run does not come.
+def _told(run: Run) -> dict[str, Any]:
+    samples: Counter[int] = Counter()
+    for epoch, count in zip(run.steps["epoch"], run.steps["samples"], strict=True):
+        samples[epoch] += count
+    return {
+        "status": run.status,
+        "reason": run.info.get("reason"),
+        "peak_memory_bytes": run.summary.get("peak_memory_bytes"),
+        "wall_s": run.summary.get("wall_s"),
+        "steps": len(run.steps),
+        "samples_by_epoch": dict(samples),
+        "test_accuracy": run.summary.get("test_accuracy"),
+        "fallbacks": [
+            {name: event[name] for name in ("epoch", "split", "batch", "from", "to", "reason")}
+            for event in run.events
+            if event["event"] == "workers_fallback"
+        ],
+    }
 
-    Where the forecast allows it, one that the forecast too says is nearly reached.
+
+def _steps(run: Run) -> list[tuple[int, int, int]]:
+    return list(zip(*(run.steps[name] for name in ("epoch", "step", "samples")), strict=True))
+
+
+def _forecast_bytes(run: Run) -> int | None:
+    total = (run.summary.get("memory_bill") or {}).get("total_bytes")
+    return None if total is None else int(total)
+
+
+def _forecast(run: Run) -> dict[str, Any]:
+    """Return what was said before the run: by the training itself, under this limit."""
+    bill = run.summary.get("memory_bill") or {}
+    items = bill.get("items") or {}
+    of_workers = sum(items[name]["bytes"] for name in ("workers", "prefetch") if name in items)
+    total = bill.get("total_bytes")
+    return {
+        "total_bytes": total,
+        "without_workers_bytes": None if total is None else total - of_workers,
+        "workers": bill.get("workers"),
+        "workers_that_fit": bill.get("workers_that_fit"),
+    }
+
+
+def _forewarn(spec: RunSpec, known: dict[str, Any]) -> dict[str, Any]:
+    """Forecast under a limit that is said to hold the training, but not all its workers.
+
+    Nothing is run under that limit: a run that leaps over its limit is killed, workers and all.
     """
-    if spec.memory_limit is not None:
-        return spec.memory_limit, "asked for"
-    took = known["peak_memory_bytes"]
-    forecast = (known["memory_bill"] or {}).get("total_bytes")
-    low, high = _ROOM * took, took / Limits().near_share
-    if forecast is not None and forecast / Limits().near_share > low:
-        high = min(high, forecast / Limits().near_share)
-        return round((low + high) / 2), "the forecast, and what the run took without a limit"
-    return round(low), "what the run took without a limit: the forecast was too low to choose by"
+    midway = (known["without_workers_bytes"] + known["total_bytes"]) / 2 / Limits().near_share
+    said = forecast(spec.model_copy(update={"memory_limit": round(midway)}))
+    told = {name: said[name] for name in ("total_bytes", "workers", "workers_that_fit")}
+    return {"limit_bytes": round(midway), **told}
+
+
+def _ended_by_guard(run: Run) -> int:
+    return sum(
+        event["event"] == "memory_guard" and event["action"] == Action.END_WORKER.value
+        for event in run.events
+    )
+
+
+def _training_samples(spec: RunSpec) -> int:
+    from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
+
+    return catalogue.find(spec.data).count("train", spec.samples)
+
+
+def _answer(figures: dict[str, Any], survived: bool) -> str:
+    held = figures["with_limit"]
+    asked, fit = figures["spec"]["workers"], figures["forecast"]["workers_that_fit"]
+    if fit is not None and fit < asked:
+        warned = f"The forecast warned that of {_workers(asked)} {fit or 'none'} would fit;"
+    else:
+        warned = "The forecast held this limit to be enough;"
+    by_guard, by_hand = figures["workers_ended_by_guard"], figures["workers_ended_by_hand"]
+    if by_guard:
+        happened = f"the guard ended {_workers(by_guard)} near the limit"
+    elif by_hand:
+        happened = f"the limit did not bind, so {_workers(by_hand)} of epoch 2 was ended by hand"
+    else:
+        happened = "no worker was ended"
+    if survived:
+        each = f"{figures['training_samples']:,} samples once in each of "
+        each += f"{len(held['samples_by_epoch'])} epochs"
+        return f"{warned} {happened}, and the run completed with nothing lost: {each}."
+    reason = str(held["reason"] or held["status"]).rstrip(".")
+    return f"{warned} {happened}, and the run did not survive: {reason}."
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"

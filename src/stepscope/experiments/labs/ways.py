@@ -30,7 +30,7 @@ def ways_for(spec: RunSpec) -> Iterator[Way]:
     """Go through what may save memory in a training. Whether it does is for a trial to show."""
     yield Way(
         "gradients freed earlier",
-        "each parameter stepped and cleared inside backward(): register_post_accumulate_grad_hook",
+        "step and clear inside backward(), by register_post_accumulate_grad_hook",
         options={"step_in_backward": True},
     )
     yield Way(

@@ -27,8 +27,22 @@ def saving(without_bytes: Sequence[int], with_bytes: Sequence[int]) -> Saving:
     return Saving(round(median(saved)), max(saved) - min(saved))
 
 
-def time_ratio(without_s: Sequence[float], with_s: Sequence[float]) -> float | None:
-    """Return by what a step's time is multiplied; None where no step was timed."""
-    if not without_s or not with_s:
-        return None
-    return median(with_s) / median(without_s)
+@dataclass(frozen=True)
+class Cost:
+    """By what a step's time is multiplied: the median of the rounds, and how far they lie apart."""
+
+    ratio: float
+    spread: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether a step takes longer, or less long, by more than the rounds differ by."""
+        return abs(self.ratio - 1) > self.spread
+
+
+def cost(without_s: Sequence[Sequence[float]], with_s: Sequence[Sequence[float]]) -> Cost:
+    """Compare the steps of trials that were made in turns: round by round, by their medians."""
+    ratios = [
+        median(after) / median(before) for before, after in zip(without_s, with_s, strict=True)
+    ]
+    return Cost(median(ratios), max(ratios) - min(ratios))

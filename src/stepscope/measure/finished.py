@@ -1,0 +1,112 @@
+"""Finished steps, epochs and evaluations become rows, as soon as the device has done its part."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from stepscope.measure.clock import seconds
+from stepscope.measure.spans import Aside, Epoch, Moment, Step
+from stepscope.measure.steps import DATA, EpochTiming, StepRow, device_columns
+
+
+class Sink(Protocol):
+    """Who is given the rows."""
+
+    def step(self, row: StepRow) -> None:
+        """Take a finished step."""
+
+    def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
+        """Take a finished epoch (`train`) or evaluation (`test`)."""
+
+
+class _Waiting(NamedTuple):
+    """A step whose work the device may not have ended yet."""
+
+    step: Step
+    epoch: Epoch
+    number: int
+    samples: int
+    step_ns: int
+
+
+@dataclass(slots=True)
+class Finished:
+    """Give what is finished to the sink, in its order."""
+
+    sink: Sink
+    origin_ns: int
+    _waiting: deque[_Waiting] = field(default_factory=deque)
+
+    def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
+        """Count a step to its epoch; its row is written with the next `write`."""
+        epoch.steps += 1
+        epoch.out_other_ns += step.out_other_ns
+        step_ns = end_ns - step.begin_ns - step.out_ns
+        samples = step.trained_samples()
+        timing = epoch.timing
+        timing.data_s += seconds(step.spent[DATA])
+        timing.steps_s += seconds(step_ns)
+        timing.samples += samples
+        timing.steps += 1
+        self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Give an epoch away, after all of its steps. Waits for the device."""
+        for waiting in self._waiting:
+            if waiting.step.device_laps:
+                waiting.step.device_laps[-1][1].wait()
+        self.write()
+        self.sink.epoch("train", epoch.timing, epoch.loss)
+
+    def evaluation(self, epoch: int, aside: Aside, end: Moment, stop_ns: int) -> None:
+        """Give an evaluation away, which took its loader `stop_ns` to end."""
+        begin, started = aside.begin, aside.started
+        timing = EpochTiming(
+            epoch,
+            start_s=seconds(begin.time_ns - self.origin_ns),
+            loader_start_s=seconds(started.time_ns - begin.time_ns),
+            loader_stop_s=seconds(stop_ns),
+            data_s=seconds(end.spent[DATA] - started.spent[DATA] - stop_ns),
+            steps_s=seconds(end.time_ns - started.time_ns - stop_ns),
+            total_s=seconds(end.other_ns - begin.other_ns),
+            samples=aside.samples or 0,
+            steps=aside.batches,
+        )
+        self.sink.epoch("test", timing, None)
+
+    def wait(self) -> None:
+        """Wait until the device has done everything, and write it."""
+        if self._waiting and self._waiting[-1].step.device_laps:
+            self._waiting[-1].step.device_laps[-1][1].wait()
+        self.write()
+
+    def write(self) -> None:
+        """Give the sink all steps whose end the device has reached."""
+        while self._waiting:
+            step, epoch, number, samples, step_ns = self._waiting[0]
+            laps = step.device_laps
+            if laps and not laps[-1][1].reached():
+                return
+            self._waiting.popleft()
+            loss = step.read_loss()
+            if loss is not None:
+                epoch.loss_sum += loss * samples
+                epoch.loss_samples += samples
+            # An evaluation may be all that the device did.
+            on_device = list(step.device_seconds()) if laps else None
+            self.sink.step(
+                StepRow(
+                    epoch.timing.epoch,
+                    number,
+                    step.begin_ns - self.origin_ns,
+                    samples,
+                    step.spent,
+                    step_ns,
+                    step.loading(self.origin_ns),
+                    loss,
+                    device_columns(on_device) if on_device else None,
+                    step.detail,
+                )
+            )

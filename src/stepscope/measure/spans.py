@@ -1,0 +1,241 @@
+"""The parts of a training while they are put together: a step, an epoch, what stands aside.
+
+They hold what was seen so far and can be added, cut at a moment and taken out of each other. What
+begins and ends them is not known here: `measure.course` and `measure.recognize` decide that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
+
+from stepscope.measure.device import Mark
+from stepscope.measure.loading import LoadTiming
+from stepscope.measure.steps import EpochTiming
+
+Loss = Callable[[], Sequence[float] | float]
+# A batch that was fetched: its samples, and how long it took to make, as far as they are known.
+Batch = tuple[int | None, LoadTiming | None]
+
+# Time on the device that belongs to no phase of the step: an evaluation.
+_TAKEN_OUT = -1
+
+
+class Moment(NamedTuple):
+    """A point in time on both clocks, and what the step had spent until then."""
+
+    time_ns: int
+    other_ns: int
+    spent: list[int]
+    out_ns: int
+    out_other_ns: int
+    device_laps: int
+
+
+class Step:
+    """A step, or what came after its last update so far.
+
+    Two are made for every update of the training, so this is no dataclass: that would call a
+    function for every empty list.
+    """
+
+    __slots__ = (
+        "backwards",
+        "batches",
+        "begin_ns",
+        "called_samples",
+        "detail",
+        "device_begin",
+        "device_laps",
+        "loads",
+        "losses",
+        "optimizers",
+        "out_ns",
+        "out_other_ns",
+        "samples",
+        "spent",
+    )
+
+    def __init__(self, begin_ns: int, detail: str) -> None:
+        self.begin_ns = begin_ns
+        self.detail = detail
+        self.spent = [0, 0, 0, 0, 0, 0]
+        # What was taken out of it, an evaluation, on both clocks.
+        self.out_ns = 0
+        self.out_other_ns = 0
+        self.batches = 0
+        self.samples: int | None = None
+        # Samples of the first call before each backward pass, for loops without a loader.
+        self.called_samples: list[int] = []
+        self.losses: list[Loss] = []
+        self.loads: list[LoadTiming] = []
+        self.backwards = 0
+        self.optimizers: set[int] = set()
+        self.device_begin: Mark | None = None
+        self.device_laps: list[tuple[int, Mark]] = []
+
+    def moment(self, time_ns: int, other_ns: int) -> Moment:
+        """Keep what was spent until now."""
+        laps = len(self.device_laps)
+        return Moment(time_ns, other_ns, self.spent.copy(), self.out_ns, self.out_other_ns, laps)
+
+    def add(self, later: Step) -> None:
+        """Take over everything that came after."""
+        self.spent = list(map(add, self.spent, later.spent))
+        self.out_ns += later.out_ns
+        self.out_other_ns += later.out_other_ns
+        self.batches += later.batches
+        self.samples = sum_known(self.samples, later.samples)
+        self.called_samples += later.called_samples
+        self.losses += later.losses
+        self.loads += later.loads
+        self.backwards += later.backwards
+        self.optimizers |= later.optimizers
+        self.device_laps += later.device_laps
+
+    def since(self, moment: Moment, detail: str) -> Step:
+        """Return a step that began then, with what was spent after."""
+        after = Step(moment.time_ns, detail)
+        after.spent = [now - then for now, then in zip(self.spent, moment.spent, strict=True)]
+        after.out_ns = self.out_ns - moment.out_ns
+        after.out_other_ns = self.out_other_ns - moment.out_other_ns
+        after.device_laps = self.device_laps[moment.device_laps :]
+        before = self.device_laps[: moment.device_laps]
+        after.device_begin = before[-1][1] if before else self.device_begin
+        return after
+
+    def cut_at(self, moment: Moment) -> None:
+        """Forget what was spent after a moment of this step."""
+        self.spent, self.out_ns = list(moment.spent), moment.out_ns
+        self.out_other_ns = moment.out_other_ns
+        del self.device_laps[moment.device_laps :]
+
+    def take_out(self, begin: Moment, end: Moment) -> None:
+        """Take out the time between two moments of this step, and what was taken out in it."""
+        self.spent = [
+            before + now - after
+            for before, now, after in zip(begin.spent, self.spent, end.spent, strict=True)
+        ]
+        self.out_ns = begin.out_ns + end.time_ns - begin.time_ns
+        self.out_other_ns = begin.out_other_ns + end.other_ns - begin.other_ns
+        for lap in range(begin.device_laps, end.device_laps):
+            self.device_laps[lap] = (_TAKEN_OUT, self.device_laps[lap][1])
+
+    def take_batch(self, batch: Batch) -> None:
+        """Let a batch belong to this step."""
+        samples, load = batch
+        self.samples = sum_known(self.samples, samples)
+        if load is not None:
+            self.loads.append(load)
+
+    def trained_samples(self) -> int:
+        """Count what was fetched or, where nothing was, what the model was called with."""
+        if self.samples is not None:
+            return self.samples
+        one_optimizer = len(self.optimizers) == 1
+        return sum(self.called_samples if one_optimizer else self.called_samples[:1])
+
+    def loading(self, origin_ns: int) -> list[int]:
+        """Return worker and start of the first batch, wall and CPU time of all; [] if unknown."""
+        if not self.loads:
+            return []
+        worker, start_ns, wall_ns, cpu_ns = self.loads[0]
+        for later in self.loads[1:]:
+            wall_ns += later.wall_ns
+            cpu_ns += later.cpu_ns
+        return [worker, start_ns - origin_ns, wall_ns, cpu_ns]
+
+    def read_loss(self) -> float | None:
+        """Add up what `backward()` was called on: parts of one loss, in a step of several."""
+        if not self.losses:
+            return None
+        total = 0.0
+        for loss in self.losses:
+            value = loss()
+            total += value if isinstance(value, float | int) else value[0]
+        return total
+
+    def device_seconds(self) -> Iterable[tuple[int, float]]:
+        """Yield phases and the device's time for them. It must have reached the step's end."""
+        begin = self.device_begin
+        for phase, mark in self.device_laps:
+            assert begin is not None
+            if phase != _TAKEN_OUT:
+                yield phase, begin.seconds_until(mark)
+            begin = mark
+
+
+@dataclass(slots=True)
+class Aside:
+    """An iteration, or calls without a loader, of which it is not known yet what they are for."""
+
+    key: int | None
+    begin: Moment
+    started: Moment
+    last_call: Moment | None = None
+    called_with_grad: bool = False
+    length: int | None = None
+    # Which loader is iterated over, when that began, and when it was last asked for a batch.
+    loader: int | None = None
+    made_ns: int = 0
+    asked_ns: int = 0
+    batches: int = 0
+    samples: int | None = None
+    fetched: list[Batch] = field(default_factory=list)
+
+    @property
+    def used(self) -> bool:
+        """Whether it is more than an iterator that was made."""
+        return self.key is None or self.batches > 0
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether modules were called in it, and never with gradients."""
+        return self.last_call is not None and not self.called_with_grad
+
+    def take_batch(self, batch: Batch) -> None:
+        """Keep a batch until it is known what it is for."""
+        self.batches += 1
+        self.samples = sum_known(self.samples, batch[0])
+        self.fetched.append(batch)
+
+
+@dataclass(slots=True)
+class Epoch:
+    """An epoch of the training, so far."""
+
+    timing: EpochTiming
+    begin_other_ns: int
+    # The loaders that it trains with; it ends with the first. None without a loader.
+    first_key: int | None = None
+    keys: set[int] = field(default_factory=set)
+    # How many batches the first loader has still to give, where that is known.
+    batches_left: int | None = None
+    loader: int | None = None
+    asked_ns: int = 0
+    out_other_ns: int = 0
+    steps: int = 0
+    ended: Moment | None = None
+    remnant: Moment | None = None
+    loss_sum: float = 0.0
+    loss_samples: int = 0
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over samples."""
+        return self.loss_sum / self.loss_samples if self.loss_samples else None
+
+
+def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
+    """Say whether a loader began anew: what it gave earlier was looked at, or broken off."""
+    known = later.loader is not None and earlier is not later
+    return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
+
+
+def sum_known(one: int | None, other: int | None) -> int | None:
+    """Add what is known."""
+    if one is None or other is None:
+        return one if other is None else other
+    return one + other

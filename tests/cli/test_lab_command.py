@@ -1,0 +1,82 @@
+"""`stepscope lab` from outside."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stepscope.experiments.labs import LABS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "labs.md"
+
+SMALL = ("--samples", 640, "--batch-size", 64, "--threads", 1)
+
+
+def test_without_a_name_the_labs_are_listed(stepscope):
+    answer = stepscope("lab")
+    assert answer.code == 0, answer.err
+    assert [line.split()[0] for line in answer.out.splitlines()] == list(LABS)
+    listed = stepscope("lab", "--json").json["labs"]
+    assert {lab["name"]: lab["about"] for lab in listed} == LABS
+
+
+def test_an_unknown_lab_ends_with_2_and_the_nearest(stepscope):
+    answer = stepscope("lab", "second-epcoh")
+    assert (answer.code, answer.out) == (2, "")
+    assert "Did you mean 'second-epoch'" in answer.err
+    assert stepscope("lab", "memroy", "--json").json["exit_code"] == 2
+
+
+def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
+    for wrong in (("--batch-size", "many"), ("--device", "cuda"), ("--model", "lenett")):
+        answer = stepscope("lab", "memory", *wrong)
+        assert (answer.code, answer.out) == (2, ""), answer.err
+        assert "Traceback" not in answer.err
+
+
+def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_worker(stepscope):
+    # A limit that never binds: then the lab ends a worker itself, whatever this machine does.
+    answer = stepscope("lab", "second-epoch", *SMALL, "--memory-limit", "64GiB", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["holds"]
+    assert found["with_limit"]["status"] == "completed"
+    assert found["with_limit"]["samples_by_epoch"] == {"1": 640, "2": 640}
+    assert found["same_steps"]
+    assert found["same_losses"]
+    assert (found["workers_ended_by_guard"], found["workers_ended_by_hand"]) == (0, 1)
+    assert "by hand" in found["answer"]
+    (fallback,) = found["with_limit"]["fallbacks"]
+    assert (fallback["from"], fallback["to"]) == (2, 1)
+    assert found["forewarned"]["workers_that_fit"] < 2
+    documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert {*found} <= documented
+
+
+@pytest.mark.long
+def test_under_a_limit_that_binds_the_run_survives_as_well(stepscope):
+    answer = stepscope("lab", "second-epoch", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["workers_ended_by_guard"] + found["workers_ended_by_hand"] > 0
+    assert {*found["with_limit"]["samples_by_epoch"].values()} == {found["training_samples"]}
+
+
+@pytest.mark.long
+def test_lab_memory_as_a_person_calls_it(stepscope):
+    answer = stepscope("lab", "memory", *SMALL, "--workers", 1, "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    names = [remedy["name"] for remedy in found["remedies"]]
+    assert {"gradients freed earlier", "workers kept between epochs", "no workers"} <= {*names}
+    saved = [each["saved_bytes"] for each in found["remedies"] if each["applies"]]
+    assert saved == sorted(saved, reverse=True)
+    documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    fields = {*found, *found["phases"][0], *found["freed"][0]}
+    assert fields.union(*found["remedies"]) <= documented
+    shown = stepscope("lab", "memory", *SMALL)
+    assert shown.code == 0, shown.err
+    for words in ("zero_grad", "peak saved", "The training took"):
+        assert words in shown.out
