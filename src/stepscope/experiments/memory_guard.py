@@ -1,9 +1,9 @@
 """What to do about the memory of a run: a rule without state, from one reading to one action.
 
-    near its own limit, or its pool nearly empty, or it is being swapped
+    near its own limit or over it only with its workers, or its pool nearly empty, or it is swapped
         it has loader workers   -> end the youngest, pause, look again
         it has none             -> ask it to end between two steps, with a checkpoint
-    over its limit, or its pool emptier still, or swapped on long after it was asked
+    over its limit even without them, or its pool emptier still, or swapped long after it was asked
                                 -> kill it
 
 A pool is the machine's memory, or what a container may have of it. A pool ends a run only if the
@@ -41,14 +41,16 @@ class Pool:
 class Reading:
     """A run's memory at one moment, and what was done about it so far.
 
-    `used_bytes` is the whole process tree's, swap included. `pressure_percent` is None where the
-    system does not tell. `acted_s` and `asked_s` are how long ago something was last done and when
-    the run was asked to end; None: never.
+    `used_bytes` is the whole process tree's, swap included; `workers_bytes` of it would be free
+    without the workers. `pressure_percent` is None where the system does not tell. `acted_s` and
+    `asked_s` are how long ago something was last done and when the run was asked to end; None:
+    never.
     """
 
     used_bytes: int
     pools: tuple[Pool, ...] = ()
     workers: int = 0
+    workers_bytes: int = 0
     swap_growth_bytes: int = 0
     pressure_percent: float | None = None
     acted_s: float | None = None
@@ -110,7 +112,8 @@ def _is_swapped(reading: Reading, limits: Limits) -> bool:
 
 
 def _is_over(reading: Reading, own_pools: list[Pool], limits: Limits) -> bool:
-    if limits.limit_bytes is not None and reading.used_bytes > limits.limit_bytes:
+    alone_bytes = reading.used_bytes - (reading.workers_bytes if reading.workers else 0)
+    if limits.limit_bytes is not None and alone_bytes > limits.limit_bytes:
         return True
     return any(pool.available_bytes < limits.floor_bytes(pool) / 2 for pool in own_pools)
 

@@ -113,6 +113,7 @@ class MemoryWatch:
             used_bytes,
             pools=(machine, *self._container),
             workers=self._workers,
+            workers_bytes=self.sampler.others_bytes if self._workers else 0,
             swap_growth_bytes=self._swap_growth_bytes,
             pressure_percent=self._pressure_percent,
             acted_s=None if self._acted_at is None else now - self._acted_at,
