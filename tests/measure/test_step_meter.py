@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripted import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.measure import steps as steps_module
 from stepscope.measure.loading import LoadTiming
@@ -23,54 +24,6 @@ from stepscope.measure.steps import (
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.reader import read_table
 from stepscope.records.schema import STEP_COLUMNS
-
-MS = 1_000_000
-
-
-class ScriptedClock:
-    """A clock that moves only when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def pass_ms(self, milliseconds: float) -> None:
-        self.now += round(milliseconds * MS)
-
-
-class ScriptedMark:
-    def __init__(self, device: ScriptedDevice, at_ms: float) -> None:
-        self.device, self.at_ms = device, at_ms
-
-    def reached(self) -> bool:
-        return self.device.now_ms >= self.at_ms
-
-    def wait(self) -> None:
-        self.device.now_ms = max(self.device.now_ms, self.at_ms)
-
-    def seconds_until(self, later: ScriptedMark) -> float:
-        return (later.at_ms - self.at_ms) / 1000
-
-
-class ScriptedDevice:
-    """A device that takes its own time for the work that is put into its queue."""
-
-    def __init__(self, clock: ScriptedClock) -> None:
-        self.clock = clock
-        self.now_ms = 0.0
-        self.queue_ends_ms = 0.0
-
-    def work(self, milliseconds: float) -> None:
-        self.queue_ends_ms = max(self.queue_ends_ms, self.clock.now / MS) + milliseconds
-
-    def mark(self) -> ScriptedMark:
-        self.queue_ends_ms = max(self.queue_ends_ms, self.clock.now / MS)
-        return ScriptedMark(self, self.queue_ends_ms)
-
-    def fetch(self, values: torch.Tensor):
-        return lambda: values.tolist()
 
 
 @pytest.fixture

@@ -122,8 +122,9 @@ def refuse_what_does_not_fit(foretold: Foretold) -> None:
     bill = foretold.bill
     if bill is None or bill.fits or foretold.workers_that_fit is not None:
         return
-    limit = bill.limits["host"]
+    pool = bill.binding
+    limit = bill.limits[pool]
     raise OutOfMemoryError(
-        f"the run would take {format_bytes(bill.total_bytes)}, by forecast, and has "
+        f"the run would take {format_bytes(bill.pool_bytes(pool))}, by forecast, and has "
         f"{format_bytes(limit.bytes)} ({limit.of}); it was not started, --force would"
     )

@@ -1,0 +1,11 @@
+"""What tests of measuring share."""
+
+from __future__ import annotations
+
+import pytest
+from played_loop import Loop
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()

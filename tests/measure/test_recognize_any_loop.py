@@ -1,0 +1,151 @@
+"""What holds for every loop whatever, also for those that nobody would write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from played_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
+from scripted import MS
+
+from stepscope.measure import events as e
+from stepscope.measure.loading import LoadTiming
+
+KINDS = range(19)
+SUBJECTS = {
+    **dict.fromkeys((e.CALL,), st.sampled_from([MODEL, TEACHER])),
+    **dict.fromkeys((e.STEP, e.STEPPED), st.sampled_from([ADAM, SGD])),
+    e.CALLED: st.booleans(),
+    e.DETAIL: st.sampled_from(["full", "off", "layers"]),
+}
+LOADERS = st.sampled_from([TRAIN, TEST, OTHER_LOADER])
+SAMPLES = st.sampled_from([None, 4, 8])
+LOADS = st.sampled_from([None, LoadTiming(0, 0, MS, MS)])
+
+
+@st.composite
+def any_events(draw: st.DrawFn) -> Loop:
+    """Events in any order whatever."""
+    loop = Loop(on_device=draw(st.booleans()))
+    for _ in range(draw(st.integers(1, 60))):
+        kind = draw(st.sampled_from(KINDS))
+        loop.wait(draw(st.sampled_from([0, 1, 2, 5])))
+        subject = draw(SUBJECTS.get(kind, LOADERS))
+        details: dict[int, Callable[[], Any]] = {
+            e.FETCHED: lambda: (draw(SAMPLES), draw(LOADS)),
+            e.ITERATED: lambda: e.Iteration(
+                draw(st.sampled_from([None, 0, 1, 3])), draw(st.sampled_from([None, 1, 2]))
+            ),
+            e.BACKWARD_DONE: lambda: draw(st.sampled_from([None, lambda: 1.0])),
+            e.CALL: lambda: e.Call(
+                draw(st.booleans()), draw(st.booleans()), draw(SAMPLES), loop.other_clock
+            ),
+        }
+        loop.note(kind, subject, details.get(kind, lambda: loop.other_clock)())
+    return loop
+
+
+def wait(draw: st.DrawFn, loop: Loop) -> None:
+    loop.wait(draw(st.sampled_from([0, 1, 2, 5])))
+
+
+def work(draw: st.DrawFn, loop: Loop, depth: int = 0) -> None:
+    """Something that a loop may do at any time."""
+    wait(draw, loop)
+    doing = draw(st.sampled_from(["learn", "backward", "call", "predict", "zero", "move", "own"]))
+    if doing == "learn":
+        loop.learn()
+    elif doing == "backward":
+        loop.call(1)
+        loop.backward(1, loss=draw(st.sampled_from([None, 2.0])))
+    elif doing == "call":
+        module, grad = draw(st.sampled_from([MODEL, TEACHER])), draw(st.booleans())
+        loop.call(2, module, grad=grad, training=draw(st.booleans()))
+    elif doing == "predict":
+        loop.predict(2)
+    elif doing == "own":
+        loop.own(1)
+    else:
+        getattr(loop, doing)(1)
+    wait(draw, loop)
+
+
+@st.composite
+def whole_loops(draw: st.DrawFn) -> Loop:
+    """Loaders inside loaders, read to their end or not, and anything at all done between."""
+    loop = Loop(on_device=draw(st.booleans()))
+    keys = iter(range(100, 200))
+
+    def iteration(depth: int) -> None:
+        key = next(keys)
+        batches = draw(st.integers(0, 4))
+        known = draw(st.booleans())
+        of = draw(st.sampled_from([None, 1, 2]))
+        loop.iterate(key, ms=2, length=batches if known else None, of=of)
+        for _ in range(batches):
+            loop.fetch(1, key, samples=draw(SAMPLES), load=draw(LOADS))
+            for _ in range(draw(st.integers(0, 2))):
+                work(draw, loop)
+            if depth < 2 and draw(st.integers(0, 3)) == 0:
+                iteration(depth + 1)
+        ending = draw(st.sampled_from(["exhaust", "drop", "nothing"]))
+        if ending == "exhaust":
+            loop.exhaust(1, key)
+        elif ending == "drop":
+            loop.drop(key)
+
+    for _ in range(draw(st.integers(1, 4))):
+        if draw(st.booleans()):
+            iteration(0)
+        else:
+            work(draw, loop)
+    return loop
+
+
+def hold_what_always_holds(loop: Loop) -> None:
+    sheet = loop.recognized()
+    end_ns = 0
+    numbers: dict[int, int] = {}
+    for row in sheet.steps:
+        assert sum(row.spent) == row.step_ns, "phases partition a step"
+        assert min(row.spent) >= 0
+        assert row.start_ns >= end_ns, "steps do not overlap"
+        end_ns = row.start_ns + row.step_ns
+        numbers[row.epoch] = numbers.get(row.epoch, 0) + 1
+        assert row.step == numbers[row.epoch], "steps count from 1 in their epoch"
+        if row.device is not None:
+            assert min(row.device) >= 0
+            assert sum(row.device) == pytest.approx(row.step_ns / 1e9, abs=1e-9)
+        str(row)
+    trained = sheet.of("train")
+    assert [timing.epoch for timing in trained] == list(range(1, len(trained) + 1))
+    assert [timing.steps for timing in trained] == list(numbers.values())
+    assert sum(timing.steps for timing in trained) == len(sheet.steps)
+    for timing in trained:
+        parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
+        assert parts_s == pytest.approx(timing.total_s, rel=1e-6, abs=1e-9)
+        assert timing.data_s <= timing.steps_s + 1e-9
+    for timing in sheet.of("test"):
+        assert timing.total_s >= 0
+        parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
+        assert parts_s == pytest.approx(timing.total_s, rel=1e-6, abs=1e-9)
+    updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
+    assert len(sheet.steps) <= updates
+
+
+@settings(max_examples=400, deadline=None)
+@given(any_events())
+def test_events_in_any_order_leave_rows_that_are_consistent(loop: Loop) -> None:
+    hold_what_always_holds(loop)
+
+
+@settings(max_examples=400, deadline=None)
+@given(whole_loops())
+def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
+    hold_what_always_holds(loop)
+    sheet = loop.recognized()
+    updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
+    assert len(sheet.steps) == updates, "one optimiser: as many steps as updates"

@@ -1,0 +1,165 @@
+"""What is an evaluation, and what it is taken out of."""
+
+from __future__ import annotations
+
+import pytest
+from played_loop import OTHER_LOADER, TEACHER, TEST, TRAIN, Loop
+
+
+def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: Loop) -> None:
+    for _ in range(2):
+        loop.train(2)
+        loop.test(3)
+    sheet = loop.recognized()
+    assert sheet.splits == ["train", "test", "train", "test"]
+    assert sheet.lasted_ms == [10] * 4
+    for epoch in sheet.of("train"):
+        assert epoch.total_s == pytest.approx(0.026)
+    for number, evaluation in enumerate(sheet.of("test"), 1):
+        assert evaluation.epoch == number
+        assert (evaluation.loader_start_s, evaluation.loader_stop_s) == (0.002, 0.001)
+        assert evaluation.total_s == pytest.approx(0.012)
+        assert (evaluation.steps, evaluation.samples) == (3, 12)
+        assert evaluation.data_s == pytest.approx(0.003)
+
+
+def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for number in range(4):
+        loop.step()
+        if number == 1:
+            loop.wait(0.5)
+            loop.test(3)
+            loop.wait(0.25)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 10.75, 10, 10]
+    assert sheet.phases_ms(1)["other"] == 0.75
+    assert sheet.phases_ms(1)["data"] == 1
+    [epoch], [evaluation] = sheet.of("train"), sheet.of("test")
+    assert epoch.total_s == pytest.approx(0.005 + 0.04075 + 0.001)
+    assert evaluation.total_s == pytest.approx(0.012)
+    assert sheet.closure() == pytest.approx(1)
+    assert epoch.samples == 32
+
+
+def test_an_evaluation_inside_an_accumulated_step_is_taken_out_of_it(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.fetch(1)
+        loop.call(2)
+        loop.backward(4)
+        loop.test(3)
+        loop.step()
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [17, 17]
+    assert len(sheet.of("test")) == 2
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_before_training_belongs_to_epoch_0(loop: Loop) -> None:
+    loop.test(2)  # a sanity check
+    loop.train(2)
+    sheet = loop.recognized()
+    assert [(split, timing.epoch) for split, timing, _ in sheet.epochs] == [
+        ("test", 0),
+        ("train", 1),
+    ]
+    assert sheet.began_ms[0] == 14
+
+
+def test_an_evaluation_that_was_broken_off_ends_with_its_last_call(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.step()
+        loop.iterate(TEST, ms=2)
+        loop.fetch(1, TEST)
+        loop.predict(2)
+        loop.wait(4)  # and its iterator stays alive
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [14, 14]
+    assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.005, 0.005])
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_without_a_loader_is_taken_out_as_well(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for _ in range(3):
+        loop.step()
+        loop.wait(0.5)
+        loop.predict(20)
+        loop.predict(20)
+        loop.wait(0.25)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10.75] * 3
+    assert len(sheet.of("test")) == 3
+    assert sheet.of("test")[0].samples == 16
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_in_a_loop_without_any_loader_is_taken_out_as_well(loop: Loop) -> None:
+    for _ in range(3):
+        loop.learn()
+        loop.predict(20)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 9, 9]
+    assert len(sheet.of("test")) == 3
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.fetch(1)
+        loop.predict(6, TEACHER)
+        loop.learn()
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [16, 16]
+    assert sheet.phases_ms(1)["forward"] == 8
+    assert sheet.of("test") == []
+
+
+def test_a_pass_over_data_without_a_model_is_no_evaluation(loop: Loop) -> None:
+    loop.iterate(OTHER_LOADER, ms=5)  # mean and deviation of the data
+    for _ in range(3):
+        loop.fetch(1, OTHER_LOADER)
+        loop.wait(2)
+    loop.exhaust(1, OTHER_LOADER)
+    loop.train(2)
+    sheet = loop.recognized()
+    assert sheet.splits == ["train"]
+    assert sheet.lasted_ms == [10, 10]
+
+
+def test_training_by_validation_batches_is_training(loop: Loop) -> None:
+    loop.train(2)
+    loop.iterate(TEST, ms=2)
+    loop.fetch(1, TEST)
+    loop.call(2, training=False)
+    loop.backward(4)
+    loop.update(3)
+    loop.exhaust(1, TEST)
+    sheet = loop.recognized()
+    assert sheet.splits == ["train", "train"]
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
+    loop.iterate(TEST, ms=2)
+    loop.iterate(TRAIN, ms=5)
+    for _ in range(3):
+        loop.step()
+        loop.wait(0.5)
+        loop.fetch(1, TEST)
+        loop.predict(2)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10.5] * 3
+    assert sheet.samples == [8] * 3
+    assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.003] * 3)
+    assert len(sheet.of("train")) == 1
+    assert sheet.closure() == pytest.approx(1)
