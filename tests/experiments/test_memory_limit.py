@@ -116,7 +116,6 @@ def assert_ended_whole(run, outcome):
     assert len(run.telemetry) > 0
     assert run.summary["peak_memory_bytes"] > 0
     assert actions(run)[-1] == "ended"
-    assert outcome.memory["used_bytes"] == events(run, "memory_guard")[-2]["used_bytes"]
     with pytest.raises(ValueError, match="not enough values"):
         training()
 
@@ -142,8 +141,8 @@ def test_a_step_that_breaks_the_limit_is_not_waited_for(run):
     assert_ended_whole(done, outcome)
     assert actions(done)[-2:] == ["killed", "ended"]
     assert "over its limit of 1.0 GiB" in outcome.reason
-    assert outcome.memory["used_bytes"] > LIMIT_BYTES
-    assert outcome.memory["limit_bytes"] == LIMIT_BYTES
+    killed = events(done, "memory_guard")[-2]
+    assert killed["used_bytes"] > killed["limit_bytes"] == LIMIT_BYTES
 
 
 def test_loader_workers_go_before_the_training_does(run):
@@ -161,7 +160,7 @@ def test_loader_workers_go_before_the_training_does(run):
 def machine(monkeypatch):
     """A machine of the test's own, where others hold next to nothing."""
     memory = {"total": 200 * MIB, "available": 190 * MIB}
-    monkeypatch.setattr(host, "total_bytes", lambda: memory["total"])
+    monkeypatch.setattr(host, "memory_bytes", lambda: memory["total"])
     monkeypatch.setattr(host, "available_bytes", lambda: memory["available"])
     monkeypatch.setattr(control_group, "limited", dict)
     return memory

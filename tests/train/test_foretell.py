@@ -67,3 +67,19 @@ def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
     with recomputing(model) as blocks:
         assert blocks == 4  # the stages
     assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_compiled_network_is_still_compiled_after_looking_ahead() -> None:
+    graphs = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    model: nn.Module = torch.compile(plain, backend=compiler)  # type: ignore[assignment]
+    foretold = foretell(resolve(validate({"batch_size": 4})), model)
+    assert foretold.bill is not None, foretold.reason
+    assert not graphs
+    model(torch.zeros(4, 3, 32, 32))
+    assert len(graphs) == 1

@@ -16,6 +16,7 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from stepscope.estimate.eager import eagerly
 from stepscope.estimate.operations import convolves, multiply_adds_of_operation
 from stepscope.models.multiply_adds import multiply_adds, tensors_in
 
@@ -77,7 +78,8 @@ class ForwardWatch(TorchDispatchMode):
                     handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
                     handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
             self.model.train()
-            with torch.enable_grad(), saved_tensors_hooks(self._save, _give_back), self:
+            saving = saved_tensors_hooks(self._save, _give_back)
+            with eagerly(), torch.enable_grad(), saving, self:
                 output = self.model(make_batch())
         finally:
             for handle in handles:

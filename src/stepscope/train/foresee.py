@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data.catalogue import DataSet
+from stepscope.estimate.eager import eagerly
 from stepscope.estimate.slack import AllocatorTrial
 from stepscope.estimate.step_ledger import (
     BACKWARD,
@@ -160,7 +161,7 @@ def _as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
     model.train()
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), eagerly():
             yield
     finally:
         model.train(training)
