@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,16 @@ def test_the_instrument_states_its_own_cost(log):
     assert 0 < weighed["lap_cost_s"] < 1e-3
     assert weighed["overhead_per_step_s"] > 6 * weighed["lap_cost_s"]
     assert weighed["overhead_share"] > 0.3, "steps that do nothing are mostly instrument"
+
+
+def test_weighing_the_instrument_adds_no_row_on_the_slowest_machine(
+    log, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    seconds_pass = itertools.count(step=10**9)
+    monkeypatch.setattr(steps_module, "now_ns", lambda: next(seconds_pass))
+    steps_module.weigh_instrument(StepMeter(log, origin_ns=0))
+    log.flush()
+    assert rows(log, tmp_path) == []
 
 
 def test_rows_are_on_disk_before_anybody_can_object_to_them(clock, log, tmp_path):

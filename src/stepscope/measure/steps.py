@@ -27,6 +27,7 @@ That work falls into the next step's `other` and is counted in `own_ns`.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -149,6 +150,7 @@ class StepMeter:
     steps_ns: int = 0
     detail: str = schema.FULL
     blocks: OffBlocks = field(default_factory=OffBlocks)
+    settle_every_ns: float = SETTLE_EVERY_NS
 
     _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
     _opened_ns: int = 0
@@ -219,7 +221,7 @@ class StepMeter:
         if self.detail == schema.FULL:
             self._ended += 1
             self.blocks.switch(self._ended)
-        if end - self._settled_ns >= SETTLE_EVERY_NS:
+        if end - self._settled_ns >= self.settle_every_ns:
             self._settle()
             self._laps_begin_ns = now_ns()
 
@@ -316,7 +318,8 @@ def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
     Counted are the laps and the noting of steps (what one costs is measured here, on the run's own
     device) and the settling (measured during the run). Telemetry runs in another process.
     """
-    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue)
+    # Never settled: its steps are none of the run's, however long the weighing takes.
+    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, settle_every_ns=math.inf)
     lap_s = seconds(1) * cost_ns(lambda: scratch.lap(DATA))
     scratch.open_epoch(EpochTiming(0))
     no_loss = torch.zeros(())
