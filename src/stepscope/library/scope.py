@@ -17,10 +17,9 @@ from stepscope.errors import RequestError, nearest
 from stepscope.library.session import Session
 from stepscope.measure import foreign_loading
 from stepscope.measure.batches import samples_of
-from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.clock import now_ns, other_clock_ns, seconds
 from stepscope.measure.device import queue_of
 from stepscope.measure.epoch_row import epoch_values
-from stepscope.measure.hooks import other_clock_ns
 from stepscope.measure.loading import LoadTiming
 from stepscope.measure.steps import DATA, EpochTiming, StepMeter, weigh_instrument
 from stepscope.records import schema

@@ -16,30 +16,20 @@ their events themselves; `Notebook.note` is for all others, and says what an eve
 from __future__ import annotations
 
 import functools
-import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
 from torch import is_grad_enabled, nn, optim
 from torch.compiler import is_compiling
-from torch.utils.data import DataLoader
-from torch.utils.data import dataloader as torch_dataloader
 
 from stepscope.measure import events as e
-from stepscope.measure.batches import samples_of
-from stepscope.measure.clock import now_ns
-from stepscope.measure.device import DeviceQueue, queue_of
-from stepscope.measure.foreign_loading import start_timed
-from stepscope.measure.loading import LoadTiming
-
-other_clock_ns = time.monotonic_ns
-# A named tuple's own `__new__` is a Python function: this is four times as fast.
-_tuple = tuple.__new__
+from stepscope.measure.clock import now_ns, other_clock_ns
+from stepscope.measure.device import queue_of
+from stepscope.measure.loader_hooks import watch_loaders
+from stepscope.measure.notebook import Notebook, Patches, new_tuple
 
 # Optimisers that hold another one and pass a step on to it when gradients are complete: their time
 # is the optimiser's, but only the step that they pass on is an update.
@@ -49,90 +39,11 @@ _PASSES_STEPS_ON = ("accelerate.optimizer",)
 _UPDATES_OF_ONE_FETCH = 8
 
 
-@dataclass(slots=True)
-class Notebook:
-    """What the hooks share: the events so far, and what they need to know of each other."""
-
-    # Called between two steps: before a fetch that follows an update, or before the end of an
-    # update where nothing is fetched.
-    at_boundary: Callable[[], None] = lambda: None
-    # Called when a step may just have become complete; it may raise to end the script.
-    at_step_end: Callable[[], None] | None = None
-    events: list[e.Event] = field(default_factory=list)
-    full: bool = True
-    busy: bool = False
-    device: str | None = None
-    queue: DeviceQueue | None = None
-    updates: int = 0
-    roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
-
-    thread: int = field(default_factory=get_ident)
-    # The outermost module that is being called, and those that turned out to hold a whole loop.
-    calling: int | None = None
-    loops: set[int] = field(default_factory=set)
-    in_backward: bool = False
-    in_step: int = 0
-    updated: bool = False
-    updates_since_fetch: int = 0
-    timings: deque[LoadTiming] = field(default_factory=deque)
-    scaled: tuple[int, torch.Tensor] | None = None
-    keys: dict[int, int] = field(default_factory=dict)
-    deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
-    loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
-    next_key: int = 0
-    longest: int = 0
-
-    def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
-        """Put down what happened now."""
-        mark = None if self.queue is None else self.queue.mark()
-        self.events.append((kind, now_ns(), subject, detail, mark))
-
-    def take_timing(self, timing: LoadTiming) -> None:
-        """Take a worker's account of the batch that is being fetched."""
-        self.timings.append(timing)
-
-    def new_key(self) -> int:
-        """Return a number for an iteration."""
-        self.next_key += 1
-        return self.next_key
-
-
-class Patches:
-    """Attributes replaced for a while."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Put `make(original)` in the place of an attribute of a class or module."""
-        original = getattr(owner, name)
-        own = name in vars(owner)
-        stored = vars(owner).get(name)
-        setattr(owner, name, make(original))
-        self._undo.append(lambda: setattr(owner, name, stored) if own else delattr(owner, name))
-
-    def also(self, undo: Callable[[], None]) -> None:
-        """Have something else undone with them."""
-        self._undo.append(undo)
-
-    def undo(self) -> None:
-        """Put everything back, the last one first."""
-        while self._undo:
-            self._undo.pop()()
-
-
 def install(book: Notebook) -> Patches:
     """Hook into torch. Undo the result to have everything as before."""
     patches = Patches()
-    multi = torch_dataloader._MultiProcessingDataLoaderIter
-    single = torch_dataloader._SingleProcessDataLoaderIter
     patches.replace(nn.Module, "__call__", functools.partial(_call, book))
-    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
-    patches.replace(
-        torch_dataloader._BaseDataLoaderIter, "__next__", functools.partial(_fetch, book)
-    )
-    patches.replace(single, "_next_data", functools.partial(_load_here, book))
-    patches.replace(multi, "__del__", functools.partial(_drop, book))
+    watch_loaders(book, patches)
     patches.replace(torch.Tensor, "to", functools.partial(_to, book))
     patches.replace(torch.Tensor, "cuda", functools.partial(_span, book, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, book))
@@ -169,7 +80,9 @@ def _call(book: Notebook, original: Any) -> Any:
         if identity in book.loops:
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
-        how = _tuple(new, (grad, module.training, _samples_of_call(args, kwargs), other_clock_ns()))
+        how = new_tuple(
+            new, (grad, module.training, _samples_of_call(args, kwargs), other_clock_ns())
+        )
         append((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
             return original(module, *args, **kwargs)
@@ -210,136 +123,6 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
         if isinstance(value, torch.Tensor) and value.dim():
             return value.size(0) if type(value) is torch.Tensor else len(value)
     return None
-
-
-# loaders
-
-
-def _iterate(book: Notebook, original: Any) -> Any:
-    def iterate(loader: Any) -> Any:
-        if book.busy or get_ident() != book.thread:
-            return start_timed(loader, original, book.take_timing)
-        key = book.keys.get(id(loader._iterator)) or book.new_key()
-        book.note(e.ITERATE, key, other_clock_ns())
-        book.busy = True
-        iterator = None
-        try:
-            iterator = start_timed(loader, original, book.take_timing)
-        finally:
-            book.busy = False
-            length = None if iterator is None else _length(loader)
-            book.longest = max(book.longest, length or 0)
-            book.note(e.ITERATED, key, e.Iteration(length, _number_of(book, loader)))
-        _remember(book, iterator, key)
-        return iterator
-
-    return iterate
-
-
-def _number_of(book: Notebook, loader: Any) -> int:
-    """Tell loaders apart: another one may be given the address of one that is gone."""
-    reference, number = book.loaders.get(id(loader), (None, 0))
-    if reference is None or reference() is not loader:
-        number = book.new_key()
-        book.loaders[id(loader)] = (weakref.ref(loader), number)
-    return number
-
-
-def _length(loader: Any) -> int | None:
-    """Count the batches to come; an iterable data set is not asked, torch would remember that."""
-    iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
-    try:
-        return None if iterable else len(loader)
-    except (TypeError, NotImplementedError):  # a sampler without a length
-        return None
-
-
-def _remember(book: Notebook, iterator: Any, key: int) -> None:
-    identity = id(iterator)
-    book.keys[identity] = key
-
-    def died(reference: Any) -> None:
-        book.deaths.pop(identity, None)
-        if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
-            book.note(e.DROPPED, key, other_clock_ns())
-
-    book.deaths[identity] = weakref.ref(iterator, died)
-
-
-def _fetch(book: Notebook, original: Any) -> Any:
-    append, note, timings = book.events.append, book.note, book.timings
-    begin, end, keys = e.FETCH, e.FETCHED, book.keys
-
-    def fetch(iterator: Any) -> Any:
-        if book.busy or get_ident() != book.thread:
-            return original(iterator)
-        key = keys.get(id(iterator))
-        if key is None:  # made before we looked, or asked again after its end
-            key = book.new_key()
-            note(e.ITERATE, key, other_clock_ns())
-            note(e.ITERATED, key, e.Iteration(None, None))
-            _remember(book, iterator, key)
-        if timings:
-            timings.clear()
-        ends_a_step = book.updated
-        if ends_a_step:
-            book.updated = False
-            book.at_boundary()
-        append((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
-        if ends_a_step and book.at_step_end is not None:
-            book.at_step_end()
-        book.updates_since_fetch = 0
-        book.busy = True
-        try:
-            batch = original(iterator)
-        except StopIteration:
-            book.busy = False
-            note(e.EXHAUSTED, key, other_clock_ns())
-            # A persistent iterator comes again, with a new key, as a new iteration.
-            keys.pop(id(iterator), None)
-            raise
-        except BaseException:
-            book.busy = False
-            note(e.FETCHED, key, (None, None))
-            raise
-        book.busy = False
-        got = (samples_of(batch), timings.popleft() if timings else None)
-        append((end, now_ns(), key, got, book.queue and book.queue.mark()))
-        return batch
-
-    return fetch
-
-
-def _load_here(book: Notebook, original: Any) -> Any:
-    """Time the making of a batch in the training process itself."""
-    take_timing, cpu_ns = book.timings.append, time.process_time_ns
-
-    def load_here(iterator: Any) -> Any:
-        cpu_start, start = cpu_ns(), now_ns()
-        batch = original(iterator)
-        wall, cpu = now_ns() - start, cpu_ns() - cpu_start
-        take_timing(_tuple(LoadTiming, (-1, start, wall, cpu)))
-        return batch
-
-    return load_here
-
-
-def _drop(book: Notebook, original: Any) -> Any:
-    """Note how long it takes to end workers whose loader was not read to its end."""
-
-    def drop(iterator: Any) -> None:
-        key = book.keys.get(id(iterator))
-        if key is None or book.busy or get_ident() != book.thread:
-            original(iterator)
-            return
-        book.note(e.FETCH, key, other_clock_ns())
-        try:
-            original(iterator)
-        finally:
-            book.note(e.EXHAUSTED, key, other_clock_ns())
-            book.keys.pop(id(iterator), None)
-
-    return drop
 
 
 # moves and other spans

@@ -21,6 +21,7 @@ from stepscope.measure import hooks
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
+from stepscope.measure.notebook import Notebook
 from stepscope.measure.off_blocks import OffBlocks
 from stepscope.measure.recognize import Recognizer
 from stepscope.measure.steps import SETTLE_EVERY_NS, EpochTiming, StepRow
@@ -68,7 +69,7 @@ class Tracer:
     own_ns: int = 0
     noted: int = 0
     trouble: Exception | None = None
-    _book: hooks.Notebook = field(default_factory=hooks.Notebook)
+    _book: Notebook = field(default_factory=Notebook)
     _logs: ExitStack = field(default_factory=ExitStack)
     _settled_ns: int = 0
     _blocks: OffBlocks = field(default_factory=OffBlocks)
@@ -219,7 +220,7 @@ class Tracer:
         Counted are the events (what noting one costs is measured here) and the settling (measured
         during the run). What blocks of steps without detail tell is in the records.
         """
-        scratch = hooks.Notebook(queue=self._book.queue)
+        scratch = Notebook(queue=self._book.queue)
         call = hooks._call(scratch, lambda module: None)
         idle = nn.Identity()
         event_s = seconds(1) * cost_ns(lambda: call(idle)) / 2

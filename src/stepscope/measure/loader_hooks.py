@@ -1,0 +1,157 @@
+"""Hooks into torch's loaders: when an iteration begins, each batch that is fetched, and its end."""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from threading import get_ident
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as torch_dataloader
+
+from stepscope.measure import events as e
+from stepscope.measure.batches import samples_of
+from stepscope.measure.clock import now_ns, other_clock_ns
+from stepscope.measure.foreign_loading import start_timed
+from stepscope.measure.loading import LoadTiming
+from stepscope.measure.notebook import Notebook, Patches, new_tuple
+
+
+def watch_loaders(book: Notebook, patches: Patches) -> None:
+    """Put the hooks on torch's loader and on its two kinds of iterators."""
+    multi = torch_dataloader._MultiProcessingDataLoaderIter
+    single = torch_dataloader._SingleProcessDataLoaderIter
+    either = torch_dataloader._BaseDataLoaderIter
+    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
+    patches.replace(either, "__next__", functools.partial(_fetch, book))
+    patches.replace(single, "_next_data", functools.partial(_load_here, book))
+    patches.replace(multi, "__del__", functools.partial(_drop, book))
+
+
+def _iterate(book: Notebook, original: Any) -> Any:
+    def iterate(loader: Any) -> Any:
+        if book.busy or get_ident() != book.thread:
+            return start_timed(loader, original, book.take_timing)
+        key = book.keys.get(id(loader._iterator)) or book.new_key()
+        book.note(e.ITERATE, key, other_clock_ns())
+        book.busy = True
+        iterator = None
+        try:
+            iterator = start_timed(loader, original, book.take_timing)
+        finally:
+            book.busy = False
+            length = None if iterator is None else _length(loader)
+            book.longest = max(book.longest, length or 0)
+            book.note(e.ITERATED, key, e.Iteration(length, _number_of(book, loader)))
+        _remember(book, iterator, key)
+        return iterator
+
+    return iterate
+
+
+def _number_of(book: Notebook, loader: Any) -> int:
+    """Tell loaders apart: another one may be given the address of one that is gone."""
+    reference, number = book.loaders.get(id(loader), (None, 0))
+    if reference is None or reference() is not loader:
+        number = book.new_key()
+        book.loaders[id(loader)] = (weakref.ref(loader), number)
+    return number
+
+
+def _length(loader: Any) -> int | None:
+    """Count the batches to come; an iterable data set is not asked, torch would remember that."""
+    iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
+    try:
+        return None if iterable else len(loader)
+    except (TypeError, NotImplementedError):  # a sampler without a length
+        return None
+
+
+def _remember(book: Notebook, iterator: Any, key: int) -> None:
+    identity = id(iterator)
+    book.keys[identity] = key
+
+    def died(reference: Any) -> None:
+        book.deaths.pop(identity, None)
+        if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
+            book.note(e.DROPPED, key, other_clock_ns())
+
+    book.deaths[identity] = weakref.ref(iterator, died)
+
+
+def _fetch(book: Notebook, original: Any) -> Any:
+    append, note, timings = book.events.append, book.note, book.timings
+    begin, end, keys = e.FETCH, e.FETCHED, book.keys
+
+    def fetch(iterator: Any) -> Any:
+        if book.busy or get_ident() != book.thread:
+            return original(iterator)
+        key = keys.get(id(iterator))
+        if key is None:  # made before we looked, or asked again after its end
+            key = book.new_key()
+            note(e.ITERATE, key, other_clock_ns())
+            note(e.ITERATED, key, e.Iteration(None, None))
+            _remember(book, iterator, key)
+        if timings:
+            timings.clear()
+        ends_a_step = book.updated
+        if ends_a_step:
+            book.updated = False
+            book.at_boundary()
+        append((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
+        if ends_a_step and book.at_step_end is not None:
+            book.at_step_end()
+        book.updates_since_fetch = 0
+        book.busy = True
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            book.busy = False
+            note(e.EXHAUSTED, key, other_clock_ns())
+            # A persistent iterator comes again, with a new key, as a new iteration.
+            keys.pop(id(iterator), None)
+            raise
+        except BaseException:
+            book.busy = False
+            note(e.FETCHED, key, (None, None))
+            raise
+        book.busy = False
+        got = (samples_of(batch), timings.popleft() if timings else None)
+        append((end, now_ns(), key, got, book.queue and book.queue.mark()))
+        return batch
+
+    return fetch
+
+
+def _load_here(book: Notebook, original: Any) -> Any:
+    """Time the making of a batch in the training process itself."""
+    take_timing, cpu_ns = book.timings.append, time.process_time_ns
+
+    def load_here(iterator: Any) -> Any:
+        cpu_start, start = cpu_ns(), now_ns()
+        batch = original(iterator)
+        wall, cpu = now_ns() - start, cpu_ns() - cpu_start
+        take_timing(new_tuple(LoadTiming, (-1, start, wall, cpu)))
+        return batch
+
+    return load_here
+
+
+def _drop(book: Notebook, original: Any) -> Any:
+    """Note how long it takes to end workers whose loader was not read to its end."""
+
+    def drop(iterator: Any) -> None:
+        key = book.keys.get(id(iterator))
+        if key is None or book.busy or get_ident() != book.thread:
+            original(iterator)
+            return
+        book.note(e.FETCH, key, other_clock_ns())
+        try:
+            original(iterator)
+        finally:
+            book.note(e.EXHAUSTED, key, other_clock_ns())
+            book.keys.pop(id(iterator), None)
+
+    return drop

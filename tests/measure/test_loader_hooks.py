@@ -1,0 +1,175 @@
+"""What a script sees of its loaders while they are watched: batches and errors as before."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from under_hooks import data, watched
+
+from stepscope.measure import events as e
+
+Pair = namedtuple("Pair", ["image", "label"])
+
+
+def test_workers_that_outlive_them_give_plain_batches() -> None:
+    loader = DataLoader(data(), batch_size=4, num_workers=2, persistent_workers=True)
+    plain = [[part.tolist() for part in batch] for batch in loader.__class__(data(), batch_size=4)]
+    with watched():
+        begun = iter(loader)
+        first = next(begun)
+    rest = list(begun)
+    assert [[part.tolist() for part in batch] for batch in [first, *rest]] == plain
+    assert [[part.tolist() for part in batch] for batch in loader] == plain
+    del begun
+    loader._iterator = None
+
+
+class Strange(Dataset[Any]):
+    """Samples of a kind of their own."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Bundle:
+    """A batch that is no tensor and no list, and knows how it is pinned."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = torch.tensor(parts)
+        self.pinned = False
+
+    def pin_memory(self) -> Bundle:
+        self.pinned = True
+        return self
+
+
+def pair(index: int) -> Pair:
+    return Pair(torch.full((2,), float(index)), index)
+
+
+def mapping(index: int) -> dict[str, Any]:
+    return {"id": f"name {index}", "image": torch.full((2,), float(index))}
+
+
+def text(index: int) -> str:
+    return f"sentence {index}"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("make", "collate", "kind", "samples"),
+    [
+        (pair, None, Pair, 2),
+        (mapping, None, dict, 2),
+        (text, None, list, None),
+        (float, Bundle, Bundle, None),
+    ],
+)
+def test_what_the_script_sees_of_a_batch_is_unchanged(
+    make: Any, collate: Any, kind: type, samples: int | None, workers: int
+) -> None:
+    with watched() as book:
+        loader = DataLoader(Strange(make), batch_size=2, collate_fn=collate, num_workers=workers)
+        batches = list(loader)
+        assert type(loader._get_iterator()).__module__.startswith("torch.")
+    assert [type(batch) for batch in batches] == [kind, kind]
+    counted = [detail[0] for event, _, _, detail, _ in book.events if event == e.FETCHED]
+    assert counted == [samples, samples]
+    if kind is Bundle:
+        assert batches[1].parts.tolist() == [2.0, 3.0]
+
+
+def fail_at_two(index: int) -> torch.Tensor:
+    if index == 2:
+        raise KeyError(f"sample {index} is broken")
+    return torch.zeros(1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_data_set_comes_through_as_it_is(workers: int) -> None:
+    def error() -> tuple[list[Any], str]:
+        with pytest.raises(KeyError) as caught:
+            list(DataLoader(Strange(fail_at_two), batch_size=2, num_workers=workers))
+        shown = "".join(traceback.format_exception(caught.value))
+        # Our own frames stand between torch's; nothing else is other than it was.
+        frame = re.compile(r' *File ".*stepscope/measure/.*\n(?!  File)(.*\n)(?: *\^+\n)?')
+        return [type(caught.value), caught.value.args[0] if not workers else ""], frame.sub(
+            "", shown
+        )
+
+    plain, shown = error()
+    with watched() as book:
+        under_hooks, shown_under_hooks = error()
+        assert not book.busy, "and the hooks are ready for what comes next"
+    assert "sample 2 is broken" in shown
+    assert under_hooks == plain
+    if workers:
+        assert shown_under_hooks == shown
+    gc.collect()  # torch's iterator is in a cycle with its error, and the next worker inherits it
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(6) if info is None else range(info.id, 6, info.num_workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_data_set_is_read_as_it_is(workers: int) -> None:
+    plain = [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=workers)]
+    with watched() as book:
+        loader = DataLoader(Numbers(), batch_size=2, num_workers=workers)
+        assert [batch.tolist() for batch in loader] == plain
+    [iteration] = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
+    assert iteration.length is None
+
+
+def init_worker(worker: int) -> None:
+    torch.manual_seed(100 + worker)
+
+
+def noise(index: int) -> torch.Tensor:
+    return torch.rand(1)
+
+
+def test_the_scripts_own_start_of_a_worker_is_done_and_kept() -> None:
+    def numbers() -> list[Any]:
+        loader = DataLoader(Strange(noise), num_workers=2, worker_init_fn=init_worker)
+        found = [batch.tolist() for batch in loader]
+        assert loader.worker_init_fn is init_worker
+        return found
+
+    plain = numbers()
+    with watched():
+        assert numbers() == plain
+
+
+def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> None:
+    with watched() as book:
+        loader = DataLoader(data(), batch_size=4)
+        old = iter(loader)
+        first = next(old)
+        new = iter(loader)
+        assert torch.equal(next(new)[0], first[0])
+        assert next(old)[0].tolist() != first[0].tolist()
+        others = [iter(DataLoader(data(), batch_size=4)) for _ in range(2)]
+        assert len(others) == 2
+    keys = [key for kind, _, key, _, _ in book.events if kind == e.FETCH]
+    assert keys[0] == keys[2] != keys[1]
+    iterations = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
+    assert iterations[0] == iterations[1]
+    assert len({iteration.loader for iteration in iterations}) == 3

@@ -1,0 +1,35 @@
+"""The hooks of a trace around some code of a test, and data for it to work on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.utils.data import TensorDataset
+
+from stepscope.measure import events as e
+from stepscope.measure import hooks
+from stepscope.measure.notebook import Notebook
+
+NAMES = {value: name for name, value in vars(e).items() if name.isupper()}
+
+
+@contextmanager
+def watched() -> Iterator[Notebook]:
+    book = Notebook()
+    patches = hooks.install(book)
+    try:
+        yield book
+    finally:
+        patches.undo()
+
+
+def kinds(book: Notebook) -> Counter[str]:
+    return Counter(NAMES[kind] for kind, *_ in book.events)
+
+
+def data(samples: int = 12) -> TensorDataset:
+    images = torch.arange(samples * 4, dtype=torch.float32).reshape(samples, 4) / 50
+    return TensorDataset(images, torch.arange(samples) % 3)
