@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
-from stepscope.errors import (
-    AnswerIsNo,
-    MachineError,
-    OutOfMemoryError,
-    RequestError,
-    StepscopeError,
-)
+from stepscope.errors import AnswerIsNo
 from stepscope.experiments import preflight
+from stepscope.experiments.asking import ask
 from stepscope.spec import RunSpec
-
-_BY_EXIT_CODE = {
-    error.exit_code: error for error in (AnswerIsNo, RequestError, OutOfMemoryError, MachineError)
-}
 
 
 def forecast(spec: RunSpec) -> dict[str, Any]:
@@ -30,23 +17,7 @@ def forecast(spec: RunSpec) -> dict[str, Any]:
         StepscopeError: the run could not be made, or nothing can be said of it.
     """
     preflight.check(spec)
-    asked = json.dumps(spec.model_dump(mode="json"))
-    done = subprocess.run(
-        [sys.executable, "-m", "stepscope.train.forecast_child"],
-        input=asked,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-    )
-    if not done.stdout:
-        raise OutOfMemoryError(
-            f"the forecast ended with {done.returncode} and no word: its process was killed, or "
-            "there was no memory to build the network."
-        )
-    answer: dict[str, Any] = json.loads(done.stdout)
-    if "error" in answer:
-        raise _BY_EXIT_CODE.get(answer["exit_code"], StepscopeError)(answer["error"])
+    answer = ask("stepscope.train.forecast_child", spec.model_dump(mode="json"))
     if "items" not in answer:
         raise AnswerIsNo(f"no forecast: {answer['reason']}.")
     return answer

@@ -17,6 +17,7 @@ from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
+from stepscope.spec.as_flags import as_flags
 from stepscope.units import format_bytes
 
 
@@ -114,15 +115,7 @@ def _what_would_help(forecast: dict[str, Any] | None) -> str:
 
 
 def _remedy(remedy: dict[str, Any]) -> str:
-    flags = " ".join(_flag(name, value) for name, value in remedy["settings"].items())
-    return f"{flags} ({format_bytes(remedy['total_bytes'])})"
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {value}"
+    return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['total_bytes'])})"
 
 
 def _ended_by_guard(watch: Watch) -> bool:

@@ -14,7 +14,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from stepscope.errors import MachineError
+from stepscope.hardware.pseudo_files import first_line_of, lines_of
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PREFIX = "stepscope-"
@@ -58,7 +58,7 @@ class ControlGroup:
         """End whatever is left in the group, and take it away."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while self.folder.exists() and time.monotonic() < deadline:
-            for line in _lines(self.folder / "cgroup.procs"):
+            for line in lines_of(self.folder / "cgroup.procs"):
                 # 0 is a process of another namespace, and to a kill "our whole process group".
                 if line.isdecimal() and int(line) > 1:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -94,7 +94,7 @@ def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
 def own_and_above() -> list[Path]:
     """List the groups that this process is in, each followed by those above it."""
     folders = []
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in lines_of(Path("/proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
         mount = _MOUNT / "memory" if controllers else _MOUNT
         if not controllers or "memory" in controllers.split(","):
@@ -106,7 +106,7 @@ def own_and_above() -> list[Path]:
 def limit_of(folder: Path) -> int | None:
     """Return the limit of one group, if it has one."""
     for name in ("memory.max", "memory.limit_in_bytes"):
-        text = next(iter(_lines(folder / name)), "")
+        text = first_line_of(folder / name) or ""
         if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
             return int(text)
     return None
@@ -115,9 +115,9 @@ def limit_of(folder: Path) -> int | None:
 def used_of(folder: Path) -> int | None:
     """Return what a group holds, without file pages: the kernel drops those when it must."""
     for name, of_all in (("memory.current", ""), ("memory.usage_in_bytes", "total_")):
-        text = next(iter(_lines(folder / name)), "")
+        text = first_line_of(folder / name) or ""
         if text.isdecimal():
-            pages = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
+            pages = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
             files = (int(pages.get(f"{of_all}{kind}_file", 0)) for kind in ("active", "inactive"))
             return max(0, int(text) - sum(files))
     return None
@@ -126,7 +126,7 @@ def used_of(folder: Path) -> int | None:
 def kills_of(folder: Path) -> int | None:
     """Count the processes of a group that the kernel has killed for want of memory."""
     for name in ("memory.events", "memory.oom_control"):
-        for line in _lines(folder / name):
+        for line in lines_of(folder / name):
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return None
@@ -179,7 +179,7 @@ def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
     remove_leftovers(parent)
     version_2 = (parent / "cgroup.controllers").exists()
     switch = parent / "cgroup.subtree_control"
-    if version_2 and "memory" not in " ".join(_lines(switch)).split():
+    if version_2 and "memory" not in " ".join(lines_of(switch)).split():
         switch.write_text("+memory")
     group = ControlGroup(parent / f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}")
     group.folder.mkdir()
@@ -213,12 +213,3 @@ def remove_leftovers(parent: Path) -> None:
 def _write(file: Path, value: int, *, where_it_exists: bool = False) -> None:
     if file.exists() or not where_it_exists:
         file.write_text(str(value))
-
-
-def _lines(file: Path) -> list[str]:
-    if sys.platform != "linux":
-        return []
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from stepscope.hardware import control_group
+from stepscope.hardware.pseudo_files import first_line_of, lines_of
 
 _PROC = Path("/proc")
 
@@ -34,7 +34,7 @@ def describe_host() -> dict[str, Any]:
 
 def cpu_model() -> str | None:
     """Name the processor as the system does; a board's model where the processor has no name."""
-    for line in _lines(_PROC / "cpuinfo"):
+    for line in lines_of(_PROC / "cpuinfo"):
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
     return platform.processor() or None
@@ -62,7 +62,7 @@ def oom_kills() -> int | None:
         counted = control_group.kills_of(folder)
         if counted is not None:
             return counted
-    for line in _lines(_PROC / "vmstat"):
+    for line in lines_of(_PROC / "vmstat"):
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return None
@@ -80,7 +80,7 @@ def available_bytes() -> int:
 
 def pressure_percent(resource: str) -> float | None:
     """Return the share of the last 10 s in which some task waited for `cpu`, `io` or `memory`."""
-    for line in _lines(_PROC / "pressure" / resource):
+    for line in lines_of(_PROC / "pressure" / resource):
         if line.startswith("some"):
             for part in line.split():
                 if part.startswith("avg10="):
@@ -93,11 +93,11 @@ def cpu_mhz() -> float | None:
     scaling = [
         int(text) / 1000
         for file in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-        if (text := _first_line(file)) is not None
+        if (text := first_line_of(file)) is not None
     ]
     clocks = scaling or [
         float(line.partition(":")[2])
-        for line in _lines(_PROC / "cpuinfo")
+        for line in lines_of(_PROC / "cpuinfo")
         if line.startswith("cpu MHz")
     ]
     return sum(clocks) / len(clocks) if clocks else None
@@ -120,16 +120,3 @@ def _shared_memory() -> os.statvfs_result | None:
         return os.statvfs("/dev/shm")
     except OSError:
         return None
-
-
-def _lines(file: Path) -> list[str]:
-    if sys.platform != "linux":
-        return []
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-
-
-def _first_line(file: Path) -> str | None:
-    return next(iter(_lines(file)), None)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import psutil
 
-_SELF = Path("/proc/self")
+from stepscope.hardware.pseudo_files import status_bytes
+
 _FORGET_PEAK = "5"  # what proc(5) gives the number to: set the high-water mark to the present
 
 
@@ -19,20 +20,13 @@ def resident_bytes() -> int:
 
 def peak_bytes() -> int | None:
     """Return the high-water mark; None where the system keeps none."""
-    try:
-        lines = (_SELF / "status").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
+    return status_bytes("self").get("VmHWM")
 
 
 def forget_peak() -> bool:
     """Begin a new high-water mark; False where that cannot be done."""
     try:
-        (_SELF / "clear_refs").write_text(_FORGET_PEAK)
+        Path("/proc/self/clear_refs").write_text(_FORGET_PEAK)
     except OSError:
         return False
     return True

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from stepscope.hardware.pseudo_files import status_bytes
+
 
 @dataclass(frozen=True)
 class TreeReading:
@@ -50,7 +52,7 @@ def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
         return None
     if rss == 0:
         return None  # it has ended, and nobody has asked how yet
-    status = _status(main.pid)
+    status = status_bytes(main.pid)
     worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
     everyone = [main, *workers]
     measured = [_sizes(process) for process in everyone] if sizes else []
@@ -131,17 +133,3 @@ def _major_faults(pid: int) -> int | None:
         return None
     after_name = text.rpartition(")")[2].split()  # a process name may hold spaces and brackets
     return int(after_name[9]) if len(after_name) > 9 else None
-
-
-def _status(pid: int) -> dict[str, int]:
-    """Read the sizes in `status`, in bytes."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
-        return {}
-    sizes = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        if value.endswith(" kB"):
-            sizes[name] = int(value.split()[0]) * 1024
-    return sizes

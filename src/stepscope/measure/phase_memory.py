@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from stepscope.hardware import host, own_memory
+from stepscope.hardware import own_memory
 from stepscope.hardware.allocator import read_allocator
 from stepscope.hardware.processes import read_tree
+from stepscope.measure.beside import Beside
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class PeakWithWorkers:
 
     others_bytes: int = 0
     _begun_anew: bool = False
-    _shm_before_bytes: int | None = field(default_factory=host.shared_memory_used_bytes)
+    _beside: Beside = field(default_factory=Beside)
 
     def begin(self) -> None:
         """Begin anew with the high-water mark of this process."""
@@ -70,13 +71,8 @@ class PeakWithWorkers:
     def look(self) -> None:
         """Weigh the workers, in some milliseconds each."""
         tree = read_tree(psutil.Process(), sizes=True)
-        if tree is None:
-            return
-        in_flight = 0
-        shm_now = host.shared_memory_used_bytes()
-        if shm_now is not None and self._shm_before_bytes is not None:
-            in_flight = max(0, shm_now - self._shm_before_bytes - (tree.shared_rss_bytes or 0))
-        self.others_bytes = max(self.others_bytes, (tree.workers_private_bytes or 0) + in_flight)
+        if tree is not None:
+            self.others_bytes = max(self.others_bytes, self._beside.bytes_of(tree) or 0)
 
     def peak_bytes(self) -> int | None:
         """Return the peak; None where the system keeps no high-water mark, or it stands still."""

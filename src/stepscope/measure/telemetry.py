@@ -7,12 +7,13 @@ the others' private bytes, plus what lies in /dev/shm and is not already in the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
 from stepscope.hardware import host
 from stepscope.hardware.processes import TreeReading, read_tree
+from stepscope.measure.beside import Beside
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog, number
@@ -33,10 +34,7 @@ class Sampler:
     others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
 
     _sizes_at_ns: int = 0
-    _shm_before_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        self._shm_before_bytes = host.shared_memory_used_bytes()
+    _beside: Beside = field(default_factory=Beside)
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -83,11 +81,7 @@ class Sampler:
     def _keep_peak(self, reading: TreeReading) -> None:
         if reading.peak_rss_bytes is not None:
             self.peak_main_bytes = max(self.peak_main_bytes or 0, reading.peak_rss_bytes)
-        if reading.workers_private_bytes is None:
-            return
-        shm_now = host.shared_memory_used_bytes()
-        in_flight = 0
-        if shm_now is not None and self._shm_before_bytes is not None:
-            in_flight = max(0, shm_now - self._shm_before_bytes - (reading.shared_rss_bytes or 0))
-        self.others_bytes = reading.workers_private_bytes + in_flight
-        self.peak_others_bytes = max(self.peak_others_bytes, self.others_bytes)
+        others_bytes = self._beside.bytes_of(reading)
+        if others_bytes is not None:
+            self.others_bytes = others_bytes
+            self.peak_others_bytes = max(self.peak_others_bytes, others_bytes)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from stepscope.report.tables import house_table
 from stepscope.spec import RunSpec
+from stepscope.spec.as_flags import as_flags
 from stepscope.units import format_bytes, format_share
 
 
@@ -115,11 +116,7 @@ def _instead(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _recommendation(each: dict[str, Any]) -> str:
-    flags = []
-    for name, value in each["settings"].items():
-        flag = "--" + name.replace("_", "-")
-        flags.append(flag if value is True else f"{flag} {value}")
-    return f"{' '.join(flags)}, {_size(each['peak_memory_bytes'])}"
+    return f"{as_flags(each['settings'])}, {_size(each['peak_memory_bytes'])}"
 
 
 def _about(settings: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.report.tables import house_table, print_table
+from stepscope.spec.as_flags import as_flags
 from stepscope.units import format_bytes, format_share
 
 
@@ -85,7 +86,7 @@ def _verdict(bill: dict[str, Any]) -> list[str]:
         else f"does not fit: {format_bytes(bill['total_bytes'])} of {limit}"
     ]
     for remedy in bill["remedies"]:
-        changed = ", ".join(f"{name} = {value}" for name, value in remedy["settings"].items())
+        changed = as_flags(remedy["settings"])
         fits = "fits" if remedy["fits"] else "does not fit"
         lines.append(f"  {changed}: {format_bytes(remedy['total_bytes'])}, {fits}")
     return lines

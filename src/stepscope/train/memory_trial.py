@@ -8,9 +8,6 @@ the memory instead of the clock.
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,13 +16,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from stepscope.errors import RequestError, StepscopeError
+from stepscope.errors import RequestError
 from stepscope.measure.clock import now_ns, seconds
-from stepscope.measure.lifetime import die_with_parent
 from stepscope.measure.own_memory import give_back
 from stepscope.measure.phase_memory import PeakWithWorkers, PhaseMemory
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
+from stepscope.train.answering import answer_once
 from stepscope.train.device import autocast_of, layout_of, resolve
 from stepscope.train.hits import HitCounter
 from stepscope.train.job import Job, build, build_model
@@ -185,23 +182,10 @@ def _step_in_backward(job: Job) -> None:
             parameter.register_post_accumulate_grad_hook(step)
 
 
-def main() -> None:
-    """Answer on what was standard output; whatever a network prints goes to standard error."""
-    die_with_parent(os.getppid())
-    with os.fdopen(os.dup(1), "w", encoding="utf-8") as answer:
-        os.dup2(2, 1)
-        answer.write(json.dumps(_answer(json.load(sys.stdin))))
-    sys.stderr.flush()
-    os._exit(0)  # a thread that a person's model left running would keep the process alive
-
-
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    try:
-        spec = resolve(validate(asked["spec"]))
-        return try_steps(spec, Options(**asked["options"]))
-    except StepscopeError as error:
-        return {"error": str(error), "exit_code": error.exit_code}
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Try what was asked for."""
+    return try_steps(resolve(validate(asked["spec"])), Options(**asked["options"]))
 
 
 if __name__ == "__main__":
-    main()
+    answer_once(answer)

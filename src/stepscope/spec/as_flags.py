@@ -1,0 +1,17 @@
+"""Settings as a person would type them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def as_flags(settings: Mapping[str, Any]) -> str:
+    """Write settings as flags: `--batch-size 64 --checkpoint-activations`."""
+    return " ".join(_flag(name.replace("_", "-"), value) for name, value in settings.items())
+
+
+def _flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
