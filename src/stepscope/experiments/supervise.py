@@ -29,9 +29,11 @@ from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
+from stepscope.units import format_duration
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
+_GRACE_S = 10.0  # between a word to stop and a kill
 
 
 class Onlooker(Protocol):
@@ -90,7 +92,8 @@ class Charge:
 
     `start` is given the descriptor for messages and the run's origin on the clock; `stop` the
     signal that came and how many came before it. What has a session of its own is ours to end;
-    `has_workers` says that its children load data, and that it goes on without them.
+    `has_workers` says that its children load data, and that it goes on without them. After its time
+    limit it is told to stop, and some seconds later it is killed.
     """
 
     start: Callable[[int, int], subprocess.Popen[bytes]]
@@ -99,6 +102,7 @@ class Charge:
     own_session: bool = True
     has_workers: bool = False
     memory_limit: MemoryLimit | None = None
+    time_limit_s: float | None = None
 
 
 @contextlib.contextmanager
@@ -156,6 +160,10 @@ def supervise(
         except MachineError as error:
             watch.trouble = error
         outcome = charge.judge(watch, child.wait())
+        if watch.overdue and outcome.status != schema.COMPLETED:
+            limit = format_duration(charge.time_limit_s or 0.0)
+            outcome.status, outcome.exit_code = schema.FAILED, 1
+            outcome.reason = f"it took longer than its time limit of {limit}, and was ended"
         if outcome.status == schema.OUT_OF_MEMORY:
             memory.end()
     finally:
@@ -182,6 +190,7 @@ class Watch:
     last_words: dict[str, Any] = field(default_factory=dict)
     forecast: dict[str, Any] | None = None
     trouble: MachineError | None = None
+    overdue: int = 0
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
 
     def until_end(self, messages: int) -> None:
@@ -191,7 +200,8 @@ class Watch:
             if self.child.stdout is not None:
                 lines = _Lines(self._output, True)
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
-            next_sample, next_look, ended_at = time.monotonic(), time.monotonic(), None
+            began = next_sample = next_look = time.monotonic()
+            ended_at = None
             timeout_s = min(0.1, self.memory.look_every_s)
             while selector.get_map() or self.child.poll() is None:
                 for key, _ in selector.select(timeout=timeout_s):
@@ -200,6 +210,7 @@ class Watch:
                     if not data:
                         selector.unregister(key.fileobj)
                 self._obey()
+                self._end_when_overdue(time.monotonic() - began)
                 if time.monotonic() >= next_sample:
                     next_sample = time.monotonic() + SAMPLE_EVERY_S
                     self._sample()
@@ -254,6 +265,15 @@ class Watch:
         self.charge.stop(self.child, self.signals.last, before)
         if before == 0:
             self.onlooker.stopping()
+
+    def _end_when_overdue(self, lived_s: float) -> None:
+        """Tell a charge to stop at its time limit; what does not listen is killed."""
+        limit_s = self.charge.time_limit_s
+        if limit_s is None or self.outcome is not None or self.child.poll() is not None:
+            return
+        if lived_s > limit_s + _GRACE_S * self.overdue and self.overdue < 2:
+            self.charge.stop(self.child, signal.SIGTERM, self.overdue)
+            self.overdue += 1
 
     def _give_up(self, error: MachineError) -> None:
         """The disk is full: the training finds out by itself, or is asked to end here.

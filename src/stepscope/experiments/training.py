@@ -22,22 +22,41 @@ from stepscope.units import format_bytes
 
 
 def training_of(
-    folder: RunFolder, limit: MemoryLimit | None, *, has_workers: bool, force: bool = False
+    folder: RunFolder,
+    limit: MemoryLimit | None,
+    *,
+    has_workers: bool,
+    force: bool = False,
+    forecast: bool = True,
+    time_limit_s: float | None = None,
 ) -> Charge:
-    """Return the training that a folder asks for; `force` begins it although it may not fit."""
-    start = functools.partial(_start, folder, limit, force)
-    return Charge(start, _stop, _judge, has_workers=has_workers, memory_limit=limit)
+    """Return the training that a folder asks for.
+
+    `force` begins it although it may not fit; without a forecast nobody looks whether it will.
+    """
+    switches = [*(["--force"] if force else []), *([] if forecast else ["--no-forecast"])]
+    return Charge(
+        functools.partial(_start, folder, limit, switches),
+        _stop,
+        _judge,
+        has_workers=has_workers,
+        memory_limit=limit,
+        time_limit_s=time_limit_s,
+    )
 
 
 def _start(
-    folder: RunFolder, limit: MemoryLimit | None, force: bool, messages: int, origin_ns: int
+    folder: RunFolder,
+    limit: MemoryLimit | None,
+    switches: list[str],
+    messages: int,
+    origin_ns: int,
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
     options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
     for name, value in options.items():
         command += [name, str(value)]
-    if force:
-        command.append("--force")
+    command += switches
     if limit is not None and limit.group is not None:
         command = limit.group.command(command)
     return subprocess.Popen(

@@ -91,16 +91,31 @@ def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
     raise MachineError(reason)
 
 
-def own_and_above() -> list[Path]:
-    """List the groups that this process is in, each followed by those above it."""
+def own_and_above(controller: str = "memory") -> list[Path]:
+    """List the groups of a controller that this process is in, each followed by those above it."""
     folders = []
     for line in lines_of(Path("/proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
-        mount = _MOUNT / "memory" if controllers else _MOUNT
-        if not controllers or "memory" in controllers.split(","):
+        mount = _MOUNT / controller if controllers else _MOUNT
+        if not controllers or controller in controllers.split(","):
             folder = mount / name.lstrip("/")
             folders += [folder, *(p for p in folder.parents if mount in (p, *p.parents))]
     return folders
+
+
+def cpu_quota() -> float | None:
+    """Return how many CPUs' time this process may take, by the tightest of its groups."""
+    return min(filter(None, map(_quota_of, own_and_above("cpu"))), default=None)
+
+
+def _quota_of(folder: Path) -> float | None:
+    """Read the quota of one group: `max 100000` or, in the first version, two files with -1."""
+    quota, _, period = (first_line_of(folder / "cpu.max") or "").partition(" ")
+    if not quota:
+        quota = first_line_of(folder / "cpu.cfs_quota_us") or ""
+        period = first_line_of(folder / "cpu.cfs_period_us") or ""
+    known = quota.isdecimal() and period.isdecimal() and int(period) > 0
+    return int(quota) / int(period) if known else None
 
 
 def limit_of(folder: Path) -> int | None:

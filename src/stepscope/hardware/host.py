@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from pathlib import Path
@@ -17,6 +18,7 @@ _PROC = Path("/proc")
 
 def describe_host() -> dict[str, Any]:
     """Tell what two runs must share to be compared: processor, memory, system, Python."""
+    swap = psutil.swap_memory()
     return {
         "hostname": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
@@ -28,7 +30,8 @@ def describe_host() -> dict[str, Any]:
         "memory_bytes": memory_bytes(),
         "memory_available_bytes": available_bytes(),
         "memory_limit_bytes": cgroup_memory_limit_bytes(),
-        "swap_bytes": psutil.swap_memory().total,
+        "swap_bytes": swap.total,
+        "swap_used_bytes": swap.used,
     }
 
 
@@ -41,10 +44,12 @@ def cpu_model() -> str | None:
 
 
 def usable_cpus() -> int | None:
-    """Count the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+    """Count the CPUs that this process may run on: by affinity and by its control groups' quota."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count()
+    allowed = len(os.sched_getaffinity(0))
+    quota = control_group.cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
 def cgroup_memory_limit_bytes() -> int | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 SCHEMA = 1
 
 RUN = "run.json"
+SWEEP = "sweep.json"
+TRIALS = "trials"  # a sweep's runs
 STEPS = "steps.csv"
 EPOCHS = "epochs.csv"
 RECORDS = "records.csv"
@@ -16,6 +18,7 @@ EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
 RANKS = "ranks"  # a distributed run's processes, each with a folder of its own
 
+PENDING = "pending"  # of a trial that a sweep has still to make
 RUNNING = "running"
 COMPLETED = "completed"
 INTERRUPTED = "interrupted"

@@ -21,10 +21,16 @@ else:
 
 def resolve_request(file: Path | None, flags: Mapping[str, Any]) -> RunSpec:
     """Combine a file (TOML, or the `run.json` of an earlier run) with flags; a flag wins."""
-    asked = dict(read_settings(file)) if file is not None else {}
-    if "optimizer" in flags and "nesterov" not in flags:
-        asked.pop("nesterov", None)  # the file's Nesterov belongs to the file's optimiser
-    return validate({**asked, **flags}, where=f"{file}: " if file is not None else "")
+    asked = read_settings(file) if file is not None else {}
+    return with_changes(asked, flags, where=f"{file}: " if file is not None else "")
+
+
+def with_changes(asked: Mapping[str, Any], changes: Mapping[str, Any], where: str = "") -> RunSpec:
+    """Validate settings of which some are changed."""
+    kept = dict(asked)
+    if "optimizer" in changes and "nesterov" not in changes:
+        kept.pop("nesterov", None)  # it belongs to the optimiser that was there
+    return validate({**kept, **changes}, where)
 
 
 def read_settings(file: Path) -> Mapping[str, Any]:
