@@ -1,0 +1,69 @@
+"""The middle of some values, their quantiles, and how well the middle is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+from stepscope.stats.student import t_quantile
+
+
+class Interval(NamedTuple):
+    """A median and where it may lie; the ends are unknown where there was one value."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return a quantile of values that are already sorted, interpolating between neighbours."""
+    if not ordered:
+        raise ValueError("a quantile of nothing is not defined")
+    position = (len(ordered) - 1) * share
+    low = math.floor(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value."""
+    return quantile(sorted(values), 0.5)
+
+
+def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the median of positive figures, one a run, with its confidence interval.
+
+    From six runs on (at 95 %) the ends are two of the values themselves, which is right whatever
+    their distribution. Fewer cannot reach that confidence so; there it is Student's t on the logs.
+    """
+    ordered = sorted(values)
+    middle = quantile(ordered, 0.5)
+    if len(ordered) < 2:
+        return Interval(middle, None, None)
+    outside = _values_outside(len(ordered), confidence)
+    if outside is not None:
+        return Interval(middle, ordered[outside], ordered[-1 - outside])
+    logs = [math.log(value) for value in ordered]
+    half = t_quantile(len(logs) - 1, confidence) * stdev(logs) / math.sqrt(len(logs))
+    centre = fmean(logs)
+    # Of equal values the mean may differ from the median in its last digit.
+    low, high = min(math.exp(centre - half), middle), max(math.exp(centre + half), middle)
+    return Interval(middle, low, high)
+
+
+def _values_outside(count: int, confidence: float) -> int | None:
+    """Count the values on each side that an interval of this confidence may leave out.
+
+    The median lies below the k-th smallest value as often as fewer than k of `count` coins show
+    heads. None where even the two outermost values are not wide enough.
+    """
+    outside, below = None, 0.0
+    for heads in range(count // 2):
+        below += math.comb(count, heads) / 2**count
+        if 2 * below > 1 - confidence:
+            break
+        outside = heads
+    return outside

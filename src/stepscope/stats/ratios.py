@@ -1,0 +1,125 @@
+"""Is one setting faster than another? The ratio of their throughputs, and how well it is known.
+
+Every ratio is told relative to a baseline: throughput of the other over throughput of the baseline,
+so above 1 the other is faster. Throughputs are compared by their logarithms: noise multiplies, and
+the answer does not depend on which of the two is the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Final, Literal
+
+from stepscope.stats.student import t_quantile
+
+Verdict = Literal["faster", "slower", "no difference detected", "cannot tell"]
+Tie = Literal["tied", "worse", "undecided"]
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+NO_DIFFERENCE: Final = "no difference detected"
+CANNOT_TELL: Final = "cannot tell"
+
+# Equal figures may give a ratio that differs from 1 in its last digits.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times the baseline's throughput; the ends are unknown where a side ran once.
+
+    `rounds` is None for sets that were not run in rounds. `noise` is the standard deviation of the
+    log of the ratio of two single runs: 0.12 where two equal runs differ by 12 %.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int | None
+    noise: float | None
+
+
+def ratio_of_rounds(
+    baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
+) -> Ratio | None:
+    """Compare settings that were run in rounds; the n-th of each is from the same round.
+
+    What all of a round share (a machine that gets slower, a neighbour) is in both and cancels. The
+    interval is Student's on the logs of the rounds' ratios. None where there is no round.
+    """
+    logs = [math.log(b / a) for a, b in zip(baseline, other, strict=True)]
+    if not logs:
+        return None
+    if len(logs) == 1:
+        return Ratio(math.exp(logs[0]), None, None, 1, None)
+    noise = stdev(logs)
+    half = t_quantile(len(logs) - 1, confidence) * noise / math.sqrt(len(logs))
+    return _around(fmean(logs), half, len(logs), noise)
+
+
+def ratio_of_sets(
+    baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
+) -> Ratio | None:
+    """Compare sets of runs that were not run in rounds, each with a spread of its own.
+
+    Welch's interval on the logs; its degrees of freedom are rounded down, which widens it a little.
+    None where a side has no run.
+    """
+    if not baseline or not other:
+        return None
+    sides = [[math.log(value) for value in side] for side in (baseline, other)]
+    centre = fmean(sides[1]) - fmean(sides[0])
+    if min(map(len, sides)) == 1:
+        return Ratio(math.exp(centre), None, None, None, None)
+    variances = [stdev(side) ** 2 for side in sides]
+    noise = math.sqrt(sum(variances))
+    parts = [variance / len(side) for variance, side in zip(variances, sides, strict=True)]
+    half = math.sqrt(sum(parts))
+    if half > 0:
+        shares = [part / sum(parts) for part in parts]
+        degrees = 1 / sum(
+            share**2 / (len(side) - 1) for share, side in zip(shares, sides, strict=True)
+        )
+        half *= t_quantile(max(1, math.floor(degrees)), confidence)
+    return _around(centre, half, None, noise)
+
+
+def _around(centre: float, half: float, rounds: int | None, noise: float) -> Ratio:
+    low, middle, high = (math.exp(centre + shift) for shift in (-half, 0, half))
+    return Ratio(middle, low, high, rounds, noise)
+
+
+def confidence_of_each(comparisons: int, overall: float = 0.95) -> float:
+    """Return the confidence that each of several intervals needs for all to hold together.
+
+    Bonferroni's: with ten settings against one baseline, each interval is one of 99.5 %, so that
+    equal settings are called different at most once in 20 comparisons of all ten.
+    """
+    return 1 - (1 - overall) / max(1, comparisons)
+
+
+def verdict(ratio: Ratio | None) -> Verdict:
+    """Say what a ratio's interval allows to be said of the other against the baseline."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return CANNOT_TELL
+    if ratio.low > 1 + _ROUNDING:
+        return FASTER
+    if ratio.high < 1 - _ROUNDING:
+        return SLOWER
+    return NO_DIFFERENCE
+
+
+def tie(to_best: Ratio | None, most_slowdown: float = 0.03) -> Tie:
+    """Say whether a setting is as good as the best, which is the baseline of its ratio.
+
+    Tied: at the interval's lower edge it loses at most `most_slowdown` of the best's throughput.
+    Worse: at its upper edge it loses more. Undecided: more rounds are needed.
+    """
+    if to_best is None or to_best.low is None or to_best.high is None:
+        return "undecided"
+    if to_best.low >= 1 - most_slowdown - _ROUNDING:
+        return "tied"
+    return "worse" if to_best.high < 1 - most_slowdown else "undecided"

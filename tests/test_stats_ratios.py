@@ -1,0 +1,284 @@
+"""Ratios with intervals: worked cases, properties, and how often they are wrong in play."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.stats import (
+    Ratio,
+    confidence_of_each,
+    interval_of,
+    median,
+    ratio_of_rounds,
+    ratio_of_sets,
+    t_quantile,
+    tie,
+    verdict,
+)
+
+NOISE = 0.12  # of the log of the ratio of two equal runs, as seen on a virtual machine
+ROUNDS = 6
+PLAYED = 4000
+# Three standard deviations of a share of 0.05 that is estimated from so many.
+AT_MOST_1_IN_20 = 0.05 + 3 * math.sqrt(0.05 * 0.95 / PLAYED)
+
+rates = st.floats(1e-3, 1e6)
+sets = st.lists(rates, min_size=2, max_size=10)
+
+
+# --- Student's t ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("degrees", "confidence", "t"),
+    # From the printed table of the t distribution.
+    [
+        (1, 0.95, 12.706),
+        (2, 0.95, 4.303),
+        (5, 0.95, 2.571),
+        (10, 0.95, 2.228),
+        (30, 0.95, 2.042),
+        (120, 0.95, 1.980),
+        (5, 0.99, 4.032),
+        (7, 0.999, 5.408),
+        (10**9, 0.95, 1.960),
+    ],
+)
+def test_t_is_the_one_of_the_printed_table(degrees: int, confidence: float, t: float) -> None:
+    assert t_quantile(degrees, confidence) == pytest.approx(t, abs=6e-4)
+
+
+@given(st.integers(1, 300), st.floats(0.5, 0.999), st.floats(0.5, 0.999))
+def test_more_confidence_needs_a_larger_t_and_more_degrees_a_smaller(
+    degrees: int, one: float, other: float
+) -> None:
+    low, high = sorted((one, other))
+    assert t_quantile(degrees, low) <= t_quantile(degrees, high)
+    assert t_quantile(degrees + 1, high) <= t_quantile(degrees, high) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 1.0), (3, -0.1), (3, math.nan)])
+def test_a_t_that_does_not_exist_is_refused(degrees: int, confidence: float) -> None:
+    with pytest.raises(ValueError, match="degree of freedom"):
+        t_quantile(degrees, confidence)
+
+
+# --- worked cases ---------------------------------------------------------------------------------
+
+
+def test_the_ratio_of_rounds_is_that_of_each_round_and_not_of_the_sums() -> None:
+    # The second round ran on a machine that was ten times slower; the ratio is 2 in both.
+    found = ratio_of_rounds([100, 10], [200, 20])
+    assert found == Ratio(pytest.approx(2), pytest.approx(2), pytest.approx(2), 2, 0)
+    assert verdict(found) == "faster"
+
+
+def test_the_interval_of_rounds_is_student_s_on_the_logs() -> None:
+    # Logs of the ratios: -0.1, 0, 0.1; their standard deviation is 0.1; t of 2 degrees is 4.303.
+    found = ratio_of_rounds([1, 1, 1], [math.exp(-0.1), 1, math.exp(0.1)])
+    assert found is not None
+    assert found.ratio == pytest.approx(1)
+    assert found.high == pytest.approx(math.exp(4.3027 * 0.1 / math.sqrt(3)), rel=1e-4)
+    assert found.low == pytest.approx(1 / found.high)  # type: ignore[operator]
+    assert found.noise == pytest.approx(0.1)
+    assert verdict(found) == "no difference detected"
+
+
+def test_the_interval_of_sets_is_welch_s_with_the_degrees_rounded_down() -> None:
+    # Variances of the logs 0.01 and 0.04, three runs each: 2.94 degrees, rounded down to 2.
+    ours = [math.exp(x) for x in (-0.1, 0, 0.1)]
+    theirs = [math.exp(1 + x) for x in (-0.2, 0, 0.2)]
+    found = ratio_of_sets(ours, theirs)
+    assert found is not None
+    assert found.ratio == pytest.approx(math.e)
+    half = 4.3027 * math.sqrt(0.05 / 3)
+    assert found.low == pytest.approx(math.exp(1 - half), rel=1e-4)
+    assert found.rounds is None
+    assert found.noise == pytest.approx(math.sqrt(0.05))
+
+
+@pytest.mark.parametrize("compare", [ratio_of_rounds, ratio_of_sets])
+def test_one_run_a_side_gives_a_ratio_but_nothing_to_tell_by(
+    compare: Callable[..., Ratio | None],
+) -> None:
+    found = compare([100.0], [150.0])
+    assert found is not None
+    assert (found.ratio, found.low, found.high) == (pytest.approx(1.5), None, None)
+    assert verdict(found) == "cannot tell"
+    assert compare([], []) is None
+    assert verdict(None) == "cannot tell"
+
+
+def test_one_run_against_many_cannot_tell() -> None:
+    assert verdict(ratio_of_sets([100.0], [200.0, 201.0, 199.0])) == "cannot tell"
+
+
+def test_rounds_that_do_not_pair_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ratio_of_rounds([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "answer"),
+    [
+        (0.971, 1.02, "tied"),
+        (0.97, 0.99, "tied"),  # certainly slower, but by so little that it does not matter
+        (0.9, 0.96, "worse"),
+        (0.9, 0.98, "undecided"),
+        (None, None, "undecided"),
+    ],
+)
+def test_tied_is_at_most_3_percent_slower_at_the_edge_of_the_interval(
+    low: float | None, high: float | None, answer: str
+) -> None:
+    assert tie(Ratio(0.95, low, high, 6, 0.1)) == answer
+    assert tie(None) == "undecided"
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+@given(sets)
+def test_what_is_compared_with_itself_does_not_differ(values: list[float]) -> None:
+    for found in (ratio_of_rounds(values, values), ratio_of_sets(values, values[::-1])):
+        assert found is not None
+        assert found.ratio == pytest.approx(1)
+        assert verdict(found) == "no difference detected"
+
+
+@given(rates, st.integers(2, 9), st.integers(2, 9))
+def test_equal_figures_do_not_differ_however_many_there_are(
+    rate: float, ours: int, theirs: int
+) -> None:
+    assert verdict(ratio_of_sets([rate] * ours, [rate] * theirs)) == "no difference detected"
+
+
+@given(st.lists(st.tuples(rates, rates), min_size=2, max_size=10), st.floats(0.1, 10))
+def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(
+    pairs: list[tuple[float, float]], unit: float
+) -> None:
+    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    for compare in (ratio_of_rounds, ratio_of_sets):
+        there = compare(ours, theirs)
+        back = compare([b * unit for b in theirs], [a * unit for a in ours])
+        assert there is not None
+        assert back is not None
+        assert there.low is not None
+        assert back.high is not None
+        assert there.low <= there.ratio * (1 + 1e-9)
+        assert back.ratio == pytest.approx(1 / there.ratio)
+        assert math.log(back.high) == pytest.approx(-math.log(there.low), abs=1e-6)
+
+
+@given(sets)
+def test_the_interval_of_a_setting_holds_its_median(values: list[float]) -> None:
+    found = interval_of(values)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.median == median(values) <= found.high
+
+
+def test_the_interval_of_one_value_has_no_ends() -> None:
+    assert interval_of([7.0]) == (7.0, None, None)
+    with pytest.raises(ValueError, match="of nothing"):
+        interval_of([])
+
+
+def test_six_runs_are_the_fewest_whose_own_values_are_the_ends() -> None:
+    # Five values all lie on one side of the true median once in 16, six once in 32.
+    assert interval_of([1.0, 2, 3, 4, 5, 600])[1:] == (1, 600)
+    assert interval_of([1.0, 2, 3, 4, 5])[2] > 5  # type: ignore[operator]
+    # Nine: the binomial chance of at most one in nine is 10/512, twice that is below 5 %.
+    assert interval_of([1.0, 2, 3, 4, 5, 6, 7, 8, 9])[1:] == (2, 8)
+
+
+# --- how often they are wrong, in play ------------------------------------------------------------
+
+
+def normal(random: Random) -> float:
+    return random.gauss(0, NOISE / math.sqrt(2))
+
+
+def heavy_tailed(random: Random) -> float:
+    """Student's t of two degrees: now and then far off."""
+    chi_squared = random.gauss(0, 1) ** 2 + random.gauss(0, 1) ** 2
+    return NOISE / 2 * random.gauss(0, 1) / math.sqrt(chi_squared / 2)
+
+
+def contaminated(random: Random) -> float:
+    """One run in ten meets a neighbour on the machine and is up to twice as slow."""
+    return normal(random) - (random.uniform(0, math.log(2)) if random.random() < 0.1 else 0)
+
+
+Noise = Callable[[Random], float]
+NOISES = pytest.mark.parametrize("noise", [normal, heavy_tailed, contaminated])
+
+
+def play_rounds(
+    random: Random, noise: Noise, others: int, slowdown: float = 0
+) -> list[list[float]]:
+    """Play a sweep on a machine that drifts: a baseline and others, each with its rounds."""
+    level = [100 * math.exp(-0.1 * n + random.gauss(0, 0.3)) for n in range(ROUNDS)]
+    return [
+        [rate * (1 - slowdown * (side > 0)) * math.exp(noise(random)) for rate in level]
+        for side in range(others + 1)
+    ]
+
+
+@NOISES
+def test_equal_settings_in_rounds_are_called_different_at_most_once_in_20(noise: Noise) -> None:
+    random = Random(1)
+    wrong = 0
+    for _ in range(PLAYED):
+        baseline, other = play_rounds(random, noise, others=1)
+        wrong += verdict(ratio_of_rounds(baseline, other)) != "no difference detected"
+    assert wrong / PLAYED <= AT_MOST_1_IN_20
+
+
+@NOISES
+def test_of_many_equal_settings_any_is_called_different_at_most_once_in_20(noise: Noise) -> None:
+    random = Random(2)
+    others = 5
+    each = confidence_of_each(others)
+    assert each == pytest.approx(0.99)
+    wrong = 0
+    played = PLAYED // 2
+    for _ in range(played):
+        baseline, *rest = play_rounds(random, noise, others)
+        verdicts = {verdict(ratio_of_rounds(baseline, other, each)) for other in rest}
+        wrong += verdicts != {"no difference detected"}
+    assert wrong / played <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / played)
+
+
+@NOISES
+@pytest.mark.parametrize(("ours", "theirs"), [(2, 2), (3, 6), (6, 6)])
+def test_equal_sets_are_called_different_at_most_once_in_20(
+    noise: Noise, ours: int, theirs: int
+) -> None:
+    random = Random(3)
+    wrong = 0
+    for _ in range(PLAYED):
+        sides = [[math.exp(noise(random)) for _ in range(count)] for count in (ours, theirs)]
+        wrong += verdict(ratio_of_sets(*sides)) != "no difference detected"
+    assert wrong / PLAYED <= AT_MOST_1_IN_20
+
+
+def test_a_planted_50_percent_is_found_every_time_in_six_rounds() -> None:
+    random = Random(4)
+    for _ in range(PLAYED):
+        baseline, slower = play_rounds(random, normal, others=1, slowdown=0.5)
+        assert verdict(ratio_of_rounds(baseline, slower)) == "slower"
+        assert verdict(ratio_of_rounds(slower, baseline)) == "faster"
+
+
+def test_taking_half_as_long_again_is_found_every_time_in_six_rounds() -> None:
+    random = Random(5)
+    for _ in range(PLAYED):
+        baseline, slower = play_rounds(random, normal, others=1, slowdown=1 / 3)
+        assert verdict(ratio_of_rounds(baseline, slower)) == "slower"
