@@ -40,8 +40,8 @@ epoch,split,loader_start_s,loader_stop_s,loading_s,training_s,total_s,accuracy,t
 MEASURED = {"wall_s": 10.0, "preparation_s": 0.4, "peak_memory_bytes": 10**8}
 
 
-def make_run(path: Path, steps: str = STEPS, epochs: str = EPOCHS) -> Run:
-    (path / "run.json").write_text(json.dumps({"schema": 1, "status": "completed"}))
+def make_run(path: Path, steps: str = STEPS, epochs: str = EPOCHS, **info: Any) -> Run:
+    (path / "run.json").write_text(json.dumps({"schema": 1, "status": "completed", **info}))
     (path / "steps.csv").write_text(steps)
     (path / "epochs.csv").write_text(epochs)
     return load_run(path)
@@ -135,7 +135,7 @@ def test_a_figure_is_absent_with_a_reason_or_there(summary: dict[str, Any]) -> N
         == nones(summary)
         == {
             *("energy_j", "flop_per_s", "share_of_peak"),
-            *("device", "layers", "off_blocks", "memory_bill"),
+            *("device", "layers", "off_blocks", "memory_bill", "page_cache"),
         }
     )
     assert all(summary["absent"].values())
@@ -214,6 +214,70 @@ def test_the_first_epoch_that_has_steps_is_the_one_to_drop(
     epochs: list[int], dropped: list[int]
 ) -> None:
     assert dropped_epochs(Table({"epoch": epochs})) == dropped
+
+
+@pytest.mark.parametrize(("first", "dropped"), [(0, []), (1, [1]), (2, [1, 2]), (3, []), (4, [])])
+def test_as_many_epochs_are_dropped_as_asked_for_unless_none_would_be_left(
+    first: int, dropped: list[int]
+) -> None:
+    assert dropped_epochs(Table({"epoch": [1, 1, 2, 3]}), first) == dropped
+
+
+@given(st.lists(st.integers(1, 9)), st.integers(0, 9))
+def test_whatever_is_dropped_comes_first_and_something_is_left(
+    epochs: list[int], first: int
+) -> None:
+    dropped = dropped_epochs(Table({"epoch": epochs}), first)
+    left = set(epochs) - set(dropped)
+    assert len(dropped) in (0, first)
+    assert bool(left) == bool(epochs)
+    assert all(earlier < later for earlier in dropped for later in left)
+
+
+def test_the_spec_says_how_many_epochs_are_dropped(tmp_path: Path) -> None:
+    none = summarize(make_run(tmp_path, spec={"drop_epochs": 0}), MEASURED)
+    assert none["dropped_epochs"] == []
+    assert none["samples_per_s"] == pytest.approx((16 + 32) / (3.75 + 5.2))
+    two = summarize(make_run(tmp_path, spec={"drop_epochs": 2}), MEASURED)
+    assert two["dropped_epochs"] == [], "there are no more than two"
+
+
+def test_a_rate_of_dropped_epochs_alone_is_no_rate(tmp_path: Path) -> None:
+    third = STEPS + "3,1,9,8,0.1,0.05,0.3,0.4,0.1,0.05,1.0,full\n"
+    summary = summarize(make_run(tmp_path, third, spec={"drop_epochs": 2}), MEASURED)
+    assert summary["dropped_epochs"] == [1, 2]
+    assert summary["samples_per_s"] is None
+    assert summary["absent"]["samples_per_s"] == (
+        "only the first 2 epochs were finished, and they are left out"
+    )
+
+
+COLD = {"epoch": 1, "how": "advised", "files": 2, "bytes": 9, "cold_share": 0.5, "reason": "why"}
+
+
+def test_how_cold_the_files_were_is_that_of_the_first_time(tmp_path: Path) -> None:
+    again = {**COLD, "epoch": 2, "cold_share": 1.0}
+    events = [{"event": "resume"}, *({"event": "page_cache", **each} for each in (COLD, again))]
+    lines = [json.dumps({"time_s": 1.0, **event}) for event in events]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    assert summarize(make_run(tmp_path), MEASURED)["page_cache"] == COLD
+
+
+@pytest.mark.parametrize(
+    ("info", "reason"),
+    [
+        ({}, "kept as it was: --page-cache cold"),
+        ({"spec": {"page_cache": "keep"}}, "kept as it was: --page-cache cold"),
+        ({"spec": {"page_cache": "cold"}}, "the run ended before its first epoch"),
+        ({"kind": "trace"}, "kept as it was: a foreign script's files are its own"),
+    ],
+)
+def test_where_nothing_was_made_cold_the_reason_says_why(
+    tmp_path: Path, info: dict[str, Any], reason: str
+) -> None:
+    summary = summarize(make_run(tmp_path, **info), MEASURED)
+    assert summary["page_cache"] is None
+    assert summary["absent"]["page_cache"] == reason
 
 
 @st.composite

@@ -132,6 +132,7 @@ def test_settings_that_contradict_each_other_are_all_named() -> None:
         ("shuffle", "Block", "block"),
         ("pipeline", "SAMPLE", "sample"),
         ("access", "Stream", "stream"),
+        ("page_cache", "Cold_Epochs", "cold-epochs"),
     ],
 )
 def test_a_closed_choice_forgives_case_and_dashes(setting: str, written: str, meant: str) -> None:
@@ -194,6 +195,12 @@ def test_nesterov_without_momentum_is_refused() -> None:
         ("memory_limit", "-1GiB"),
         ("memory_limit", "plenty"),
         ("memory_limit", "9" * 5000),
+        ("drop_epochs", -1),
+        ("pipeline_delay_ms", -0.1),
+        ("source_delay_ms", "inf"),
+        ("pipeline_delay_ms", 60_001),
+        ("page_cache", "frozen"),
+        ("evaluate", "perhaps"),
         ("seed", -1),
         ("seed", 2**63),
         ("model", ""),
@@ -253,6 +260,41 @@ def test_a_run_is_named_after_its_model_and_data_unless_it_has_a_name() -> None:
     assert validate({"name": "first try"}).run_name == "first try"
 
 
+@pytest.mark.parametrize("cold", ["cold", "cold-epochs", "COLD_EPOCHS"])
+def test_a_cold_cache_reads_from_files_where_nobody_named_a_source(cold: str) -> None:
+    assert validate({"page_cache": cold}).source == "local"
+    assert validate({"page_cache": cold, "source": "local"}).source == "local"
+    assert validate({"page_cache": "keep"}).source == "memory"
+
+
+@pytest.mark.parametrize("source", ["memory", "synthetic"])
+def test_a_cold_cache_means_nothing_to_data_in_memory(source: str) -> None:
+    assert complaint_about({"page_cache": "cold", "source": source}) == (
+        f"page_cache: cold wants samples that are read from files, found source {source}. "
+        "Use source local, or leave it out"
+    )
+
+
+def test_synthetic_batches_are_tested_on_by_nobody() -> None:
+    assert validate({}).evaluate is True
+    assert validate({"source": "synthetic"}).evaluate is False
+    assert validate({"source": "synthetic", "evaluate": True}).evaluate is False
+
+
+@pytest.mark.parametrize("setting", [{"workers": 2}, {"pipeline_delay_ms": 1}])
+def test_synthetic_batches_have_nothing_to_load(setting: dict[str, Any]) -> None:
+    text = complaint_about({"source": "synthetic", **setting})
+    assert text.startswith(f"{next(iter(setting))}: wants 0")
+    assert "nothing to load" in text
+
+
+@pytest.mark.parametrize("source", ["memory", "synthetic"])
+def test_a_slow_source_is_one_that_is_read_from(source: str) -> None:
+    assert validate({"source": "local", "source_delay_ms": "0.5"}).source_delay_ms == 0.5
+    text = complaint_about({"source": source, "source_delay_ms": 0.5})
+    assert text.startswith("source_delay_ms: wants samples that are read while training")
+
+
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 counts = st.integers(1, 10**9)
 
@@ -262,11 +304,19 @@ def settings_of_a_run(draw: st.DrawFn) -> dict[str, Any]:
     optimizer = draw(
         st.sampled_from(["sgd", "nesterov", "adagrad", "adadelta", "rmsprop", "adam", "adamw"])
     )
-    workers = draw(st.integers(0, 64))
+    source = draw(st.sampled_from(["memory", "local", "synthetic", "s3://bucket"]))
+    in_memory = source in ("memory", "synthetic")
+    workers = 0 if source == "synthetic" else draw(st.integers(0, 64))
+    delays = st.floats(0, 60_000)
     everything = st.fixed_dictionaries(
-        {"workers": st.just(workers), "optimizer": st.just(optimizer)},
+        {"workers": st.just(workers), "optimizer": st.just(optimizer), "source": st.just(source)},
         optional={
-            **dict.fromkeys(("model", "data", "data_dir", "source", "out"), words),
+            **dict.fromkeys(("model", "data", "data_dir", "out"), words),
+            "page_cache": st.sampled_from(["keep"] if in_memory else ["keep", "cold-epochs"]),
+            "source_delay_ms": st.just(0) if in_memory else delays,
+            "pipeline_delay_ms": st.just(0) if source == "synthetic" else delays,
+            "drop_epochs": st.integers(0, 10),
+            "evaluate": st.booleans(),
             **dict.fromkeys(("batch_size", "accumulate"), counts),
             **dict.fromkeys(("samples", "max_steps"), st.none() | counts),
             **dict.fromkeys(("checkpoint_activations", "pin_memory"), st.booleans()),

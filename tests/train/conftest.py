@@ -44,16 +44,30 @@ Train = Callable[..., Run]
 def train(tmp_path: Path) -> Train:
     """Train with some settings, stop where asked to, and return the run as recorded."""
 
-    def train(where: Path | None = None, looks_before_stop: int = 10**9, **settings: Any) -> Run:
+    def train(
+        where: Path | None = None,
+        looks_before_stop: int = 10**9,
+        kind: str = "run",
+        forecast: bool = True,
+        closing: dict[str, Any] | None = None,
+        messages: list[dict[str, Any]] | None = None,
+        **settings: Any,
+    ) -> Run:
         if where is None:
             spec = validate({**SMALL, **settings, "out": str(tmp_path / "runs")})
             where = run_folder.create(
-                Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json")
+                Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json")
             ).path
         try:
             stop = StopAfter(looks_before_stop)
             conduct(
-                run_folder.RunFolder(where), now_ns(), stop, lambda message: None, {}, force=False
+                run_folder.RunFolder(where),
+                now_ns(),
+                stop,
+                (lambda message: None) if messages is None else messages.append,
+                {} if closing is None else closing,
+                force=False,
+                forecast=forecast,
             )
         except Interrupted:
             assert looks_before_stop < 10**9

@@ -122,3 +122,14 @@ def test_a_run_may_go_on_with_other_workers(train):
     info["spec"]["workers"] = 2
     (run.path / "run.json").write_text(json.dumps(info))
     assert train(run.path).steps["loss"] == whole.steps["loss"]
+
+
+def test_a_checkpoint_from_before_a_setting_was_added_goes_on(train):
+    stopped = train(looks_before_stop=IN_THE_FIRST_EPOCH)
+    file = stopped.path / "checkpoint.pt"
+    content = torch.load(file, weights_only=True)
+    for name in ("page_cache", "drop_epochs", "evaluate"):
+        del content["spec"][name]
+    torch.save(content, file)
+
+    assert len(train(stopped.path).steps) == len(train().steps)

@@ -55,3 +55,16 @@ def test_steps_of_several_batches_are_whole(accumulate, batches):
 
 def test_all_samples_stay_in_memory():
     assert len(short_job(batch_size=8).train.dataset) == 100
+
+
+def test_a_training_without_tests_is_short_without_them_too():
+    short = short_job(batch_size=16, evaluate=False)
+    assert short.test is None
+    assert [stage.split for stage in short.stages] == ["train", "train"]
+    assert steps(short) == [3, 2]
+
+
+def test_synthetic_batches_are_cut_like_any_other():
+    short = short_job(batch_size=16, source="synthetic")
+    assert sizes(short.train.order) == [16, 16, 4]
+    assert [len(labels) for (_, labels), _ in short.train.loader] == [16, 16, 4]

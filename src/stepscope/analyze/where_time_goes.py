@@ -1,8 +1,9 @@
 """Where did the time of a run go? The closing figures of `run.json`, from its records alone.
 
-Epochs that are dropped (the first, when there are more: it carries start-up cost) take no part in
-medians, means and shares; totals are of the whole run. Steps whose detail is not `full` have no
-phases; they stand in the totals by extrapolation from those that do.
+Epochs that are dropped (the first, or as many as `drop_epochs` says, when there are more: they
+carry start-up cost) take no part in medians, means and shares; totals are of the whole run. Steps
+whose detail is not `full` have no phases; they stand in the totals by extrapolation from those that
+do.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ NOT_BUILT = {
     "flop_per_s": "this version does not count the network's operations",
     "share_of_peak": "this version does not measure the machine's peak",
 }
+DROP_EPOCHS = 1  # where nobody was asked, as in a trace
 _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5")
 
 
@@ -33,7 +35,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
     steps, epochs = run.steps, run.epochs
     trained = [row for row in epochs.rows() if row["split"] == "train"]
     tested = [row for row in epochs.rows() if row["split"] == "test"]
-    dropped = dropped_epochs(steps)
+    dropped = dropped_epochs(steps, run.spec.get("drop_epochs", DROP_EPOCHS))
     kept = [row for row in trained if row["epoch"] not in dropped]
     phases = time_by_phase(steps, dropped)
     summary: dict[str, Any] = {
@@ -54,6 +56,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "test_top5": tested[-1]["top5"] if tested else None,
         "peak_memory_bytes": None,
         "layers": None,
+        "page_cache": made_cold(run),
         **dict.fromkeys(NOT_BUILT),
         **measured,
     }
@@ -71,18 +74,25 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
         "layers": "the run ended before its layers were measured",
         "memory_bill": without_bill,
+        "page_cache": "kept as it was: --page-cache cold",
         **NOT_BUILT,
     }
     if not run.spec.get("layers"):
         reasons["layers"] = "not asked for: --layers N"
+    if run.spec.get("page_cache", "keep") != "keep":
+        reasons["page_cache"] = "the run ended before its first epoch"
     if trained and not kept:
         reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
+        if len(dropped) > 1:
+            first = f"the first {len(dropped)} epochs"
+            reasons["samples_per_s"] = f"only {first} were finished, and they are left out"
     if run.info.get("kind") == "trace":
         theirs = dict.fromkeys(_ACCURACIES, "a foreign script keeps its accuracy to itself")
         reasons |= {
             **theirs,
             "memory_bill": "the memory of a foreign script is measured, not forecast",
             "preparation_s": "where a foreign script's preparation ends is unknown",
+            "page_cache": "kept as it was: a foreign script's files are its own",
         }
     if len(steps):
         reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
@@ -91,10 +101,18 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
     return {**summary, "absent": absent}
 
 
-def dropped_epochs(steps: Table) -> list[int]:
-    """Return the epochs left out of medians and shares: the first, when there are more."""
+def dropped_epochs(steps: Table, first: int = DROP_EPOCHS) -> list[int]:
+    """Return the epochs left out of medians and shares: so many first ones, if there are more."""
     seen = sorted(set(steps["epoch"]))
-    return seen[:1] if len(seen) > 1 else []
+    return seen[:first] if len(seen) > first else []
+
+
+def made_cold(run: Run) -> dict[str, Any] | None:
+    """Return how the files were first made cold, and how cold they were; None if they were not."""
+    for event in run.events:
+        if event.get("event") == "page_cache":
+            return {name: event[name] for name in event if name not in ("event", "time_s")}
+    return None
 
 
 def time_by_phase(steps: Table, dropped: list[int]) -> dict[str, dict[str, float]] | None:

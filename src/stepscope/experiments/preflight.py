@@ -38,7 +38,8 @@ def check(spec: RunSpec) -> None:
             f"training samples in all ({spec.data}). Choose a smaller {smaller}."
         )
     _check_shared_memory(spec, math.prod(dataset.shape))
-    dataset.check(Path(spec.data_dir))
+    if spec.source != "synthetic":
+        dataset.check(Path(spec.data_dir))
 
 
 def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
@@ -57,12 +58,14 @@ def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
 
 
 def _check_source(source: str) -> None:
-    known = ("memory", "local")
+    known = ("memory", "local", "synthetic")
     if source in known:
         return
     if "://" in source:
         raise RequestError(
             f"source: {source.partition('://')[0]}:// is not something this version reads from. "
-            "Use memory or local."
+            "Use memory, local or synthetic."
         )
-    raise RequestError(f"source: wanted memory or local, found {source!r}.{nearest(source, known)}")
+    raise RequestError(
+        f"source: wanted memory, local or synthetic, found {source!r}.{nearest(source, known)}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, get_args
 
 from stepscope.errors import RequestError
 from stepscope.experiments import preflight
@@ -14,22 +15,26 @@ from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
 
+Kind = Literal["run", "load"]
+
 
 def start(
     spec: RunSpec,
     onlooker: Onlooker,
     summarize: Summarize,
     *,
+    kind: Kind = "run",
     force: bool = False,
     watchdog: bool = False,
 ) -> tuple[Path, Outcome]:
     """Make a folder, train in it, close it; return where it is and how it ended.
 
-    `force` begins also what is forecast not to fit; `watchdog` holds a memory limit by looking even
-    where the kernel could hold it.
+    A run of the kind `load` drives the loader of the training, and no network. `force` begins also
+    what is forecast not to fit; `watchdog` holds a memory limit by looking even where the kernel
+    could hold it.
     """
     preflight.check(spec)
-    made = folder.create(Path(spec.out), spec.run_name, "run", spec.model_dump(mode="json"))
+    made = folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
     outcome = _carry_out(made, spec, onlooker, summarize, force=force, watchdog=watchdog)
     return made.path, outcome
 
@@ -37,7 +42,7 @@ def start(
 def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
     """Go on with a run from its checkpoint, or from the beginning where it has none."""
     run = reader.load_run(path)
-    if run.info.get("kind") != "run":
+    if run.info.get("kind") not in get_args(Kind):
         raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)

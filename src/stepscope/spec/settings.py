@@ -22,6 +22,7 @@ Augment = Literal["crop-flip", "none"]
 Pipeline = Literal["batch", "sample"]
 Shuffle = Literal["full", "block"]
 Access = Literal["download", "stream"]
+PageCache = Literal["keep", "cold", "cold-epochs"]
 
 
 def _choice(closed: Any, **also: str) -> BeforeValidator:
@@ -73,17 +74,22 @@ class RunSpec(BaseModel):
     model: str = Field("lenet", min_length=1, description="a network of the zoo, or package.module:factory for your own")
     data: str = Field("shapes", min_length=1, description="data set: shapes (built in) or cifar10")
     data_dir: str = Field("data", min_length=1, description="folder where data sets lie")
-    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, or local (the files, sample by sample)")
+    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, local (the files, sample by sample), or synthetic (one random batch again and again, nothing is loaded)")
     access: Annotated[Access, _choice(Access)] = Field("download", description="an object store's data: download first, or stream while training")
     endpoint_url: str | None = Field(None, description="address of an S3-compatible object store")
     pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="build a whole batch with array operations, or image by image: batch, sample")
     shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="full, or block (blocks of 1,000 samples in random order, shuffled within)")
     augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="random crop and flip of training images, or none: crop-flip, none")
+    page_cache: Annotated[PageCache, _choice(PageCache)] = Field("keep", description="what the system keeps of the files: keep, cold (out of memory before the first epoch), cold-epochs (before every epoch)")
+    pipeline_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if making a batch took longer: by this for each of its samples")
+    source_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if the disk were slower: by this for each sample that is read")
     samples: int | None = Field(None, ge=1, description="take this many training samples, and at most a fifth as many test samples")
     batch_size: int = Field(64, ge=1, description="samples in a batch")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before an optimiser step")
     epochs: int = Field(3, ge=1, le=10_000, description="passes over the training data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many optimiser steps in all")
+    drop_epochs: int = Field(1, ge=0, description="first epochs that medians, means and shares leave out, when there are more")
+    evaluate: bool = Field(True, description="test before training and after every epoch")
     optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="sgd, nesterov (sgd with Nesterov momentum), adagrad, adadelta, rmsprop, adam, adamw")
     nesterov: bool = Field(False, description="Nesterov momentum, for sgd")
     lr: float = Field(0.01, gt=0, description="learning rate; the peak of a schedule")
@@ -115,6 +121,19 @@ class RunSpec(BaseModel):
             return {"nesterov": True, **values, "optimizer": "sgd"}
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _implied(cls, values: Any) -> Any:
+        """Read from files where they are to be cold, and test on no made-up images."""
+        if not isinstance(values, dict):
+            return values
+        implied = dict(values)
+        if _fold(str(values.get("page_cache", "keep"))) != "keep":
+            implied.setdefault("source", "local")
+        if values.get("source") == "synthetic":
+            implied["evaluate"] = False
+        return implied
+
     @model_validator(mode="after")
     def _consistent(self) -> RunSpec:
         complaints = []
@@ -125,9 +144,33 @@ class RunSpec(BaseModel):
             )
         if self.persistent_workers and self.workers == 0:
             complaints.append("persistent_workers: wants workers of 1 or more, found 0")
+        complaints += self._unfit_for_source()
         if complaints:
             raise ValueError("; ".join(complaints))
         return self
+
+    def _unfit_for_source(self) -> list[str]:
+        """Name the settings that would mean nothing where the samples come from."""
+        found = f"found source {self.source}"
+        complaints = []
+        if self.source == "synthetic":
+            nothing = "synthetic batches are in memory already, and there is nothing to load"
+            if self.workers:
+                complaints.append(f"workers: wants 0, found {self.workers}: {nothing}")
+            if self.pipeline_delay_ms:
+                complaints.append(f"pipeline_delay_ms: wants 0 with source synthetic: {nothing}")
+        if self.source in ("memory", "synthetic"):
+            if self.source_delay_ms:
+                complaints.append(
+                    f"source_delay_ms: wants samples that are read while training, {found}. "
+                    "Use source local"
+                )
+            if self.page_cache != "keep":
+                complaints.append(
+                    f"page_cache: {self.page_cache} wants samples that are read from files, "
+                    f"{found}. Use source local, or leave it out"
+                )
+        return complaints
 
     @property
     def run_name(self) -> str:

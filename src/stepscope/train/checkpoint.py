@@ -22,6 +22,7 @@ from stepscope.errors import (
     StepscopeError,
     disk_full,
 )
+from stepscope.spec import RunSpec
 from stepscope.train.job import Job
 from stepscope.train.stages import Position
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _MAY_CHANGE = frozenset(
     {"name", "out", "data_dir", "source", "access", "endpoint_url", "memory_limit"}
     | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline", "layers"}
+    | {"page_cache", "drop_epochs", "pipeline_delay_ms", "source_delay_ms"}
 )
 
 
@@ -101,10 +103,12 @@ def load(path: Path, job: Job) -> Progress:
 
 def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
     """Refuse to go on with other settings than those the weights and rows so far came from."""
+    # A setting that was added since then had its default.
+    before = {name: saved.get(name, field.default) for name, field in RunSpec.model_fields.items()}
     changed = [
-        f"{name} was {saved[name]!r} and is now {asked[name]!r}"
+        f"{name} was {before[name]!r} and is now {asked[name]!r}"
         for name in asked
-        if name not in _MAY_CHANGE and saved.get(name) != asked[name]
+        if name not in _MAY_CHANGE and before[name] != asked[name]
     ]
     if changed:
         raise RequestError(

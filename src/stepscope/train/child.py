@@ -40,6 +40,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
     parser.add_argument("--force", action="store_true", help="train although it may not fit")
+    parser.add_argument("--no-forecast", action="store_true", help="forecast no memory")
     args = parser.parse_args(argv)
     die_with_parent(args.parent)
     warnings.showwarning = _show_warning
@@ -50,7 +51,8 @@ def main(argv: list[str]) -> int:
         def send(message: dict[str, Any]) -> None:
             messages.write(json.dumps(message) + "\n")
 
-        outcome = _outcome_of(RunFolder(args.folder), args.origin_ns, stop, send, force=args.force)
+        options = {"force": args.force, "forecast": not args.no_forecast}
+        outcome = _outcome_of(RunFolder(args.folder), args.origin_ns, stop, send, **options)
         send(outcome)
     return int(outcome["exit_code"])
 
@@ -63,7 +65,13 @@ def _show_warning(
 
 
 def _outcome_of(
-    folder: RunFolder, origin_ns: int, stop: StopRequest, send: Send, *, force: bool
+    folder: RunFolder,
+    origin_ns: int,
+    stop: StopRequest,
+    send: Send,
+    *,
+    force: bool,
+    forecast: bool,
 ) -> dict[str, Any]:
     """Train, and turn however that ends into an outcome."""
     closing: dict[str, Any] = {}
@@ -72,7 +80,7 @@ def _outcome_of(
             from stepscope.train.conduct import conduct
         except ImportError as error:
             raise MissingExtraError(f"training ({error})", "torch", "train") from error
-        conduct(folder, origin_ns, stop, send, closing, force=force)
+        conduct(folder, origin_ns, stop, send, closing, force=force, forecast=forecast)
     except StepscopeError as error:
         return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stepscope.data.catalogue import DataSet
+from stepscope.data.catalogue import DataSet, Split
 from stepscope.estimate.limits import memory_limits
 from stepscope.estimate.memory_bill import Bill, How, Item
 from stepscope.estimate.slack import AllocatorTrial, slack_bytes
@@ -102,9 +102,12 @@ def _workers(spec: RunSpec, grounds: Grounds) -> Item:
 
 
 def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
+    if spec.source == "synthetic":
+        return Item(0, "counted", "one batch, again and again")
     if spec.source != "memory":
         return Item(0, "counted", "read sample by sample")
-    samples = dataset.count("train", spec.samples) + dataset.count("test", spec.samples)
+    splits: tuple[Split, ...] = ("train", "test") if spec.evaluate else ("train",)
+    samples = sum(dataset.count(split, spec.samples) for split in splits)
     return Item(samples * _sample_bytes(dataset, 1), "counted", f"{samples:,} samples as bytes")
 
 

@@ -5,43 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 
 from stepscope.data import catalogue
 from stepscope.data.crew import Crew, Fallback
-from stepscope.data.enduring import EnduringLoader, Remaining
-from stepscope.data.loader import make_loader
-from stepscope.data.order import EpochOrder
-from stepscope.data.pipelines import BatchedDataset
-from stepscope.data.samples import Samples
 from stepscope.errors import RequestError
-from stepscope.measure.loading import TimedDataset
 from stepscope.models import registry
 from stepscope.spec import RunSpec
 from stepscope.train.device import layout_of
-from stepscope.train.lifetime import start_worker
+from stepscope.train.feed import Split, open_split, plan
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
 from stepscope.train.recompute import recompute_activations
-from stepscope.train.stages import Stage, plan_stages, total_steps
-
-
-@dataclass(frozen=True)
-class Split:
-    """The batches of one split, and the order they come in."""
-
-    loader: EnduringLoader
-    order: EpochOrder
-    dataset: TimedDataset
+from stepscope.train.stages import Stage, total_steps
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training, ready to begin."""
+    """A training, ready to begin. One that evaluates nothing has no test split."""
 
     spec: RunSpec
     device: torch.device
@@ -50,25 +33,37 @@ class Job:
     schedule: LRScheduler | None
     scaler: torch.amp.GradScaler | None
     train: Split
-    test: Split
+    test: Split | None
     stages: list[Stage]
     crew: Crew
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that samples are read from while training."""
+        return self.train.files + (self.test.files if self.test is not None else ())
 
     def close(self) -> None:
         """End the loader workers and the watch for them."""
         self.train.loader.close()
-        self.test.loader.close()
+        if self.test is not None:
+            self.test.loader.close()
         self.crew.stop_watching()
 
 
-def build_model(spec: RunSpec) -> nn.Module:
-    """Build the network of a resolved spec. The same seed builds the same weights."""
-    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
+def prepare_process(spec: RunSpec) -> None:
+    """Set what torch keeps for the whole process: the device, the seed, the threads."""
+    device = torch.device(spec.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # events and copies then go to the stream of this device
     torch.manual_seed(spec.seed)
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
+
+
+def build_model(spec: RunSpec) -> nn.Module:
+    """Build the network of a resolved spec. The same seed builds the same weights."""
+    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
+    prepare_process(spec)
     model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
     _try_forward(spec, model, dataset)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -95,12 +90,11 @@ def build(
 
     `tell` hears of each time that a loader goes on with fewer workers.
     """
-    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
+    device = torch.device(spec.device)
     crew = Crew(spec.workers, tell)
-    train = _split(spec, dataset, "train", data_dir, device, crew)
-    test = _split(spec, dataset, "test", data_dir, device, crew)
-    steps_per_epoch = -(-len(train.order) // spec.accumulate)
-    stages = plan_stages(spec.epochs, steps_per_epoch, spec.max_steps)
+    train = open_split(spec, "train", data_dir, crew)
+    test = open_split(spec, "test", data_dir, crew) if spec.evaluate else None
+    stages = plan(spec, train, evaluate=spec.evaluate)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(
         spec=spec,
@@ -114,46 +108,6 @@ def build(
         stages=stages,
         crew=crew,
     )
-
-
-def _split(
-    spec: RunSpec,
-    dataset: catalogue.DataSet,
-    split: catalogue.Split,
-    data_dir: Path,
-    device: torch.device,
-    crew: Crew,
-) -> Split:
-    training = split == "train"
-    samples: Samples
-    if spec.source == "local":
-        samples = dataset.open_files(split, data_dir, spec.samples)
-    else:
-        samples = dataset.load(split, data_dir, spec.samples)
-    batches = BatchedDataset(
-        samples,
-        spec.pipeline,
-        dataset.mean,
-        dataset.std,
-        augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
-    )
-    order = EpochOrder(
-        len(samples), spec.batch_size, spec.seed, spec.shuffle if training else "none"
-    )
-    timed = TimedDataset(batches)
-
-    def make(workers: int, keys: Remaining) -> DataLoader[Any]:
-        return make_loader(
-            timed,
-            keys,
-            workers=workers,
-            prefetch=spec.prefetch,
-            persistent_workers=spec.persistent_workers,
-            pin_memory=spec.pin_memory and device.type == "cuda",
-            on_worker_start=start_worker,
-        )
-
-    return Split(EnduringLoader(split, order, make, crew), order, timed)
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) -> None:

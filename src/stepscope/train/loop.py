@@ -22,6 +22,7 @@ from stepscope.measure.steps import (
     StepMeter,
 )
 from stepscope.train.checkpoint import Progress
+from stepscope.train.cold import BeforeEpoch
 from stepscope.train.device import autocast_of, layout_of
 from stepscope.train.hits import HitCounter
 from stepscope.train.inside import InsideView
@@ -43,6 +44,7 @@ class Watch:
     elapsed_s: Callable[[], float]
     save: Callable[[Progress], None]
     inside: InsideView
+    before_epoch: BeforeEpoch = lambda epoch: None
 
 
 def train(job: Job, watch: Watch, start: Progress) -> None:
@@ -55,6 +57,7 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
         resumed = start.position.step > 0 and number == first
         done = start.position.step if resumed else 0
         if stage.split == "train":
+            watch.before_epoch(stage.epoch)
             timing = EpochTiming(stage.epoch, watch.elapsed_s(), time.time())
             tally = Tally()
             if resumed and start.timing and start.tally:
@@ -71,15 +74,18 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
                 watch.save(Progress(position, asdict(timing), asdict(tally)))
                 watch.stop.check()
             watch.recorder.epoch("train", timing, tally)
+            if job.test is not None:
+                continue  # what is saved next is saved after the test
+            position = Position(number + 1)
         else:
             watch.recorder.testing(stage.epoch)
             tested = test_epoch(job, watch, stage.epoch)
             if tested is not None:
                 watch.recorder.epoch("test", *tested)
             position = Position(number if tested is None else number + 1)
-            watch.save(Progress(position))
-            if position.stage < len(job.stages):  # a request that comes with the end is too late
-                watch.stop.check()
+        watch.save(Progress(position))
+        if position.stage < len(job.stages):  # a request that comes with the end is too late
+            watch.stop.check()
 
 
 def train_epoch(
@@ -151,6 +157,7 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
     timing = EpochTiming(epoch, watch.elapsed_s(), time.time())
     hits = HitCounter(job.device)
     loss_sum = torch.zeros((), device=job.device)
+    assert job.test is not None, "a stage that tests is planned only where there is a test split"
     job.test.order.epoch = epoch  # changes no batch: it is told where workers are lost
     job.model.eval()
 

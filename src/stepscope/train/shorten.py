@@ -4,7 +4,8 @@
 
 An epoch keeps some full batches, as many as workers have ready at once and two at least, and its
 last one, which may be smaller and leave holes of its own. The second epoch begins on what a test
-and a checkpoint left. All samples are in memory as ever.
+and a checkpoint left. All samples are in memory as ever. Where the training has no tests, neither
+has this.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ def shorten(job: Job) -> Job:
     ready_at_once = spec.workers * spec.prefetch
     steps = -(-max(_FULL_BATCHES, ready_at_once + 1) // spec.accumulate)
     _cut(job.train.order, spec.batch_size * spec.accumulate, steps)
-    _cut(job.test.order, spec.batch_size, 1)
+    if job.test is not None:
+        _cut(job.test.order, spec.batch_size, 1)
     per_epoch = -(-len(job.train.order) // spec.accumulate)
     again = -(-_FULL_BATCHES // spec.accumulate)
-    return replace(job, stages=plan_stages(2, per_epoch, per_epoch + again))
+    stages = plan_stages(2, per_epoch, per_epoch + again, evaluate=spec.evaluate)
+    return replace(job, stages=stages)
 
 
 def _cut(order: EpochOrder, full: int, times: int) -> None:

@@ -2,8 +2,8 @@
 
     test 0, train 1, test 1, train 2, test 2, ...
 
-The test of epoch 0 is taken before training. A checkpoint names the stage and, inside a training
-stage, how many of its steps are done.
+The test of epoch 0 is taken before training; a run that evaluates nothing has no tests. A
+checkpoint names the stage and, inside a training stage, how many of its steps are done.
 """
 
 from __future__ import annotations
@@ -29,15 +29,19 @@ class Position:
     step: int = 0
 
 
-def plan_stages(epochs: int, steps_per_epoch: int, max_steps: int | None) -> list[Stage]:
+def plan_stages(
+    epochs: int, steps_per_epoch: int, max_steps: int | None, *, evaluate: bool = True
+) -> list[Stage]:
     """Lay out the whole run. The last epoch may be short where `max_steps` ends it."""
-    stages = [Stage("test", 0)]
+    stages = [Stage("test", 0)] if evaluate else []
     left = epochs * steps_per_epoch if max_steps is None else max_steps
     for epoch in range(1, epochs + 1):
         if left <= 0:
             break
         steps = min(steps_per_epoch, left)
-        stages += [Stage("train", epoch, steps), Stage("test", epoch)]
+        stages.append(Stage("train", epoch, steps))
+        if evaluate:
+            stages.append(Stage("test", epoch))
         left -= steps
     return stages
 
