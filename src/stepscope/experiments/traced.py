@@ -38,7 +38,7 @@ END_NOT_SEEN = (
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What is to be run and watched."""
+    """What is to be run and watched; `loader` has settings for the loaders that it makes."""
 
     script: str | None
     module: str | None
@@ -47,6 +47,7 @@ class TraceRequest:
     name: str | None = None
     max_steps: int | None = None
     layers: int = 0
+    loader: dict[str, Any] | None = None
 
     @property
     def run_name(self) -> str:
@@ -54,10 +55,14 @@ class TraceRequest:
         return self.name or self.module or Path(self.script or "script").resolve().stem
 
     @property
+    def target(self) -> list[str]:
+        """What `python` is told to run."""
+        return [str(self.script)] if self.module is None else ["-m", self.module]
+
+    @property
     def command(self) -> list[str]:
         """What `python` is called with."""
-        target = [self.script] if self.module is None else ["-m", self.module]
-        return [*map(str, target), *self.arguments]
+        return [*self.target, *self.arguments]
 
 
 class _Quiet:
@@ -79,12 +84,8 @@ def trace(
     request: TraceRequest, summarize: Summarize, *, output_to_stderr: bool
 ) -> tuple[Path, Outcome]:
     """Run a script and watch it; return where its folder is and how it ended."""
-    _check(request)
-    spec = {
-        **asdict(request),
-        "arguments": hide_secrets(request.arguments),
-        "directory": str(Path.cwd()),
-    }
+    check_script(request)
+    spec = spec_of(request)
     place = find_place()
     if place is None:
         made = folder.create(Path(request.out), request.run_name, "trace", spec)
@@ -92,11 +93,20 @@ def trace(
     return _trace_rank(place, request, spec, summarize, output_to_stderr)
 
 
+def spec_of(request: TraceRequest) -> dict[str, Any]:
+    """Return what the folder says of a request."""
+    return {
+        **asdict(request),
+        "arguments": hide_secrets(request.arguments),
+        "directory": str(Path.cwd()),
+    }
+
+
 def _watch(
     made: folder.RunFolder, request: TraceRequest, summarize: Summarize, output_to_stderr: bool
 ) -> Outcome:
     start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
-    charge = Charge(start, _pass_on, _judge, own_session=False)
+    charge = Charge(start, _pass_on, judge_script, own_session=False)
     return carry_out(made, charge, _Quiet(), summarize)
 
 
@@ -145,7 +155,12 @@ def _figures(info: dict[str, Any]) -> dict[str, Any]:
     return {name: summary.get(name) or ({} if name == "absent" else None) for name in names}
 
 
-def _check(request: TraceRequest) -> None:
+def check_script(request: TraceRequest) -> None:
+    """Refuse a script that is not there.
+
+    Raises:
+        RequestError: it cannot be found or read.
+    """
     if request.module is not None:
         return
     script = Path(request.script or "")
@@ -176,6 +191,24 @@ def hide_secrets(arguments: tuple[str, ...]) -> list[str]:
 def _start(
     request: TraceRequest, path: Path, output_to_stderr: bool, messages: int, origin_ns: int
 ) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, *request.command],
+        stdout=2 if output_to_stderr else None,
+        pass_fds=[messages],
+        env=environment_for(request, path, messages, origin_ns),
+    )
+
+
+def environment_for(
+    request: TraceRequest,
+    path: Path,
+    messages: int,
+    origin_ns: int,
+    *,
+    is_trial: bool = False,
+    through_prefetch: bool = False,
+) -> dict[str, str]:
+    """Return the environment in which Python watches the script (`measure.attach`)."""
     asked = {
         "folder": str(path),
         "messages": messages,
@@ -183,18 +216,16 @@ def _start(
         "origin_ns": origin_ns,
         "max_steps": request.max_steps,
         "layers": request.layers,
+        "loader": request.loader or {},
+        "is_trial": is_trial,
+        "through_prefetch": through_prefetch,
     }
     python_path = [str(_AUTOSTART), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
-        [sys.executable, *request.command],
-        stdout=2 if output_to_stderr else None,
-        pass_fds=[messages],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(python_path),
-            "STEPSCOPE_TRACE": json.dumps(asked),
-        },
-    )
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(python_path),
+        "STEPSCOPE_TRACE": json.dumps(asked),
+    }
 
 
 def _pass_on(child: subprocess.Popen[bytes], number: int, before: int) -> None:
@@ -215,7 +246,7 @@ def _in_foreground() -> bool:
     return False
 
 
-def _judge(watch: Watch, returncode: int) -> Outcome:
+def judge_script(watch: Watch, returncode: int) -> Outcome:
     """Decide how the script ended. Its exit code is passed on, as `python` would give it."""
     words = watch.last_words
     raised = words.get("raised")
@@ -252,10 +283,19 @@ def _judge_code(watch: Watch, returncode: int, raised: str | None) -> Outcome:
         return Outcome(schema.FAILED, f"the script was ended by {name}", 128 - returncode)
     if stopped and returncode in (130, 143):
         return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
-    if raised is not None and any(word in raised for word in _OUT_OF_MEMORY):
+    if raised is not None and (
+        any(word in raised for word in _OUT_OF_MEMORY)
+        or ("DataLoader worker" in raised and watch.memory.kernel_killed())
+    ):
         return Outcome(schema.OUT_OF_MEMORY, raised, returncode)
     reason = f"the script ended with exit code {returncode}"
     return Outcome(schema.FAILED, raised or reason, returncode)
 
 
-_OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "can't allocate memory", "out of memory")
+_OUT_OF_MEMORY = (
+    "OutOfMemoryError",
+    "MemoryError",
+    "can't allocate memory",
+    "out of memory",
+    "out of shared memory",
+)

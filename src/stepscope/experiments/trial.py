@@ -6,17 +6,18 @@ It is the run that would be made, with its data, workers and limit, but of a few
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import Interrupted, MachineError, RequestError
+from stepscope.errors import Interrupted, MachineError
 from stepscope.estimate.memory_bill import Limit
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
 from stepscope.experiments.fit_search import EDGE, Trial
+from stepscope.experiments.memory_guard import Action
 from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.training import training_of
+from stepscope.experiments.trial_folder import temporary_folder
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.units import format_bytes
@@ -29,7 +30,7 @@ def try_out(spec: RunSpec, limit: Limit, summarize: Summarize) -> Trial:
         Interrupted: somebody asked it to stop.
         RequestError: the run could not be made, or its folder not be written.
     """
-    with _temporary_folder(Path(spec.out)) as out:
+    with temporary_folder(Path(spec.out)) as out:
         spec = spec.model_copy(update={"memory_limit": limit.bytes, "name": "trial", "out": out})
         try:
             preflight.check(spec)
@@ -38,7 +39,7 @@ def try_out(spec: RunSpec, limit: Limit, summarize: Summarize) -> Trial:
         made = folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
             charge = training_of(made, held, has_workers=spec.workers > 0, force=True)
-            outcome = carry_out(made, charge, _Nobody(), summarize)
+            outcome = carry_out(made, charge, Nobody(), summarize)
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
         return _judge(spec, limit, reader.load_run(made.path), outcome.exit_code)
@@ -52,7 +53,7 @@ def _judge(spec: RunSpec, limit: Limit, run: reader.Run, exit_code: int) -> Tria
     if run.status == schema.OUT_OF_MEMORY and reason:
         reason = reason.partition(". ")[0]  # what it advises beyond that is a mere forecast
     if run.status == schema.COMPLETED:
-        reason = _why_not(run, limit, peak)
+        reason = why_not(run, limit, peak)
     return _trial(
         spec,
         run.status == schema.COMPLETED and reason is None,
@@ -64,11 +65,13 @@ def _judge(spec: RunSpec, limit: Limit, run: reader.Run, exit_code: int) -> Tria
     )
 
 
-def _why_not(run: reader.Run, limit: Limit, peak_bytes: int | None) -> str | None:
+def why_not(run: reader.Run, limit: Limit, peak_bytes: int | None) -> str | None:
     """Say why a short run that came to its end does not fit after all, or None."""
-    events = {event["event"] for event in run.events}
-    if events & {"memory_guard", "workers_fallback"}:
+    acted = {event.get("action", event["event"]) for event in run.events}
+    if acted & {Action.END_WORKER.value, "workers_fallback"}:
         return "it lost loader workers for want of memory"
+    if Action.ASK.value in acted:
+        return "memory ran short, and it went on although it was told"
     if peak_bytes is not None and peak_bytes > EDGE * limit.bytes:
         edge = f"{EDGE:.0%} of {format_bytes(limit.bytes)}"
         return f"it took {format_bytes(peak_bytes)}, above {edge}, where a run is ended"
@@ -85,19 +88,7 @@ def _trial(spec: RunSpec, fits: bool, **seen: Any) -> Trial:
     )
 
 
-def _temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder beside the runs: what is for all may lie in memory, and would take of it."""
-    beside = next(each for each in (out, *out.absolute().parents) if each.is_dir())
-    try:
-        return tempfile.TemporaryDirectory(prefix=".trial-", dir=beside)
-    except OSError as error:
-        raise RequestError(
-            f"cannot make a folder for a trial in {str(beside)!r}: {error.strerror}. "
-            "Choose a folder that can be written with --out DIR."
-        ) from error
-
-
-class _Nobody:
+class Nobody:
     """An onlooker who shows nothing: a trial is shown when it has ended."""
 
     def message(self, message: dict[str, Any]) -> None:

@@ -22,10 +22,13 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.lifetime import die_with_parent
 from stepscope.records.csvlog import file_identity
 
 if TYPE_CHECKING:
+    from stepscope.measure.loader_settings import LoaderSettings
+    from stepscope.measure.notebook import Patches
     from stepscope.measure.tracer import Tracer
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -33,17 +36,27 @@ _OUR_FOLDER = str(Path(__file__).parent)
 
 @dataclass
 class _Attachment:
-    """What connects this process with the parent that supervises it."""
+    """What connects this process with the parent that supervises it.
+
+    `loader` are settings for the loaders that the script makes. A trial leaves the process when it
+    has made its steps, whatever the script would do then: what it has learnt is not worth saving.
+    `through_prefetch` makes it at least one step more than workers have batches ready.
+    """
 
     folder: Path
     messages: int
     origin_ns: int
     max_steps: int | None
     layers: int
+    loader: dict[str, Any] = field(default_factory=dict)
+    is_trial: bool = False
+    through_prefetch: bool = False
     process: int = field(default_factory=os.getpid)
     pipe: tuple[int, int] = (0, 0)
     trouble: dict[str, Any] = field(default_factory=dict)
     tracer: Tracer | None = None
+    loaders: LoaderSettings | None = None
+    patches: Patches | None = None
     ended: bool = False
 
     def begin(self) -> None:
@@ -56,18 +69,36 @@ class _Attachment:
             tracer = Tracer(
                 self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
             )
+            if self.is_trial:
+                tracer.leave = _leave_at_once
             tracer.start()
             self.tracer = tracer
+            self._watch_loaders()
             if sys.excepthook is sys.__excepthook__:  # the script has none of its own
                 sys.excepthook = _show_without_our_frames
             environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
             self.send({"type": "ready", "environment": environment})
         except Exception as error:
-            self.trouble = {
-                "trouble": str(error) or type(error).__name__,
-                "exit_code": getattr(error, "exit_code", 70),
-                "traceback": traceback.format_exc(),
-            }
+            self.trouble = _trouble(error)
+
+    def _watch_loaders(self) -> None:
+        from stepscope.measure.loader_settings import LoaderSettings
+        from stepscope.measure.notebook import Patches
+
+        self.patches = Patches()
+        self.loaders = LoaderSettings(self.loader, self._note_loader)
+        self.loaders.install(self.patches)
+
+    def _note_loader(self, record: dict[str, Any]) -> None:
+        """Put a loader into the record at once: the script may be killed later."""
+        from stepscope.records.folder import RunFolder
+
+        elapsed_s = seconds(now_ns() - self.origin_ns)
+        RunFolder(self.folder).add_event("loader", elapsed_s, **record)
+        tracer, now = self.tracer, {**record["found"], **record["set"]}
+        if self.through_prefetch and tracer is not None and tracer.max_steps is not None:
+            ready = now["num_workers"] * (now["prefetch_factor"] or 0)
+            tracer.max_steps = max(tracer.max_steps, ready + 1)
 
     def end(self) -> None:
         """Write what is left and say the last words. Once, and not in a forked copy."""
@@ -77,6 +108,10 @@ class _Attachment:
         last: dict[str, Any] = {"type": "last words", **self.trouble}
         try:
             last["raised"] = _raised()
+            if self.patches is not None:
+                self.patches.undo()
+            if self.loaders is not None and self.loaders.trouble is not None:
+                last.update(_trouble(self.loaders.trouble))
             if self.tracer is not None:
                 last.update(self.tracer.last_words())
         except Exception:
@@ -93,6 +128,8 @@ class _Attachment:
     def forked(self) -> None:
         """Leave a copy of this process alone: what it does is not this script's training."""
         self.ended = True
+        if self.patches is not None:
+            self.patches.undo()
         if self.tracer is not None:
             self.tracer.abandon()
 
@@ -110,6 +147,9 @@ def attach(request: str) -> None:
         asked["origin_ns"],
         asked["max_steps"],
         asked["layers"],
+        asked["loader"],
+        asked["is_trial"],
+        asked["through_prefetch"],
         pipe=file_identity(asked["messages"]),
     )
     sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
@@ -122,6 +162,29 @@ def attach(request: str) -> None:
         leave_at_once(status)
 
     os._exit = leave
+
+
+def _leave_at_once() -> None:
+    """End the process without a word to the script, but with what it has printed.
+
+    Its children are the parent's to end. What they share with it has a name in /dev/shm, and would
+    stay there.
+    """
+    import multiprocessing.util
+
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # as at any exit
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, or closed
+            stream.flush()
+    os._exit(0)  # ours: it says the last words
+
+
+def _trouble(error: Exception) -> dict[str, Any]:
+    return {
+        "trouble": str(error) or type(error).__name__,
+        "exit_code": getattr(error, "exit_code", 70),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
 
 
 def _show_without_our_frames(

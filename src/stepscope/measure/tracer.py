@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,10 @@ class EnoughSteps(SystemExit):
     """Ends a script that has made as many steps as were wanted."""
 
 
+def _leave() -> None:
+    raise EnoughSteps(0)
+
+
 @dataclass
 class _Rows:
     """Where the recognizer's rows go."""
@@ -65,6 +70,7 @@ class Tracer:
     max_steps: int | None = None
     layers_steps: int = 0
     layers: list[dict[str, Any]] | None = None
+    leave: Callable[[], None] = _leave  # ends the script when `max_steps` are made
 
     own_ns: int = 0
     noted: int = 0
@@ -183,7 +189,7 @@ class Tracer:
         if self.max_steps is not None and self._book.updates >= self.max_steps:
             self._settle()
             if self._recognizer.steps_seen >= self.max_steps:
-                raise EnoughSteps(0)
+                self.leave()
 
     def _settle(self) -> None:
         began = now_ns()

@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.report.tables import house_table
-from stepscope.spec import RunSpec
 from stepscope.spec.as_flags import as_flags
 from stepscope.units import format_bytes, format_share
 
@@ -42,10 +41,10 @@ class TrialDisplay:
         """Say that a forecast is being made."""
         self._now("forecasting")
 
-    def trying(self, spec: RunSpec) -> None:
+    def trying(self, settings: dict[str, Any]) -> None:
         """Say what is tried now."""
         self._trials += 1
-        self._now(f"trial {self._trials}: {_about(spec.model_dump())}")
+        self._now(f"trial {self._trials}: {_about(settings)}")
 
     def tried(self, trial: dict[str, Any]) -> None:
         """Say how it ended."""
@@ -66,7 +65,7 @@ def print_answer(console: Console, found: dict[str, Any]) -> None:
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
     console.print(Text(f"{found['model']}: the largest batch within {limit}"), soft_wrap=True)
     if found["trials"]:
-        console.print(trial_table(found["trials"]))
+        console.print(trial_table(found["trials"], of_script=found["script"] is not None))
     for trial in found["trials"]:
         if trial["reason"] and trial["status"] != "out_of_memory":
             console.print(Text(f"{_about(trial)}: {trial['reason']}"), soft_wrap=True)
@@ -74,16 +73,20 @@ def print_answer(console: Console, found: dict[str, Any]) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def trial_table(trials: list[dict[str, Any]]) -> Table:
-    """Show what was tried, in that order."""
-    table = house_table("batch", "accumulate", "recomputed", "forecast", "measured", "outcome")
+def trial_table(trials: list[dict[str, Any]], *, of_script: bool = False) -> Table:
+    """Show what was tried, in that order; of somebody's script only the batch is known."""
+    ours = () if of_script else ("accumulate", "recomputed", "forecast")
+    table = house_table("batch", *ours, "measured", "outcome")
     table.columns[0].justify, table.columns[-1].justify = "right", "left"
     for trial in trials:
-        table.add_row(
-            f"{trial['batch_size']:,}",
+        settings = (
             f"{trial['accumulate']:,}",
             "yes" if trial["checkpoint_activations"] else "no",
             _size(trial["forecast_bytes"]),
+        )
+        table.add_row(
+            f"{trial['batch_size']:,}",
+            *(() if of_script else settings),
             _size(trial["peak_memory_bytes"]),
             _outcome(trial),
         )
@@ -101,7 +104,8 @@ def _verdict(found: dict[str, Any]) -> list[str]:
     if best is None:
         lines.append("nothing that was tried fits")
         return lines
-    said = f"the largest batch that was tried and fits: --batch-size {best}"
+    setting = f"--batch-size {best}" if found["script"] is None else f"batch_size={best}"
+    said = f"the largest batch that was tried and fits: {setting}"
     peak = found["peak_memory_bytes"]
     if peak is not None:
         said += f", {format_bytes(peak)}, {format_share(peak / found['limit_bytes'])}{share}"
@@ -120,10 +124,12 @@ def _recommendation(each: dict[str, Any]) -> str:
 
 
 def _about(settings: dict[str, Any]) -> str:
+    if settings["batch_size"] is None:
+        return "the script's own batch"
     about = f"batch {settings['batch_size']:,}"
-    if settings["accumulate"] > 1:
+    if settings.get("accumulate", 1) > 1:
         about += f" x {settings['accumulate']:,}"
-    return f"{about}, recomputed" if settings["checkpoint_activations"] else about
+    return f"{about}, recomputed" if settings.get("checkpoint_activations") else about
 
 
 def _outcome(trial: dict[str, Any]) -> str:

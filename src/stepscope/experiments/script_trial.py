@@ -1,0 +1,176 @@
+"""Somebody's own script as a trial: run for some steps with other settings, out of everybody's way.
+
+Unlike a trace it has no terminal. It runs in a session of its own, so that all of it can be ended;
+what it prints goes to `output.txt` in its folder. After its steps the process is left at once: no
+`finally`, no `atexit`, so that no checkpoint of a trial takes the place of a real one.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.errors import Interrupted, RequestError
+from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.memory_limit import MemoryLimit, holding
+from stepscope.experiments.script_loaders import why_not_set
+from stepscope.experiments.supervise import Charge, Onlooker, Outcome, Watch
+from stepscope.experiments.traced import (
+    TraceRequest,
+    check_script,
+    environment_for,
+    judge_script,
+    spec_of,
+)
+from stepscope.records import folder, reader, schema
+
+OUTPUT = "output.txt"
+_LAST_BYTES = 4096
+
+
+def run_script(
+    request: TraceRequest,
+    path: Path,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    *,
+    time_limit_s: float | None = None,
+    memory_limit_bytes: int | None = None,
+    through_prefetch: bool = False,
+) -> Outcome:
+    """Run a script up to its `max_steps`, recorded in a new folder at an exact path.
+
+    Settings for its loaders that could not be set make the trial fail. `through_prefetch` asks for
+    at least one step more than its loader workers keep batches ready.
+
+    Raises:
+        RequestError: there is no such script, or the folder cannot be made.
+    """
+    check_script(request)
+    made = folder.create_at(path, request.run_name, "trace", spec_of(request))
+    with holding(memory_limit_bytes) as limit:
+        charge = Charge(
+            functools.partial(_start, request, made.path.resolve(), limit, through_prefetch),
+            _stop,
+            functools.partial(_judge, request),
+            memory_limit=limit,
+            time_limit_s=time_limit_s,
+        )
+        return carry_out(made, charge, onlooker, summarize)
+
+
+def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:
+    """Return a script's arguments with one of its flags set: `--lr 0.1`, `--lr=0.1`.
+
+    A flag that is not there is added. `on` and `off` add and remove one that has no value; a name
+    without dashes is set as `name=value`.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    ours, rest = list(arguments[:end]), list(arguments[end:])
+    if not flag.startswith("-"):
+        return _with_assignment(ours, flag, value) + rest
+    words: list[str] = []
+    found, at = False, 0
+    while at < len(ours):
+        word, following = ours[at], ours[at + 1 : at + 2]
+        at += 1
+        if word.startswith(f"{flag}="):
+            words.append(f"{flag}={value}")
+        elif word != flag:
+            words.append(word)
+            continue
+        elif following and _is_value(following[0], value):
+            words += [flag, value]
+            at += 1
+        elif value not in _SWITCH:
+            words += [flag, value]
+        elif value == "on":
+            words.append(flag)
+        found = True
+    if not found and value != "off":
+        words += [flag] if value == "on" else [flag, value]
+    return words + rest
+
+
+_SWITCH = ("on", "off")
+
+
+def _is_value(word: str, value: str) -> bool:
+    """Say whether the word after a flag is its value; after a switch, only another state is."""
+    if value in _SWITCH:
+        return word in _SWITCH
+    return not word.startswith("-") or word[1:2].isdecimal() or word[1:2] == "."
+
+
+def _with_assignment(words: list[str], name: str, value: str) -> list[str]:
+    start = f"{name}="
+    if any(word.startswith(start) for word in words):
+        return [start + value if word.startswith(start) else word for word in words]
+    return [*words, start + value]
+
+
+def _start(
+    request: TraceRequest,
+    path: Path,
+    limit: MemoryLimit | None,
+    through_prefetch: bool,
+    messages: int,
+    origin_ns: int,
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, *request.command]
+    if limit is not None and limit.group is not None:
+        command = limit.group.command(command)
+    environment = environment_for(
+        request, path, messages, origin_ns, is_trial=True, through_prefetch=through_prefetch
+    )
+    with (path / OUTPUT).open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[messages],
+            start_new_session=True,
+            env=environment,
+        )
+
+
+def _stop(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+    """Ask with Ctrl-C's signal, which scripts know; then end it."""
+    if before > 0:
+        child.kill()
+    elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script was born deaf to it too
+        child.terminate()
+    else:
+        child.send_signal(signal.SIGINT)
+
+
+def _judge(request: TraceRequest, watch: Watch, returncode: int) -> Outcome:
+    """Decide how the script ended, and whether it was run as was asked."""
+    outcome = judge_script(watch, returncode)
+    if watch.signals.stops:  # also where the script took it for a reason to end well
+        outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code
+        outcome.reason = "the script was told to stop"
+    elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.asked):
+        outcome.status, outcome.exit_code = schema.OUT_OF_MEMORY, 4
+        outcome.reason = watch.memory.what_happened()
+    if outcome.status == schema.FAILED and watch.last_words.get("raised") is None:
+        outcome.reason = _with_last_line(outcome.reason, watch.folder.path / OUTPUT)
+    if outcome.exit_code == 0:
+        reason = why_not_set(reader.load_run(watch.folder.path), request.loader or {})
+        if reason is not None:
+            outcome.status, outcome.reason = schema.FAILED, reason
+            outcome.exit_code = RequestError.exit_code
+    return outcome
+
+
+def _with_last_line(reason: str | None, output: Path) -> str:
+    """Add the last line that the script printed, which often says why it ended."""
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - _LAST_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
+    return f"{reason}: {lines[-1].strip()}" if lines else f"{reason}, and it printed nothing"
