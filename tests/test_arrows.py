@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     # the writing side
     "experiments": frozenset(
         {"train", "measure", "data", "models", "hardware", "estimate", "records", "spec"}
+        | {"analyze"}  # what the last trial means decides on the next
     ),
     "train": frozenset({"measure", "estimate", "data", "models", "records", "spec"}),
     "measure": frozenset({"hardware", "models", "records", "spec"}),

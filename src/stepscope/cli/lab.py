@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from json import dumps
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
-from stepscope.experiments.labs import LABS, Tools, find
+from stepscope.errors import MissingExtraError, RequestError
+from stepscope.experiments.labs import Investigation, Tools, conduct, find, labs
+from stepscope.experiments.labs.folder import LabFolder
+from stepscope.experiments.labs.plan import Ask
+from stepscope.experiments.labs.sheet import Sheet
 from stepscope.report.labs import print_finding, print_labs
-from stepscope.report.live import LiveDisplay
+from stepscope.report.sheets import charts_of, print_sheet, save_charts
+from stepscope.report.sweep import SweepDisplay
 from stepscope.spec.load import resolve_request
 
 
@@ -22,6 +29,8 @@ def lab(
     /,
     *,
     settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    scale: str | None = None,
+    repeats: str | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Do an experiment, and print what it found; without a name, list them.
@@ -32,23 +41,82 @@ def lab(
     ----------
     name
         Which experiment.
+    scale
+        Take this share of the data and epochs that the experiment asks for, like 0.05.
+    repeats
+        Run every setting this many times [default: what the experiment asks for].
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    flags = dict(settings or {})
     if name is None:
-        if json:
-            print(dumps({"labs": [{"name": each, "about": about} for each, about in LABS.items()]}))
-        else:
-            print_labs(Console(), LABS)
+        _list_labs(json)
         return 0
-    investigation = find(name)
-    spec = resolve_request(None, {**investigation.DEFAULTS, **(settings or {})})
-    with LiveDisplay(Console(file=sys.stderr)) as display:
-        tools = Tools(display, summarize, display.output)
-        finding = investigation.investigate(spec, tools)
+    found = find(name)
+    if isinstance(found, Sheet):
+        ask = Ask(flags, 1.0 if scale is None else _share(scale), _count(repeats))
+        return _do_sheet(found, ask, json)
+    for flag, value in (("scale", scale), ("repeats", repeats)):
+        if value is not None:
+            raise RequestError(f"{flag}: lab {name} has its own, found {value!r}. Leave it out.")
+    return _do_own(name, found, flags, json)
+
+
+def _list_labs(as_json: bool) -> None:
+    if as_json:
+        print(dumps({"labs": [{"name": name, "about": about} for name, about in labs().items()]}))
+    else:
+        print_labs(Console(), labs())
+
+
+def _do_sheet(sheet: Sheet, ask: Ask, as_json: bool) -> int:
+    with SweepDisplay(Console(file=sys.stderr)) as display:
+        finding = conduct(sheet, ask, Tools(display, summarize, display.output))
+    told = {
+        "lab": sheet.name,
+        "question": sheet.question,
+        "answer": finding.answer,
+        "holds": finding.holds,
+        "published": sheet.published,
+        **finding.figures,
+    }
+    charts = charts_of(told, sheet.plots)
+    folder = Path(told["path"])
+    try:
+        told["plots"] = save_charts(charts, folder)
+    except MissingExtraError as error:
+        told["plots"] = []
+        told["missing"].append({"name": "plots", "reason": str(error)})
+    LabFolder(folder).update_info(plots=told["plots"], missing=told["missing"])
+    if as_json:
+        print(dumps(told))
+    else:
+        print_sheet(Console(), told, sheet.columns, charts)
+    return 0 if finding.holds else 1
+
+
+def _do_own(name: str, lab: Investigation, flags: Mapping[str, Any], as_json: bool) -> int:
+    spec = resolve_request(None, {**lab.DEFAULTS, **flags})
+    with SweepDisplay(Console(file=sys.stderr)) as display:
+        finding = lab.investigate(spec, Tools(display, summarize, display.output))
     told = {"lab": name, "answer": finding.answer, "holds": finding.holds, **finding.figures}
-    if json:
+    if as_json:
         print(dumps(told))
     else:
         print_finding(Console(), told)
     return 0 if finding.holds else 1
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise RequestError(f"scale: wanted a share like 0.05, found {text!r}.") from None
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise RequestError(f"repeats: wanted a whole number of 1 or more, found {text!r}.")
+    return int(text)

@@ -16,6 +16,7 @@ from stepscope import __version__
 from stepscope.cli.streams import lost_output, prepare_streams
 from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, disk_full
 
+_TAKE_A_SCRIPT = ("fit", "sweep", "workers")  # after --
 _HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"
 
 
@@ -43,7 +44,16 @@ def make_app() -> App:
     app.command(
         "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
     )
-    app.command("stepscope.cli.fit:fit", name="fit", help="Find the largest batch that fits.")
+    app.command(
+        "stepscope.cli.fit:fit",
+        name="fit",
+        usage="Usage: stepscope fit [OPTIONS] MODEL, or fit [OPTIONS] -- SCRIPT [ARGS]",
+        help="Find the largest batch that fits.",
+    )
+    app.command("stepscope.cli.sweep:sweep", name="sweep", help="Try settings, in rounds.")
+    app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
+    app.command("stepscope.cli.stalls:stalls", name="stalls", help="Say what a run waits for.")
+    app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
     app.command("stepscope.cli.lab:lab", name="lab", help="Do an experiment by name; list them.")
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
@@ -65,6 +75,10 @@ def _run(arguments: list[str]) -> int:
         from stepscope.cli.trace_arguments import mark_script
 
         arguments = mark_script(arguments)
+    elif arguments[:1] and arguments[0] in _TAKE_A_SCRIPT:
+        from stepscope.cli.script_arguments import keep_mark
+
+        arguments = keep_mark(arguments)
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
     as_json = any(word == "--json" or word.startswith("--json=") for word in ours)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -14,6 +14,8 @@ from rich.text import Text
 from stepscope.units import format_clock, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
+
+_Display = TypeVar("_Display", bound="LiveDisplay")
 
 
 class LiveDisplay:
@@ -33,7 +35,7 @@ class LiveDisplay:
         self._task = self._progress.add_task("preparing", total=1.0, figures="")
         self._said_at = monotonic()
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self: _Display) -> _Display:
         self._progress.start()
         return self
 

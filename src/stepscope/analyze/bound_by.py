@@ -1,0 +1,124 @@
+"""What a training waits for: one word, and the figures that carry it.
+
+All figures are seconds of a mean step once the training has got going (`trial_metrics.steady`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepscope.units import format_duration, format_share
+
+Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
+Figures = Mapping[str, Any]
+
+_LITTLE_WAIT = 0.1  # of a step: below, the loader keeps up
+_MUCH = 0.3  # of a step, for what should be next to nothing
+_SLOWED = 1.15  # how much slower the network is beside workers, when it lacks cores
+_MOSTLY = 0.5
+_BUSY_DISK_PERCENT = 10.0  # of the time something waited for it
+_READS_BYTES_PER_S = 1e6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A setting's figures, and what is known beside them.
+
+    `alone` has the same training's figures without workers, `from_memory` with its data in memory;
+    `machine` what the machine did meanwhile (`read_bytes_per_s`, `pressure_io`).
+    """
+
+    figures: Figures
+    workers: int
+    cpus: int
+    alone: Figures | None = None
+    from_memory: Figures | None = None
+    machine: Figures | None = None
+
+
+def bound_by(evidence: Evidence) -> tuple[Bound, str]:
+    """Name what binds, and say why."""
+    step_s = evidence.figures.get("step_s")
+    if not step_s:
+        return "unclear", "no step was measured"
+    waiting = (evidence.figures.get("data_s") or 0.0) / step_s
+    said = f"a step of {format_duration(step_s)} waits {format_share(waiting)} of it for data"
+    if waiting < _LITTLE_WAIT:
+        bound, why = _busy(evidence, step_s)
+    else:
+        bound, why = _waiting(evidence)
+    return bound, f"{said}; {why}"
+
+
+def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
+    """Say what a training does that hardly waits for its loader."""
+    figures = evidence.figures
+    for phase, bound in (("transfer", "transfer"), ("other", "host")):
+        share = (figures.get(f"{phase}_s") or 0.0) / step_s
+        if share > _MUCH:
+            return bound, f"{format_share(share)} goes into {phase}"  # type: ignore[return-value]
+    slowed = slowed_by_workers(evidence)
+    if slowed is not None and slowed > _SLOWED:
+        return "contention", (
+            f"the network takes {slowed:.2f} times as long beside {evidence.workers} workers as "
+            f"without any: they share {evidence.cpus} CPUs"
+        )
+    return "compute", "the rest is the network and its optimiser"
+
+
+def _waiting(evidence: Evidence) -> tuple[Bound, str]:
+    """Say what a loader does that does not keep up."""
+    load_s = evidence.figures.get("load_s")
+    if not load_s:
+        return "unclear", "what the loader did meanwhile was not seen"
+    fetched = _fetched_share(evidence, load_s)
+    made = f"a batch takes {format_duration(load_s)} to make"
+    if fetched is not None and fetched > _MOSTLY:
+        return "storage", f"{made}, {format_share(fetched)} of it to read the samples"
+    idle = False
+    if evidence.workers:  # without, the CPU time is of the whole process, its idle threads included
+        cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
+        idle = cpu_share < _MOSTLY
+        made += f", {format_share(cpu_share)} of it on a CPU"
+    if fetched is None and (idle or not evidence.workers) and _reads_much(evidence.machine):
+        return "storage", f"{made}, while the disk was read from"
+    if idle and _lacks_cores(evidence):
+        return "contention", f"{made}: workers and the network wait for {evidence.cpus} CPUs"
+    return "preprocessing", made
+
+
+def slowed_by_workers(evidence: Evidence) -> float | None:
+    """Return how many times as long the network takes beside workers as without any."""
+    if evidence.alone is None or evidence.workers == 0:
+        return None
+    beside, alone = compute_s(evidence.figures), compute_s(evidence.alone)
+    return beside / alone if beside and alone else None
+
+
+def compute_s(figures: Figures) -> float | None:
+    """Return what the network and its optimiser take of a step."""
+    parts = [figures.get(f"{phase}_s") for phase in ("forward", "backward", "optimizer")]
+    return None if None in parts else sum(parts)  # type: ignore[arg-type]
+
+
+def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
+    """Return the share of a batch's making that goes when its samples lie in memory."""
+    if evidence.from_memory is None or not evidence.from_memory.get("load_s"):
+        return None
+    return max(0.0, 1 - float(evidence.from_memory["load_s"]) / load_s)
+
+
+def _reads_much(machine: Figures | None) -> bool:
+    if machine is None:
+        return False
+    per_s = machine.get("read_bytes_per_s") or 0.0
+    return per_s > _READS_BYTES_PER_S or (machine.get("pressure_io") or 0.0) > _BUSY_DISK_PERCENT
+
+
+def _lacks_cores(evidence: Evidence) -> bool:
+    """Say whether the loader's wall time grew by more than half beside what it is alone."""
+    alone_s = (evidence.alone or {}).get("load_s")
+    load_s = evidence.figures.get("load_s")
+    return bool(alone_s and load_s and evidence.workers and load_s > 1.5 * alone_s)

@@ -1,0 +1,49 @@
+"""What each setting of a sweep came to, over its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope.analyze.setting_names import settings_of
+from stepscope.records import schema
+from stepscope.records.sweep import Sweep, Trial
+from stepscope.stats import Interval, interval_of, median
+
+
+def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """Put the rounds of each setting together, in the order in which they were asked for."""
+    return [
+        _row([trial for trial in sweep.trials if trial.values == values])
+        for values in settings_of(sweep)
+    ]
+
+
+def _row(trials: Sequence[Trial]) -> dict[str, Any]:
+    done = [trial.metrics for trial in trials if trial.status == schema.COMPLETED]
+    rates = [each["samples_per_s"] for each in done if each.get("samples_per_s")]
+    rate = interval_of(rates)._asdict() if rates else dict.fromkeys(Interval._fields)
+    return {
+        "values": trials[0].values,
+        "runs": len(trials),
+        "completed": len(done),
+        "samples_per_s": rate,
+        "step_s": _median([each.get("step_s") for each in done]),
+        "data_share": _median([_data_share(each) for each in done]),
+        "peak_memory_bytes": max(
+            (each["peak_memory_bytes"] for each in done if each.get("peak_memory_bytes")),
+            default=None,
+        ),
+        "test_accuracy": _median([each.get("test_accuracy") for each in done]),
+    }
+
+
+def _data_share(metrics: Mapping[str, Any]) -> float | None:
+    phases = metrics.get("phases") or {}
+    total = sum(phases.values())
+    return phases["data"] / total if total else None
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,120 @@
+"""How fast was a run, and did it settle? One figure for the run, and what to doubt about it.
+
+A run that got slower or faster on its way, or whose steps jump about, has a throughput that says
+little about the next run. That is told beside the figure, not mended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from stepscope.analyze.where_time_goes import dropped_epochs
+from stepscope.records import schema
+from stepscope.records.reader import Run
+from stepscope.stats import median, quantile
+from stepscope.units import format_share
+
+_START_UP_STEPS = 3  # they fill caches and prefetch buffers, and choose algorithms
+_FEWEST_STEPS = 5  # fewer are no rate
+_FEWEST_TO_SETTLE = 30  # ten in each third: fewer say nothing about a course
+_DRIFT_SHARE = 0.1
+_SLOW_TIMES = 2.0  # a step is far above the others from twice their median on
+_SLOW_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Samples a second, and of what; without a figure, `basis` is the reason."""
+
+    samples_per_s: float | None
+    basis: str
+
+
+def throughput_of(run: Run) -> Throughput:
+    """Return a run's throughput: that of its summary, else that of its steps."""
+    summarized = run.summary.get("samples_per_s")
+    if is_rate(summarized):
+        dropped = run.summary.get("dropped_epochs")
+        return Throughput(summarized, "epochs after the first" if dropped else "all epochs")
+    steps = _timed_steps(run)[_START_UP_STEPS:]
+    if len(steps) < _FEWEST_STEPS:
+        if len(run.steps) and not any(run.steps["samples"]):
+            return Throughput(None, "its steps do not say how many samples they took")
+        return Throughput(
+            None,
+            f"{len(steps)} steps were measured in full after the first {_START_UP_STEPS}, "
+            f"and {_FEWEST_STEPS} are needed",
+        )
+    rate = sum(samples for samples, _ in steps) / sum(step_s for _, step_s in steps)
+    return Throughput(rate, f"steps after the first {_START_UP_STEPS}")
+
+
+def is_rate(value: object) -> TypeGuard[float]:
+    """Say whether a recorded value is a rate that can be compared: a number above 0."""
+    return isinstance(value, int | float) and 0 < value < math.inf
+
+
+def step_times(run: Run) -> list[float]:
+    """List the times of full batches' steps, without dropped epochs and without start-up.
+
+    The last batch of an epoch is often smaller: only the commonest size counts.
+    """
+    dropped = dropped_epochs(run.steps, run.spec.get("drop_epochs", 1))
+    steps = _timed_steps(run, dropped)
+    if not dropped:
+        steps = steps[_START_UP_STEPS:]
+    sizes = Counter(samples for samples, _ in steps)
+    commonest = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    return [step_s for samples, step_s in steps if samples == commonest]
+
+
+def doubts_about(run: Run) -> dict[str, str]:
+    """Say whether the steps `drift` and whether they `do not settle`: of each that is so, how."""
+    times = step_times(run)
+    if len(times) < _FEWEST_TO_SETTLE:
+        return {}
+    told = {"drift": _drift(times), "do not settle": _unsettled(times)}
+    return {doubt: how for doubt, how in told.items() if how}
+
+
+def drift_share(times: list[float]) -> float:
+    """Return by how much a median step of the last third is longer than one of the first."""
+    third = len(times) // 3
+    return median(times[-third:]) / median(times[:third]) - 1
+
+
+def _drift(times: list[float]) -> str | None:
+    share = drift_share(times)
+    third = len(times) // 3
+    shorter, longer = sorted((sorted(times[:third]), sorted(times[-third:])), key=median)
+    # A change that is smaller than the spread within a third is no course of the run.
+    apart = median(longer) > quantile(shorter, 0.75) and median(shorter) < quantile(longer, 0.25)
+    if abs(share) < _DRIFT_SHARE or not apart:
+        return None
+    course = "longer" if share > 0 else "shorter"
+    return f"in the last third they are {format_share(abs(share))} {course} than in the first"
+
+
+def _unsettled(times: list[float]) -> str | None:
+    limit_s = _SLOW_TIMES * median(times)
+    slow = [step_s for step_s in times if step_s > limit_s]
+    share = sum(slow) / sum(times)
+    if share < _SLOW_SHARE:
+        return None
+    return (
+        f"{len(slow)} of {len(times)} take over twice the median, {format_share(share)} of the time"
+    )
+
+
+def _timed_steps(run: Run, dropped: list[int] | None = None) -> list[tuple[int, float]]:
+    """List samples and time of the steps that were measured in full."""
+    steps = run.steps
+    rows = zip(steps["epoch"], steps["samples"], steps["step_s"], steps["detail"], strict=True)
+    return [
+        (samples, step_s)
+        for epoch, samples, step_s, detail in rows
+        if detail == schema.FULL and samples and step_s and epoch not in (dropped or ())
+    ]

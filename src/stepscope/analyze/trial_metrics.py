@@ -1,0 +1,103 @@
+"""What one run of a setting came to: the figures that settings are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.reader import Run, Table
+
+_OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))
+_WARM_UP_STEPS = 2  # the first ones carry the libraries' own preparations
+
+
+def metrics(run: Run) -> dict[str, Any]:
+    """Return the figures of a run; what it could not tell is None."""
+    summary, steps = run.summary, run.steps
+    phases = summary.get("phases") or {}
+    kept = _kept(steps, summary.get("dropped_epochs") or [])
+    trained = [row for row in run.epochs.rows() if row["split"] == "train"]
+    starts = [row["loader_start_s"] for row in trained if row["loader_start_s"] is not None]
+    steady = steady_steps(run)
+    return {
+        "samples_per_s": summary.get("samples_per_s"),
+        "steady_samples_per_s": rate(steady),
+        "steady_steps": len(steady),
+        "steady": {name: _mean([row[name] for row in steady]) for name in _OF_A_STEP},
+        "wall_s": summary.get("wall_s"),
+        "epoch_s": _mean([row["total_s"] for row in trained]),
+        "step_s": _mean([row["step_s"] for row in kept]),
+        "phases": {name: figures["mean_s"] for name, figures in phases.items()},
+        "load_s": _mean([row["load_s"] for row in kept]),
+        "load_cpu_s": _mean([row["load_cpu_s"] for row in kept]),
+        "loader_start_s": max(starts, default=None),
+        "loss": trained[-1]["loss"] if trained else None,
+        "train_accuracy": summary.get("train_accuracy"),
+        "test_accuracy": summary.get("test_accuracy"),
+        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        "page_cache": summary.get("page_cache"),
+        "swap_used_bytes": (run.info.get("environment") or {}).get("swap_used_bytes"),
+        **_machine(run.telemetry, since_s=steps["start_s"][0] if len(steps) else 0.0),
+    }
+
+
+def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
+    """Return what the machine was seen to do while it trained; before, libraries were read."""
+    later = [row for row in telemetry.rows() if (row["time_s"] or 0.0) >= since_s]
+    read = [row["read_bytes"] for row in later if row["read_bytes"] is not None]
+    workers = [value for value in telemetry["workers_private_bytes"] if value]
+    counts = [value for value in telemetry["workers"] if value]
+    return {
+        "read_bytes_per_s": _per_s(read, later),
+        "pressure_cpu": _mean([row["pressure_cpu"] for row in later]),
+        "pressure_io": _mean([row["pressure_io"] for row in later]),
+        "worker_bytes": max(workers) // max(counts) if workers and counts else None,
+    }
+
+
+def _per_s(values: list[int], rows: list[dict[str, Any]]) -> float | None:
+    if len(values) < 2:
+        return None
+    return float((values[-1] - values[0]) / (rows[-1]["time_s"] - rows[0]["time_s"]))
+
+
+def steady_steps(run: Run) -> list[dict[str, Any]]:
+    """Return the steps of each epoch that come after its start.
+
+    Left out are the first two, and the batches that fill the buffers of the workers: those were
+    made while nobody waited, and say nothing of how fast they can be made.
+    """
+    left_out = start_up_steps(run.spec)
+    return [row for row in _full(run.steps) if row["step"] > left_out]
+
+
+def start_up_steps(spec: Mapping[str, Any]) -> int:
+    """Count the steps at the start of an epoch that say nothing of the rest.
+
+    `spec` is a training's, or a trace's with settings for its script's loader.
+    """
+    loader = spec.get("loader") or {}
+    workers = spec.get("workers") or loader.get("num_workers") or 0
+    prefetch = spec.get("prefetch") or loader.get("prefetch_factor") or 2
+    filling = int(workers) * int(prefetch)
+    return _WARM_UP_STEPS - (-filling // int(spec.get("accumulate") or 1))
+
+
+def rate(rows: list[dict[str, Any]]) -> float | None:
+    """Return the samples a second of some steps."""
+    took_s = sum(row["step_s"] for row in rows)
+    return sum(row["samples"] for row in rows) / took_s if took_s else None
+
+
+def _full(steps: Table) -> list[dict[str, Any]]:
+    return [row for row in steps.rows() if row["detail"] == schema.FULL]
+
+
+def _kept(steps: Table, dropped: list[int]) -> list[dict[str, Any]]:
+    return [row for row in _full(steps) if row["epoch"] not in dropped]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

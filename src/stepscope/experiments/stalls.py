@@ -1,0 +1,122 @@
+"""Is a training bound by compute, by preprocessing or by storage? The same training three ways."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyze.data_stalls import Way, data_stalls
+from stepscope.analyze.trial_metrics import start_up_steps
+from stepscope.errors import AnswerIsNo, RequestError
+from stepscope.experiments import sweep as sweeps
+from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.subjects import OwnTraining
+from stepscope.experiments.sweep.execute import Onlooker
+from stepscope.experiments.workers.budget import whole_turns
+from stepscope.experiments.workers.search import mean_of
+from stepscope.hardware.storage import caches_beyond_reach
+from stepscope.records import schema
+from stepscope.records.sweep import Sweep, Trial
+from stepscope.spec import RunSpec
+from stepscope.stats import Interval, interval_of
+
+REPEATS = 3
+_STEPS = 30
+
+
+def find_stalls(
+    subject: OwnTraining,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    *,
+    repeats: int,
+    out: Path,
+    name: str,
+) -> dict[str, Any]:
+    """Run the three ways in rounds, and return what is lost to what.
+
+    Raises:
+        RequestError: the training has no source that could be read from.
+        AnswerIsNo: one of the ways did not come to its end.
+        Interrupted: somebody asked to stop.
+    """
+    began = time.monotonic()
+    spec = subject.spec({})
+    settings = ways_of(spec)
+    short = {"evaluate": False, "epochs": 1, "max_steps": _steps(spec)}
+    asked = {**short, **subject.asked, "evaluate": False}
+    quick = OwnTraining(asked, quick=True)
+    request = sweeps.Request(list(settings.values()), repeats, out, name)
+    sweep = sweeps.start(quick, request, onlooker, summarize)
+    by_way = {way: _completed(sweep, way, values) for way, values in settings.items()}
+    figures = {
+        way: mean_of([trial.metrics["steady"] for trial in trials])
+        for way, trials in by_way.items()
+    }
+    stalls = data_stalls(figures, spec.batch_size * spec.accumulate, spec.workers)
+    cold = [trial.metrics.get("page_cache") for trial in by_way["source"]]
+    return {
+        **stalls.to_json(),
+        "workers": spec.workers,
+        "ways": {way: _told(settings[way], trials) for way, trials in by_way.items()},
+        "page_cache": cold[0],
+        "caches_not_emptied": caches_beyond_reach(Path(spec.data_dir), cold[0]),
+        "cost_s": time.monotonic() - began,
+        "path": str(sweep.path),
+    }
+
+
+def ways_of(spec: RunSpec) -> dict[Way, dict[str, Any]]:
+    """Return the settings of each way. What is slow on purpose is slow only where it belongs."""
+    if spec.source == "synthetic":
+        raise RequestError("source: synthetic batches are one of the three ways, not a source.")
+    at_hand = {"page_cache": "keep", "source_delay_ms": 0.0}
+    source = "local" if spec.source == "memory" else spec.source
+    return {
+        "synthetic": {
+            **at_hand,
+            "source": "synthetic",
+            "workers": 0,
+            "persistent_workers": False,
+            "pipeline_delay_ms": 0.0,
+        },
+        "memory": {**at_hand, "source": "memory"},
+        "source": {"source": source, "page_cache": "cold-epochs"},
+    }
+
+
+def _steps(spec: RunSpec) -> int:
+    """Return enough steps to get going, then a window of whole turns of the workers."""
+    return start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
+
+
+def _completed(sweep: Sweep, way: Way, values: Mapping[str, Any]) -> list[Trial]:
+    trials = [trial for trial in sweep.trials if trial.values == values]
+    done = [t for t in trials if t.status == schema.COMPLETED and t.metrics["steady_steps"]]
+    if not done:
+        reason = trials[0].reason or "its epoch is too short to tell its start from the rest"
+        raise AnswerIsNo(f"the training {_WORDS[way]} gave no figures: {reason}")
+    return done
+
+
+_WORDS: dict[Way, str] = {
+    "synthetic": "on synthetic batches",
+    "memory": "with its data in memory",
+    "source": "with data from its source",
+}
+
+
+def _told(values: Mapping[str, Any], trials: list[Trial]) -> dict[str, Any]:
+    rates = [trial.metrics["steady_samples_per_s"] for trial in trials]
+    interval: Interval = interval_of(rates)
+    return {
+        "settings": dict(values),
+        "samples_per_s": interval._asdict(),
+        "runs": len(trials),
+        **{
+            f"{name}": value
+            for name, value in mean_of([t.metrics["steady"] for t in trials]).items()
+        },
+    }

@@ -1,0 +1,186 @@
+"""What is tried with other settings: a training of ours, or somebody's own script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from stepscope.errors import MachineError, MissingExtraError, RequestError
+from stepscope.experiments import preflight
+from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.memory_limit import holding
+from stepscope.experiments.script_trial import run_script, with_argument
+from stepscope.experiments.supervise import Onlooker, Outcome
+from stepscope.experiments.traced import TraceRequest, check_script, hide_secrets
+from stepscope.experiments.training import training_of
+from stepscope.records import folder
+from stepscope.spec import RunSpec
+from stepscope.spec.load import with_changes
+
+Mode = Literal["train", "load"]
+ARGUMENT = "arg:"  # a setting that is a flag of somebody's own script
+# Our names for what somebody's own loader is made with, and torch's.
+LOADER_SETTINGS = {
+    "workers": "num_workers",
+    "prefetch": "prefetch_factor",
+    "pin_memory": "pin_memory",
+    "persistent_workers": "persistent_workers",
+    "batch_size": "batch_size",
+}
+
+
+class Subject(Protocol):
+    """Something that can be run again and again with other values of its settings."""
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values that could only fail, before anything starts."""
+
+    def run(
+        self,
+        values: Mapping[str, Any],
+        path: Path,
+        onlooker: Onlooker,
+        summarize: Summarize,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Outcome:
+        """Run it once, recorded in a new folder at an exact path."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `subject_of` makes it again from."""
+
+
+@dataclass(frozen=True)
+class OwnTraining:
+    """A training of ours. `asked` holds only the settings that somebody named.
+
+    A quick one makes no memory forecast, which takes seconds.
+    """
+
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode = "train"
+    quick: bool = False
+
+    def spec(self, values: Mapping[str, Any]) -> RunSpec:
+        """Return the settings with some of them changed.
+
+        Raises:
+            RequestError: they do not fit together.
+        """
+        return with_changes(self.asked, values)
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse what could only fail; too little room on this machine is for the trial to find."""
+        try:
+            preflight.check(self.spec(values))
+        except MissingExtraError:
+            raise
+        except MachineError:
+            return
+
+    def run(
+        self,
+        values: Mapping[str, Any],
+        path: Path,
+        onlooker: Onlooker,
+        summarize: Summarize,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Outcome:
+        """Train, or only load, in a process of its own."""
+        spec = self.spec(values)
+        preflight.check(spec)
+        kind = "run" if self.mode == "train" else "load"
+        made = folder.create_at(path, spec.run_name, kind, spec.model_dump(mode="json"))
+        with holding(spec.memory_limit) as limit:
+            charge = training_of(
+                made,
+                limit,
+                has_workers=spec.workers > 0,
+                forecast=not self.quick,
+                time_limit_s=time_limit_s,
+            )
+            return carry_out(made, charge, onlooker, summarize)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as somebody named them."""
+        return {"spec": dict(self.asked), "mode": self.mode, "script": None}
+
+
+@dataclass(frozen=True)
+class OwnScript:
+    """Somebody's script, unchanged but for the loaders that it makes and flags of its own."""
+
+    request: TraceRequest
+
+    def request_with(self, values: Mapping[str, Any]) -> TraceRequest:
+        """Return what is to be run, with some values changed."""
+        loader = dict(self.request.loader or {})
+        arguments, max_steps = list(self.request.arguments), self.request.max_steps
+        for name, value in values.items():
+            if name == "max_steps":
+                max_steps = value
+            elif name.startswith(ARGUMENT):
+                arguments = with_argument(arguments, name.removeprefix(ARGUMENT), str(value))
+            else:
+                loader[LOADER_SETTINGS[name]] = value
+        return replace(
+            self.request,
+            arguments=tuple(arguments),
+            loader=loader or None,
+            max_steps=max_steps,
+        )
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse a script that is not there, and values that no loader takes."""
+        check_script(self.request)
+        for name, value in values.items():
+            if name.startswith(ARGUMENT):
+                continue
+            least = 1 if name in ("batch_size", "prefetch") else 0
+            is_switch = name in ("pin_memory", "persistent_workers")
+            fits = isinstance(value, bool) if is_switch else _is_count(value, least)
+            if not fits:
+                wanted = "true or false" if is_switch else f"a whole number of {least} or more"
+                raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
+
+    def run(
+        self,
+        values: Mapping[str, Any],
+        path: Path,
+        onlooker: Onlooker,
+        summarize: Summarize,
+        *,
+        time_limit_s: float | None = None,
+    ) -> Outcome:
+        """Run the script; what it prints goes into the trial's folder."""
+        asked = self.request_with(values)
+        return run_script(asked, path, onlooker, summarize, time_limit_s=time_limit_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return how the script is called."""
+        arguments = hide_secrets(self.request.arguments)
+        return {
+            "spec": None,
+            "mode": "train",
+            "script": {**asdict(self.request), "arguments": arguments},
+        }
+
+
+def subject_of(info: Mapping[str, Any]) -> Subject:
+    """Make the subject of a recorded sweep again."""
+    if info["script"] is None:
+        return OwnTraining(info["spec"], info["mode"])
+    asked = dict(info["script"])
+    if any("***" in argument for argument in asked["arguments"]):
+        raise RequestError(
+            "the script was called with a secret, which is not recorded: this sweep cannot go on. "
+            "Begin it again, with the secret in an environment variable."
+        )
+    return OwnScript(TraceRequest(**{**asked, "arguments": tuple(asked["arguments"])}))
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

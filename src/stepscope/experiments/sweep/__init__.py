@@ -1,0 +1,81 @@
+"""Sweeps: settings tried in rounds, each trial in its own process, with a record that survives.
+
+plan      which trials, in which order
+execute   those that are missing, one after the other
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import Interrupted, RequestError
+from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.subjects import Subject, subject_of
+from stepscope.experiments.sweep.execute import Bench, Onlooker
+from stepscope.experiments.sweep.plan import plan_trials
+from stepscope.records import schema
+from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which settings are tried how often; `over` is how somebody wrote them down."""
+
+    settings: Sequence[Mapping[str, Any]]
+    repeats: int
+    out: Path
+    name: str
+    over: Mapping[str, Sequence[Any]] | None = None
+    seed: int | None = None
+    time_limit_s: float | None = None
+
+
+def start(subject: Subject, request: Request, onlooker: Onlooker, summarize: Summarize) -> Sweep:
+    """Make a sweep folder and every trial in it.
+
+    Raises:
+        RequestError: a setting could only fail; then nothing was begun.
+        Interrupted: somebody asked it to stop.
+    """
+    for values in request.settings:
+        subject.check(values)
+    seed = secrets.randbits(32) if request.seed is None else request.seed
+    trials = plan_trials(request.settings, request.repeats, seed)
+    asked = {
+        **subject.to_json(),
+        "settings": [dict(values) for values in request.settings],
+        "over": None if request.over is None else dict(request.over),
+        "repeats": request.repeats,
+        "seed": seed,
+        "time_limit_s": request.time_limit_s,
+    }
+    made = create_sweep(request.out, request.name, asked, trials)
+    return _carry_out(Bench(made, subject, onlooker, summarize, request.time_limit_s))
+
+
+def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> Sweep:
+    """Make the trials of a sweep that are missing; a completed sweep is left as it is."""
+    sweep = load_sweep(path)
+    if sweep.info.get("status") == schema.COMPLETED:
+        return sweep
+    if sweep.info.get("kind") != "sweep":
+        kind = sweep.info.get("kind")
+        raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
+    subject = subject_of(sweep.info)
+    limit_s = sweep.info.get("time_limit_s")
+    return _carry_out(Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s))
+
+
+def _carry_out(bench: Bench) -> Sweep:
+    try:
+        with bench.open():
+            bench.make_missing()
+    except Interrupted:
+        raise Interrupted(
+            f"interrupted; go on with: stepscope sweep --resume {bench.folder.path}"
+        ) from None
+    return load_sweep(bench.folder.path)

@@ -1,0 +1,113 @@
+"""What is known of a training before the first trial of its workers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepscope.analyze.trial_metrics import start_up_steps
+from stepscope.errors import RequestError
+from stepscope.experiments.script_loaders import NO_LOADER, training_loader
+from stepscope.experiments.subjects import OwnScript, OwnTraining, Subject
+from stepscope.experiments.workers.budget import Budget, budget_of, whole_turns
+from stepscope.experiments.workers.candidates import Bounds, Candidate
+from stepscope.hardware import host
+from stepscope.records.reader import Run
+
+LOOK_STEPS = 6  # of a script, to learn what its loader is like
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training, its workers as they are set now, and what bounds them."""
+
+    subject: Subject
+    current: Candidate
+    steps_an_epoch: int | None
+    batches_a_step: int
+    prefetch: int
+    bounds: Bounds
+    budget: Budget
+    reads_files: bool = False
+    shares_cpus: bool = False
+
+    def values(self, candidate: Candidate, steps: int) -> dict[str, Any]:
+        """Return the settings of a short trial: enough steps to get going, then the window."""
+        window = whole_turns(steps, candidate.workers)
+        named = {
+            "workers": candidate.workers,
+            "prefetch": self.prefetch,
+            "accumulate": self.batches_a_step,
+        }
+        in_all = start_up_steps(named) + window
+        if self.steps_an_epoch is not None:
+            in_all = min(in_all, self.steps_an_epoch)
+        return {**candidate.values, "max_steps": in_all}
+
+
+def setup_of_training(subject: OwnTraining) -> Setup:
+    """Learn from the settings of a training of ours.
+
+    Raises:
+        RequestError: there is nothing for workers to load.
+    """
+    from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
+
+    spec = subject.spec({})
+    if spec.source == "synthetic":
+        raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
+    dataset = catalogue.find(spec.data)
+    samples = dataset.count("train", spec.samples)
+    steps = -(-samples // (spec.batch_size * spec.accumulate))
+    bounds = Bounds(
+        cpus=host.usable_cpus() or 1,
+        available_bytes=host.available_bytes(),
+        shm_free_bytes=host.shared_memory_free_bytes(),
+        batch_bytes=spec.batch_size * math.prod(dataset.shape) * 4,
+        prefetch=spec.prefetch,
+    )
+    quick = {**subject.asked, "evaluate": False, "epochs": 1}
+    return Setup(
+        replace(subject, asked=quick, quick=True),
+        Candidate(spec.workers),
+        steps,
+        spec.accumulate,
+        spec.prefetch,
+        bounds,
+        budget_of(steps),
+        reads_files=spec.source != "memory",
+        shares_cpus=spec.threads is None and spec.device in ("auto", "cpu"),
+    )
+
+
+def setup_of_script(subject: OwnScript, looked: Run) -> Setup:
+    """Learn from a first look at somebody's script, its own settings unchanged.
+
+    Raises:
+        RequestError: it makes no loader that workers could be given to.
+    """
+    loader = training_loader(looked)
+    if loader is None:
+        raise RequestError(f"{NO_LOADER}.")
+    found, samples = loader["found"], loader["samples"]
+    batch, steps = found["batch_size"], None
+    if batch and samples:
+        steps = max(1, -(-samples // batch))
+    bounds = Bounds(
+        cpus=host.usable_cpus() or 1,
+        available_bytes=host.available_bytes(),
+        shm_free_bytes=host.shared_memory_free_bytes(),
+        prefetch=found["prefetch_factor"] or 2,
+    )
+    given = subject.request.max_steps
+    budget = budget_of(steps or 1000) if given is None else Budget(given, 3, given, 3)
+    return Setup(
+        replace(subject, request=replace(subject.request, max_steps=None)),
+        Candidate(found["num_workers"]),
+        steps,
+        1,
+        bounds.prefetch,
+        bounds,
+        budget,
+    )

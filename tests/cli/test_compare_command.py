@@ -1,0 +1,178 @@
+"""`stepscope compare` from outside: real runs, what it prints, and every way it says no."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from as_a_person import TINY, Stepscope
+from recorded import write_run, write_runs, write_sweep
+
+import stepscope as library
+from stepscope.cli.compare import compare
+from stepscope.errors import RequestError
+
+STEADY = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0]
+HALF = [rate / 2 for rate in STEADY]
+NOISY = [100.0, 106.0, 97.0, 102.0]
+
+
+@pytest.fixture
+def folder(stepscope: Stepscope) -> Path:
+    write_runs(stepscope.folder / "steady", STEADY)
+    write_runs(stepscope.folder / "half", HALF, spec={"workers": 2})
+    write_sweep(stepscope.folder / "sweep", {"workers": [0, 2]}, {0: NOISY, 2: NOISY[::-1]})
+    return stepscope.folder
+
+
+def test_a_slower_set_is_shown_as_slower(stepscope, folder):
+    answer = stepscope("compare", "steady", "half")
+    assert answer.code == 0, answer.err
+    row = next(line for line in answer.out.splitlines() if line.split()[:1] == ["half"])
+    assert row.split()[1:3] == ["6", "50"]
+    assert "0.500" in row
+    assert row.rstrip().endswith("slower")
+    assert "half: changed: workers 0 -> 2" in answer.out
+    assert "peak memory" in answer.out
+    assert "test accuracy" in answer.out
+
+
+def test_json_has_every_field(stepscope, folder):
+    answer = stepscope("compare", "steady", "half", "--json")
+    found = answer.json
+    assert answer.err == ""
+    assert set(found["baseline"]["samples_per_s"]) == {"median", "low", "high"}
+    (other,) = found["others"]
+    assert {"ratio", "low", "high", "rounds"} <= set(other["ratio"])
+    assert (other["name"], other["runs"], other["verdict"]) == ("half", 6, "slower")
+    assert other["changed"] == {"workers": {"baseline": 0, "other": 2}}
+    assert other["environment_differs"] == {}
+    assert any("not run in rounds" in warning for warning in other["warnings"])
+    assert other["rounds_needed_for_5_percent"] >= 2
+    assert found["fail_if_slower"] is None
+
+
+def test_no_difference_says_what_could_have_been_seen_and_how_to_see_more(stepscope, folder):
+    answer = stepscope("compare", "sweep")
+    assert answer.code == 0, answer.err
+    assert "workers=2: no difference detected: its throughput is" in answer.out
+    assert "to find a slowdown of 5 % in four cases of five takes" in answer.out
+    offered = answer.out.split("to find out: ")[1].split()
+    assert offered[:2] == ["stepscope", "sweep"]
+    assert "--over workers=0,2 --repeats" in " ".join(offered)
+
+
+def test_two_runs_are_too_few_to_tell(stepscope, folder):
+    answer = stepscope("compare", "steady/run-0", "half/run-0")
+    assert answer.code == 0
+    assert "cannot tell" in answer.out
+    assert "a side that ran once" in answer.out
+    assert "to find out: stepscope sweep --over workers=0,2 --repeats 6" in answer.out
+
+
+@pytest.mark.parametrize("limit", ["5%", "5 %", "0.05", "5.0%", ".05", "0%", "49%"])
+def test_slower_than_allowed_is_answered_with_1(folder, monkeypatch, capsys, limit):
+    monkeypatch.chdir(folder)
+    assert compare("steady", "half", fail_if_slower=limit) == 1
+    assert "half is slower than the baseline by more than" in capsys.readouterr().err
+
+
+def test_the_answer_no_is_the_exit_code(stepscope, folder):
+    answer = stepscope("compare", "steady", "half", "--fail-if-slower", "5%")
+    assert answer.code == 1
+    assert "half is slower than the baseline by more than 5.0 %" in answer.err
+
+
+def test_not_slower_than_allowed_exits_with_0(stepscope, folder):
+    answer = stepscope("compare", "half", "steady", "--fail-if-slower", "5%", "--json")
+    assert answer.code == 0
+    assert "steady is not slower" in answer.err
+    assert answer.json["fail_if_slower"] == {
+        "most_slowdown": 0.05,
+        "slower": [],
+        "not_slower": ["steady"],
+        "cannot_tell": [],
+    }
+
+
+def test_what_could_not_be_shown_exits_with_0_and_says_so(stepscope, folder):
+    answer = stepscope("compare", "sweep", "--fail-if-slower=5%")
+    assert answer.code == 0
+    assert "it could not be shown whether workers=2 is slower" in answer.err
+
+
+@pytest.mark.parametrize(
+    "limit", ["5", "-5%", "100%", "much", "", "nan", "1e-2", "5%%", "\N{ARABIC-INDIC DIGIT FIVE}%"]
+)
+def test_a_limit_that_is_no_share_is_refused(limit):
+    with pytest.raises(RequestError, match=r"fail_if_slower: wanted .* like 5% or 0\.05"):
+        compare("steady", "half", fail_if_slower=limit)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ("two or more", "found none")),
+        (("steady",), ("two or more", "found steady")),
+        (("steady", "sweep:worker=2"), ("Did you mean 'workers'?",)),
+    ],
+)
+def test_what_cannot_be_compared_ends_with_2(stepscope, folder, arguments, words):
+    answer = stepscope("compare", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert "Traceback" not in answer.err
+    assert all(word in answer.err for word in words), answer.err
+
+
+def test_nothing_left_to_compare_is_no_crash(stepscope, folder):
+    write_run(folder / "dead", 1.0, status="failed", reason="it fell over")
+    answer = stepscope("compare", "dead", "dead", "--fail-if-slower", "5%")
+    assert answer.code == 0
+    assert "dead is left out: failed (it fell over)" in answer.out
+    assert "cannot tell" in answer.out
+
+
+def test_a_name_is_shown_as_it_is(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    write_run(folder / "[bold]b")
+    assert compare("steady", "[bold]b") == 0
+    head = [line for line in capsys.readouterr().out.splitlines() if "median of the runs" in line]
+    assert head[0].split()[-2:] == ["steady", "[bold]b"]
+
+
+def test_real_runs_are_compared(stepscope):
+    for workers in (0, 1):
+        assert stepscope("run", *TINY, "--workers", workers, "--name", f"w{workers}").code == 0
+    first, second = sorted(path for path in (stepscope.folder / "runs").glob("*-w*"))
+    found = stepscope("compare", first, second, "--json").json
+    assert found["others"][0]["verdict"] == "cannot tell"
+    assert found["others"][0]["changed"] == {"workers": {"baseline": 0, "other": 1}}
+    assert found["others"][0]["environment_differs"] == {}
+    for side in (found["baseline"], *found["others"]):
+        assert side["samples_per_s"]["median"] > 0
+        assert sum(side["phases"].values()) == pytest.approx(1)
+        assert side["step_s"] > 0
+        assert side["peak_memory_bytes"] > 0
+
+
+def record_loop(out: Path, step_s: float) -> str:
+    """Record a real loop whose steps take about this long."""
+    batches = [torch.zeros(8, 1)] * 20
+    with library.Scope("planted", out=out, quiet=True) as scope:
+        for _ in range(2):
+            for _ in scope.epoch(batches):
+                time.sleep(step_s)
+                scope.lap("forward")
+    return str(scope.path)
+
+
+@pytest.mark.alone
+def test_a_planted_50_percent_is_found_in_real_runs(stepscope):
+    sets: dict[float, list[str]] = {0.01: [], 0.015: []}
+    for _ in range(6):  # in turn
+        for step_s, paths in sets.items():
+            paths.append(record_loop(stepscope.folder / "runs", step_s))
+    answer = stepscope("compare", *(",".join(each) for each in sets.values()), "--json")
+    assert answer.json["others"][0]["verdict"] == "slower", answer.out

@@ -1,0 +1,224 @@
+"""`stepscope sweep` as a person calls it: whole, killed and resumed, with bad input."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from as_a_person import Stepscope
+
+QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
+
+SCRIPT = """
+import sys
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+lr = float(sys.argv[sys.argv.index("--lr") + 1]) if "--lr" in sys.argv else 0.1
+print("lr is", lr)
+data = TensorDataset(torch.randn(64, 8), torch.randint(0, 2, (64,)))
+net = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+for x, y in DataLoader(data, batch_size=8, shuffle=True):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    info = json.loads((folder / "sweep.json").read_text())
+    assert isinstance(info, dict)
+    return info
+
+
+def wait_for(sweep: subprocess.Popen[str], runs: Path, completed: int) -> Path:
+    """Wait until so many trials of the newest sweep are done."""
+    for _ in range(1200):
+        time.sleep(0.1)
+        assert sweep.poll() is None, sweep.communicate()
+        folder = runs / "latest"
+        if (folder / "sweep.json").exists():
+            statuses = [trial["status"] for trial in recorded(folder)["trials"]]
+            if statuses.count("completed") >= completed:
+                return folder.resolve()
+    raise AssertionError("the sweep made no progress")
+
+
+def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(
+    stepscope: Stepscope,
+) -> None:
+    done = stepscope(
+        "sweep", *QUICK, "--over", "workers=0,1", "--repeats", 2, "--order-seed", 7, "--json"
+    )
+
+    assert done.code == 0, done.err
+    sweep = done.json
+    assert sweep["status"] == "completed"
+    assert sweep["seed"] == 7
+    assert sorted((t["values"]["workers"], t["repeat"]) for t in sweep["trials"]) == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+    ]
+    for trial in sweep["trials"]:
+        assert trial["status"] == "completed"
+        assert trial["metrics"]["samples_per_s"] > 0
+        run = json.loads((Path(sweep["path"]) / trial["run"] / "run.json").read_text())
+        assert run["spec"]["workers"] == trial["values"]["workers"]
+        assert run["environment"]["swap_used_bytes"] is not None
+    assert [row["values"] for row in sweep["rows"]] == [{"workers": 0}, {"workers": 1}]
+
+
+def test_a_sweep_killed_after_its_third_trial_and_resumed_makes_each_trial_once(
+    stepscope: Stepscope,
+) -> None:
+    sweep = stepscope.start(
+        "sweep", *QUICK, "--over", "workers=0,1", "--over", "batch_size=8,16", "--repeats", 2
+    )
+    folder = wait_for(sweep, stepscope.folder / "runs", completed=3)
+    sweep.send_signal(signal.SIGKILL)
+    sweep.communicate()
+    before = recorded(folder)["trials"]
+    done_before = [trial for trial in before if trial["status"] == "completed"]
+
+    resumed = stepscope("sweep", "--resume", folder)
+
+    assert resumed.code == 0, resumed.err
+    after = recorded(folder)
+    assert after["status"] == "completed"
+    assert [trial["status"] for trial in after["trials"]] == ["completed"] * 8
+    assert [trial for trial in after["trials"] if trial in done_before] == done_before
+    assert len(list((folder / "trials").iterdir())) == 8
+    assert stepscope("sweep", "--resume", folder).code == 0  # nothing is left to do
+    assert recorded(folder) == after
+
+
+def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope: Stepscope) -> None:
+    done = stepscope("sweep", *QUICK, "--over", "memory_limit=1MiB,4GiB", "--repeats", 1, "--json")
+
+    assert done.code == 0, done.err
+    by_limit = {trial["values"]["memory_limit"]: trial for trial in done.json["trials"]}
+    assert by_limit["1MiB"]["status"] == "out_of_memory"
+    assert by_limit["1MiB"]["reason"]
+    assert by_limit["4GiB"]["status"] == "completed"
+
+
+def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope: Stepscope) -> None:
+    endless = ("--epochs", 10_000, "--samples", 320, "--no-evaluate", "--batch-size", 32)
+
+    done = stepscope(
+        "sweep", *endless, "--over", "max_steps=1,1000000", "--repeats", 1, "--time-limit", 20,
+        "--json",
+    )  # fmt: skip
+
+    by_steps = {trial["values"]["max_steps"]: trial for trial in done.json["trials"]}
+    assert by_steps[1]["status"] == "completed"
+    assert by_steps[1_000_000]["status"] == "failed"
+    assert "time limit" in by_steps[1_000_000]["reason"]
+
+
+def test_the_loader_alone_is_driven_without_training(stepscope: Stepscope) -> None:
+    done = stepscope(
+        "sweep", *QUICK, "--mode", "load", "--over", "workers=0,1", "--repeats", 1, "--json"
+    )
+
+    assert done.code == 0, done.err
+    for trial in done.json["trials"]:
+        assert trial["metrics"]["samples_per_s"] > 0
+        assert trial["metrics"]["phases"]["forward"] == 0
+        assert trial["metrics"]["phases"]["data"] > 0
+
+
+def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(
+    stepscope: Stepscope,
+) -> None:
+    (stepscope.folder / "train.py").write_text(SCRIPT)
+
+    done = stepscope(
+        "sweep", "--over", "workers=0,1", "--over", "arg:--lr=0.5,0.25", "--repeats", 1, "--json",
+        "--", "train.py", "--lr", "0.1",
+    )  # fmt: skip
+
+    assert done.code == 0, done.err
+    sweep = done.json
+    assert len(sweep["trials"]) == 4
+    for trial in sweep["trials"]:
+        assert trial["status"] == "completed", trial["reason"]
+        folder = Path(sweep["path"]) / trial["run"]
+        assert f"lr is {trial['values']['arg:--lr']}" in (folder / "output.txt").read_text()
+        events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        loader = next(event for event in events if event["event"] == "loader")
+        workers = {**loader["found"], **loader["set"]}["num_workers"]
+        assert workers == trial["values"]["workers"]
+
+
+def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> None:
+    first = stepscope.start("sweep", *QUICK, "--over", "workers=0,1", "--repeats", 50)
+    try:
+        folder = wait_for(first, stepscope.folder / "runs", completed=1)
+        second = stepscope("sweep", "--resume", folder)
+    finally:
+        first.send_signal(signal.SIGINT)
+        _, words = first.communicate()
+
+    assert second.code == 2
+    assert "still running" in second.err
+    assert first.returncode == 130
+    assert "--resume" in words
+    assert recorded(folder)["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--over", "worker=0,1"), "Did you mean 'workers'?"),
+        (("--over", "workers=0,many"), "workers: wanted a valid integer"),
+        (("--over", "workers=-1"), "workers: wanted greater than or equal to 0"),
+        ((), "at least one axis"),
+        (("--over", "workers=0,1", "--repeats", "0"), "repeats: wanted 1 or more"),
+        (("--over", "workers=0,1", "--repeats", "two"), "repeats: wanted a whole number"),
+        (("--over", "workers=0,1", "--mode", "test"), "wanted train or load"),
+        (("--over", "workers=0,1", "--time-limit", "-5"), "seconds above 0"),
+        (("--over", "model=lenet,lenett"), "lenett"),
+        (("--over", "batch_size=16,100000000"), "batch_size"),
+        (("--resume", "nowhere"), "not a sweep folder"),
+        (("--over", "workers=0", "--", "nowhere.py"), "no such script"),
+        (("--model", "lenet", "--over", "workers=0", "--", "train.py"), "a script was given"),
+        (("--over", "workers=0", "--"), "wanted a script after it"),
+    ],
+)
+def test_a_request_that_could_only_fail_is_refused_before_anything_starts(
+    stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
+) -> None:
+    answer = stepscope("sweep", *arguments)
+
+    assert answer.code == 2, answer.err
+    assert complaint in answer.err
+    assert "Traceback" not in answer.err
+    assert not (stepscope.folder / "runs").exists()
+
+
+def test_resume_takes_no_other_flag(stepscope: Stepscope) -> None:
+    answer = stepscope("sweep", "--resume", "runs/x", "--over", "workers=0,1")
+
+    assert answer.code == 2
+    assert "takes no other flag" in answer.err
+
+
+def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope: Stepscope) -> None:
+    folder = stepscope.folder / "old"
+    folder.mkdir()
+    (folder / "sweep.json").write_text('{"schema": 1, "trials": []}')
+
+    answer = stepscope("sweep", "--over", "workers=0,1", "--out", "old")
+
+    assert answer.code == 2
+    assert "another sweep" in answer.err
