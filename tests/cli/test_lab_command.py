@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from stepscope.experiments.labs import LABS
+from stepscope.experiments.labs import labs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "labs.md"
 
@@ -17,9 +18,9 @@ SMALL = ("--samples", 640, "--batch-size", 64, "--threads", 1)
 def test_without_a_name_the_labs_are_listed(stepscope):
     answer = stepscope("lab")
     assert answer.code == 0, answer.err
-    assert [line.split()[0] for line in answer.out.splitlines()] == list(LABS)
+    assert [line.split()[0] for line in answer.out.splitlines()] == list(labs())
     listed = stepscope("lab", "--json").json["labs"]
-    assert {lab["name"]: lab["about"] for lab in listed} == LABS
+    assert {lab["name"]: lab["about"] for lab in listed} == labs()
 
 
 def test_an_unknown_lab_ends_with_2_and_the_nearest(stepscope):
@@ -53,6 +54,73 @@ def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_wor
     assert found["forewarned"]["workers_that_fit"] < 2
     documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert {*found} <= documented
+
+
+def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
+    few = ("--model", "lenet", "--samples", 96, "--batch-size", 32, "--workers", 0)
+    answer = stepscope("lab", "epoch-times", *few, "--scale", 0.02)
+    assert answer.code == 0, answer.err
+    for words in ("total, own clock", "█ loading", "An epoch takes", "a short run", "model lenet"):
+        assert words in answer.out
+    assert "missing: cifar10: shapes was used instead" in answer.out
+    drawn = [stepscope.folder / path for path in re.findall(r"plot: (.+)", answer.out)]
+    assert [file.suffix for file in drawn] == [".svg", ".png"]
+    assert all(file.stat().st_size > 1000 for file in drawn)
+
+
+def test_the_finding_of_a_sheet_is_one_flat_object_and_all_of_it_is_on_the_page(stepscope):
+    answer = stepscope("lab", "model", "--json")
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert {"lab", "answer", "holds", "scale", "missing", "rows", "plots", "path"} <= {*found}
+    recorded = json.loads((stepscope.folder / found["path"] / "lab.json").read_text())
+    assert recorded["status"] == "completed"
+    assert recorded["rows"] == found["rows"]
+    assert recorded["plots"] == found["plots"]
+    documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
+    assert {*found} <= documented
+
+
+def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing(stepscope):
+    (stepscope.folder / "hidden").mkdir()
+    (stepscope.folder / "hidden" / "vl_convert.py").write_text(
+        "raise ModuleNotFoundError('hidden', name='vl_convert')\n"
+    )
+    hidden = {"PYTHONPATH": str(stepscope.folder / "hidden")}
+    answer = stepscope("lab", "model", "--json", env=hidden)
+    assert answer.code == 0, answer.err
+    assert answer.json["plots"] == []
+    (lacking,) = answer.json["missing"]
+    assert "stepscope[report]" in lacking["reason"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (("epoch-times", "--scale", "2"), "scale: wanted a share above 0 and up to 1"),
+        (("epoch-times", "--scale", "half"), "scale: wanted a share like 0.05"),
+        (("epoch-times", "--repeats", "0"), "repeats: wanted a whole number"),
+        (("memory", "--scale", "0.5"), "scale: lab memory has its own"),
+        (("one-vs-best", "--workers", "3"), "nothing is left to compare"),
+        (("architectures", "--batch-size", "many"), "batch_size"),
+        (("model", "--model", "resnet19"), "Did you mean"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, words):
+    answer = stepscope("lab", *wrong)
+    assert (answer.code, answer.out) == (2, ""), answer.err
+    assert words in answer.err
+    assert not (stepscope.folder / "runs").exists()
+
+
+@pytest.mark.long
+def test_lab_optimizers_as_a_person_calls_it(stepscope):
+    answer = stepscope("lab", "optimizers", "--model", "lenet", "--scale", 0.02, "--json")
+    assert answer.code == 0, answer.err
+    rows = {(row["optimiser"], row["rate"]): row for row in answer.json["rows"]}
+    assert len(rows) == 10
+    assert rows["SGD", "shared"]["losses"] != rows["SGD, Nesterov", "shared"]["losses"]
+    assert answer.json["samples"] == 1000
 
 
 @pytest.mark.long

@@ -127,7 +127,10 @@ def _closing_lines(run: Run) -> list[str]:
     lines = []
     dropped = summary.get("dropped_epochs")
     if dropped:
-        lines.append(f"shares and medians leave out epoch {dropped[0]}: it carries start-up cost")
+        which = f"epoch {dropped[0]}: it carries"
+        if len(dropped) > 1:
+            which = f"epochs {dropped[0]} to {dropped[-1]}: they carry"
+        lines.append(f"shares and medians leave out {which} start-up cost")
     if summary.get("layers"):
         lines.append(_about_layers(run))
     if summary.get("closure") is not None:

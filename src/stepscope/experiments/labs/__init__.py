@@ -1,25 +1,32 @@
 """Experiments by name: each answers one question for this machine, with what it measured itself.
 
-A lab is a module here with `DEFAULTS`, the settings that it begins with, and `investigate`. One
-line in `LABS` makes it known; how its finding looks is in `report.labs`.
+Most labs are a sheet, `NAME.toml`, and a page of code, `NAME.py`, whose `investigate` runs the
+settings of the sheet and draws the finding from them; `conduct` does one of those. The others look
+at one training from inside and bring `DEFAULTS`, the settings that they begin with. How a finding
+looks is in `report.labs`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.carry_out import Summarize
-from stepscope.experiments.supervise import Onlooker
+from stepscope.experiments.labs.folder import lab_folder
+from stepscope.experiments.labs.plan import Ask, Plan, make_plan
+from stepscope.experiments.labs.sheet import Sheet, read_sheet, sheet_names
+from stepscope.experiments.sweep.execute import Onlooker
+from stepscope.records import schema
 from stepscope.spec import RunSpec
 
 
 @dataclass(frozen=True)
 class Tools:
-    """What whoever asks brings along: somebody to show a run to, and what its numbers mean."""
+    """What whoever asks brings along: somebody to show runs to, and what their numbers mean."""
 
     onlooker: Onlooker
     summarize: Summarize
@@ -35,8 +42,20 @@ class Finding:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
+def found(
+    answer: str,
+    holds: bool,
+    rows: Sequence[Mapping[str, Any]],
+    missing: Sequence[Mapping[str, str]],
+    curves: Sequence[Mapping[str, Any]] = (),
+) -> Finding:
+    """Make the finding of a sheet: its table, what could not be done, its course by epoch."""
+    figures = {"missing": list(missing), "rows": list(rows), "curves": list(curves)}
+    return Finding(answer, holds, figures)
+
+
 class Investigation(Protocol):
-    """What a lab's module offers."""
+    """What the module of a lab without a sheet offers."""
 
     DEFAULTS: Mapping[str, Any]
 
@@ -44,19 +63,48 @@ class Investigation(Protocol):
         """Make the runs and draw the finding from them."""
 
 
-LABS = {
+class SheetInvestigation(Protocol):
+    """What the module of a lab with a sheet offers."""
+
+    def investigate(self, plan: Plan, folder: Path, tools: Tools) -> Finding:
+        """Make the runs in a folder and draw the finding from them."""
+
+
+OF_THEIR_OWN = {
     "memory": "why a training takes the memory that it takes, when it goes, what saves some",
     "second-epoch": "workers that do not fit: forecast, ended under a limit, and nothing lost",
 }
 
 
-def find(name: str) -> Investigation:
-    """Import the lab of a name.
+def labs() -> dict[str, str]:
+    """List every lab, and what it is about."""
+    return {name: read_sheet(name).about for name in sheet_names()} | OF_THEIR_OWN
+
+
+def find(name: str) -> Investigation | Sheet:
+    """Return the sheet of a name, or the module of a lab that has none.
 
     Raises:
-        RequestError: there is none.
+        RequestError: there is neither.
     """
-    if name not in LABS:
-        raise RequestError(f"unknown lab {name!r}.{nearest(name, LABS)}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    return cast(Investigation, module)
+    if name in OF_THEIR_OWN:
+        return cast(Investigation, _module(name))
+    if name not in sheet_names():
+        raise RequestError(f"unknown lab {name!r}.{nearest(name, labs())}")
+    return read_sheet(name)
+
+
+def conduct(sheet: Sheet, ask: Ask, tools: Tools) -> Finding:
+    """Do the lab of a sheet, in a folder of its own; `path` among the figures says which."""
+    plan = make_plan(sheet, ask)
+    with lab_folder(Path(plan.spec.out), sheet.name, plan.told()) as made:
+        module = cast(SheetInvestigation, _module(sheet.name))
+        finding = module.investigate(plan, made.path, tools)
+        missing = [*plan.missing, *finding.figures["missing"]]
+        told = {**plan.told(), **finding.figures, "missing": missing}
+        made.close(status=schema.COMPLETED, answer=finding.answer, holds=finding.holds, **told)
+    return Finding(finding.answer, finding.holds, {**told, "path": str(made.path)})
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")

@@ -1,0 +1,162 @@
+"""From a sheet and what was asked for to a plan: which settings, how much data, what is missing.
+
+A person's flag wins over the sheet, also where the sheet varies that very setting: then it is
+tried with the one value. Where that leaves nothing to compare, the request is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
+from stepscope.experiments import preflight
+from stepscope.experiments.labs.sheet import Setting, Sheet
+from stepscope.spec import RunSpec
+from stepscope.spec.load import with_changes
+
+_BUILT_IN = "shapes"
+_LEAST_EPOCHS = 2  # the first is left out of every figure
+_LEAST_BATCHES = 4
+
+# They say where something lies or is recorded, not what the experiment is.
+_PLACES = frozenset({"out", "name", "data_dir"})
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a person asked of a lab. Flags are settings as they were given, not yet validated."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    scale: float = 1.0
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a lab will do: `asked` are the settings of every trial, `settings` what is varied."""
+
+    sheet: Sheet
+    asked: Mapping[str, Any]
+    settings: tuple[Setting, ...]
+    repeats: int
+    scale: float
+    spec: RunSpec
+    changed: Mapping[str, Any]
+    missing: tuple[Mapping[str, str], ...]
+
+    def told(self) -> dict[str, Any]:
+        """Return what everybody who reads the result must know of how it was got."""
+        return {
+            "subject": self._subject(),
+            "scale": self.scale,
+            "samples": self.spec.samples,
+            "epochs": self.spec.epochs,
+            "repeats": self.repeats or None,
+            "changed": dict(self.changed),
+            "note": self._note(),
+        }
+
+    def _subject(self) -> str:
+        varied = self.settings[0].values
+        what = self.spec.data if "model" in varied else f"{self.spec.model} on {self.spec.data}"
+        samples = "all samples" if self.spec.samples is None else f"{self.spec.samples:,} samples"
+        subject = f"{what}, {samples}, {self.spec.epochs} epochs"
+        return subject if self.repeats < 2 else f"{subject}, {self.repeats} rounds"
+
+    def _note(self) -> str | None:
+        if self.scale == 1:
+            return None
+        return (
+            f"a share of {self.scale:g} of the data and epochs that the sheet asks for: "
+            "figures are of a short run"
+        )
+
+
+def make_plan(sheet: Sheet, ask: Ask) -> Plan:
+    """Combine a sheet with what was asked for, and look what of it this machine has.
+
+    Raises:
+        RequestError: a flag is wrong, or leaves nothing to compare.
+    """
+    if not 0 < ask.scale <= 1:
+        raise RequestError(f"scale: wanted a share above 0 and up to 1, found {ask.scale:g}.")
+    if ask.repeats is not None and sheet.repeats == 0:
+        raise RequestError(f"repeats: lab {sheet.name} needs none of them told. Leave it out.")
+    settings = _varied(sheet, ask.flags)
+    asked = {**sheet.run, "epochs": _epochs(sheet, ask.scale), **ask.flags}
+    specs = [with_changes(asked, setting.values) for setting in settings]
+    if "samples" not in ask.flags and ask.scale < 1:
+        batch = max(spec.batch_size * spec.accumulate for spec in specs)
+        asked["samples"] = min(
+            sheet.samples, max(round(sheet.samples * ask.scale), _LEAST_BATCHES * batch)
+        )
+    missing = list(sheet.missing)
+    if "data" not in ask.flags and (reason := _no_data(with_changes(asked, settings[0].values))):
+        instead = f"{_BUILT_IN} was used instead"
+        missing.append({"name": asked["data"], "reason": f"{instead}: {reason}"})
+        asked["data"] = _BUILT_IN
+    spec = with_changes(asked, settings[0].values)
+    return Plan(
+        sheet=sheet,
+        asked=asked,
+        settings=settings,
+        repeats=sheet.repeats if ask.repeats is None else ask.repeats,
+        scale=ask.scale,
+        spec=spec,
+        changed=_changed(sheet, ask.flags, spec),
+        missing=tuple(missing),
+    )
+
+
+def _epochs(sheet: Sheet, scale: float) -> int:
+    return max(min(_LEAST_EPOCHS, sheet.epochs), round(sheet.epochs * scale))
+
+
+def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
+    """Put a person's values in the place of the sheet's; what is then the same is tried once."""
+    found: dict[str, Setting] = {}
+    for setting in sheet.settings:
+        values = {key: flags.get(key, value) for key, value in setting.values.items()}
+        same = found.get(str(values))
+        shown = setting.shown if same is None else _both(same.shown, setting.shown)
+        found[str(values)] = Setting(values, shown)
+    if len(found) == 1 < len(sheet.settings):
+        given = ", ".join(f"--{key.replace('_', '-')}" for key in sheet.settings[0].values)
+        raise RequestError(
+            f"lab {sheet.name} compares settings of {given}, and with the value given nothing is "
+            "left to compare. Leave the flag out, or use `stepscope run`."
+        )
+    return tuple(found.values())
+
+
+def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: word if word == other[name] else f"{word} and {other[name]}"
+        for name, word in one.items()
+    }
+
+
+def _no_data(spec: RunSpec) -> str | None:
+    """Say why the data of a spec cannot be had; None where it can."""
+    try:
+        preflight.check(spec)
+    except DataError as error:
+        return str(error)
+    except MissingExtraError:
+        raise
+    except MachineError:
+        pass  # too little room is for the trial to find: it is a result
+    return None
+
+
+def _changed(sheet: Sheet, flags: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """Return the settings that a person's flags made others than the sheet's."""
+    resolved = spec.model_dump(mode="json")
+    whole = {**sheet.run, "samples": None, "epochs": sheet.epochs}
+    return {
+        key: resolved[key]
+        for key in flags
+        if key not in _PLACES and (key not in whole or whole[key] != resolved[key])
+    }

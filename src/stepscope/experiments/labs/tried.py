@@ -1,0 +1,181 @@
+"""Run a plan's settings in rounds, and put together what came of each: rows, curves, ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import MachineError
+from stepscope.experiments import sweep
+from stepscope.experiments.labs import Tools
+from stepscope.experiments.labs.plan import Plan
+from stepscope.experiments.labs.sheet import Setting
+from stepscope.experiments.subjects import OwnTraining
+from stepscope.records import schema
+from stepscope.records.reader import Run, load_run
+from stepscope.records.sweep import Trial
+from stepscope.stats import Ratio, interval_of, median, ratio_of_rounds, verdict
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting and its trials, in the order of their rounds."""
+
+    setting: Setting
+    trials: tuple[Trial, ...]
+    folders: tuple[Path, ...]
+
+    @cached_property
+    def completed(self) -> list[Trial]:
+        """The trials that came to their end."""
+        return [trial for trial in self.trials if trial.status == schema.COMPLETED]
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        """What was recorded of those."""
+        return [
+            load_run(folder)
+            for trial, folder in zip(self.trials, self.folders, strict=True)
+            if trial.status == schema.COMPLETED
+        ]
+
+    @property
+    def status(self) -> str:
+        """Say `completed`, or what became of the first trial that was not."""
+        ended = next((each for each in self.trials if each.status != schema.COMPLETED), None)
+        return schema.COMPLETED if ended is None else f"{ended.status}: {ended.reason}"
+
+    def values_of(self, name: str) -> list[float]:
+        """Return a figure of every completed trial that has it; `phases.data` is one of a phase."""
+        outer, _, inner = name.partition(".")
+        found = []
+        for trial in self.completed:
+            value = trial.metrics.get(outer)
+            found.append(value.get(inner) if inner and value is not None else value)
+        return [value for value in found if value is not None]
+
+    def median_of(self, name: str) -> float | None:
+        """Return the median of a figure over the rounds."""
+        values = self.values_of(name)
+        return median(values) if values else None
+
+    def row(self, *figures: str) -> dict[str, Any]:
+        """Make the row of a table: what was set, how it ended, and figures over the rounds.
+
+        A figure that has an interval, with more rounds than one, has it beside it: `_low`, `_high`.
+        """
+        row: dict[str, Any] = {**self.setting.values, **self.setting.shown, "status": self.status}
+        for name in figures:
+            column = name.removeprefix("phases.") + ("_s" if name.startswith("phases.") else "")
+            values = self.values_of(name)
+            row[column] = median(values) if values else None
+            if len(values) > 1 and min(values) > 0:
+                known = interval_of(values)
+                row |= {f"{column}_low": known.low, f"{column}_high": known.high}
+        return row
+
+    def curve(self) -> Iterator[dict[str, Any]]:
+        """Go through the epochs: medians over the rounds of what each recorded.
+
+        `elapsed_s` is the time spent in training epochs so far, tests left out.
+        """
+        tables = [_by_epoch(run) for run in self.runs]
+        for epoch in sorted({epoch for table in tables for epoch in table}):
+            rows = [table[epoch] for table in tables if epoch in table]
+            of_setting = {**self.setting.values, **self.setting.shown, "epoch": epoch}
+            yield {**of_setting, **{name: _median(rows, name) for name in rows[0]}}
+
+
+def try_settings(
+    plan: Plan, folder: Path, tools: Tools
+) -> tuple[list[Tried], list[dict[str, str]]]:
+    """Run every setting of a plan; return those that this machine can run, and what it lacks.
+
+    A setting that no trial of could begin for want of a part of the machine is missing, not tried.
+    """
+    request = sweep.Request(
+        settings=[setting.values for setting in plan.settings],
+        repeats=plan.repeats,
+        out=folder,
+        name="trials",
+        seed=plan.spec.seed,
+    )
+    done = sweep.start(
+        OwnTraining(plan.asked, quick=True), request, tools.onlooker, tools.summarize
+    )
+    tried, missing = [], []
+    for setting in plan.settings:
+        trials = sorted(
+            (trial for trial in done.trials if trial.values == dict(setting.values)),
+            key=lambda trial: trial.repeat,
+        )
+        if all(trial.exit_code == MachineError.exit_code for trial in trials):
+            name = ", ".join(f"{key} {value}" for key, value in setting.values.items())
+            missing.append({"name": name, "reason": str(trials[0].reason)})
+            continue
+        tried.append(Tried(setting, tuple(trials), tuple(map(done.folder_of, trials))))
+    return tried, missing
+
+
+def compare(baseline: Tried, other: Tried, name: str = "samples_per_s") -> Ratio | None:
+    """Compare two settings by the rounds that both completed."""
+    before, after = (
+        {trial.repeat: trial.metrics[name] for trial in side.completed if trial.metrics.get(name)}
+        for side in (baseline, other)
+    )
+    rounds = sorted(before.keys() & after.keys())
+    return ratio_of_rounds([before[each] for each in rounds], [after[each] for each in rounds])
+
+
+def in_words(ratio: Ratio | None, baseline: str) -> str:
+    """Say how a setting compares with a baseline, and how well that is known."""
+    if ratio is None:
+        return f"not comparable with {baseline}: no round in which both completed"
+    times = f"{ratio.ratio:.2f} times as fast as {baseline}"
+    if ratio.low is None or ratio.high is None:
+        return f"{times} in one run each, which may be noise: {verdict(ratio)}"
+    return (
+        f"{times} ({ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds): {verdict(ratio)}"
+    )
+
+
+def curves_of(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    """Put the epochs of all settings into one table."""
+    return [row for each in tried for row in each.curve()]
+
+
+def best_of(
+    tried: Sequence[Tried], figure: Callable[[Tried], float | None]
+) -> tuple[Tried, float] | None:
+    """Return the setting with the largest figure, and that figure."""
+    known = [(each, value) for each in tried if (value := figure(each)) is not None]
+    return max(known, key=lambda pair: pair[1]) if known else None
+
+
+def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
+    rows: dict[int, dict[str, float | None]] = {}
+    elapsed_s = 0.0
+    for row in run.epochs.rows():
+        if row["split"] == "train":
+            elapsed_s += row["total_s"]
+            rows[row["epoch"]] = {
+                "loading_s": row["loading_s"],
+                "training_s": row["training_s"],
+                "other_s": row["total_s"] - row["loading_s"] - row["training_s"],
+                "total_s": row["total_s"],
+                "elapsed_s": elapsed_s,
+                "loss": row["loss"],
+                "train_accuracy": row["accuracy"],
+                "test_accuracy": None,
+            }
+        elif row["epoch"] in rows:
+            rows[row["epoch"]]["test_accuracy"] = row["accuracy"]
+    return rows
+
+
+def _median(rows: Sequence[Mapping[str, float | None]], name: str) -> float | None:
+    known = [value for row in rows if (value := row[name]) is not None]
+    return median(known) if known else None

@@ -1,0 +1,64 @@
+"""How many loader workers? What `stepscope workers` finds for the training of the sheet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepscope.experiments.labs import Finding, Tools, found
+from stepscope.experiments.labs.plan import Plan
+from stepscope.experiments.subjects import OwnTraining
+from stepscope.experiments.workers import find_workers
+
+
+def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
+    """Have the number found and verified, in as many rounds as that takes."""
+    subject = OwnTraining(plan.asked)
+    answer = find_workers(subject, tools.onlooker, tools.summarize, out=folder, name="workers")
+    pick = (answer["recommended"], answer["recommended_threads"])
+    rows = [
+        _row(each, chosen=(each["workers"], each["threads"]) == pick)
+        for each in answer["candidates"]
+    ]
+    return found(_sentence(answer), True, rows, [])
+
+
+def _row(candidate: Mapping[str, Any], chosen: bool) -> dict[str, Any]:
+    row = {key: value for key, value in candidate.items() if key != "samples_per_s"}
+    rate = candidate["samples_per_s"]
+    figures = {
+        "samples_per_s": rate["median"],
+        "samples_per_s_low": rate["low"],
+        "samples_per_s_high": rate["high"],
+    }
+    threads = candidate["threads"]
+    tried = (
+        candidate["workers"] if threads is None else f"{candidate['workers']}, threads {threads}"
+    )
+    tied = "yes" if candidate["tied_with_best"] else "no"
+    return {**row, **figures, "tried": tried, "tied": tied, "chosen": chosen}
+
+
+def _sentence(answer: Mapping[str, Any]) -> str:
+    threads = answer["recommended_threads"]
+    with_threads = "" if threads is None else f" with {threads} compute threads"
+    sure = "Use" if answer["decided"] else "Undecided; on what was seen use"
+    verified = answer["verified"]
+    if verified["ratio"] is None:
+        check = f"not verified: {verified['reason']}"
+    else:
+        check = f"{verified['ratio']:.2f} times the throughput of {_workers(answer['current'])}"
+        if verified["low"] is not None:
+            rounds = f"in {verified['rounds']} rounds"
+            check += f" ({verified['low']:.2f} to {verified['high']:.2f} {rounds})"
+        check += f", {verified['verdict']}"
+    return (
+        f"{sure} {_workers(answer['recommended'])}{with_threads}: {answer['why']}; {check}. "
+        f"With {answer['current']} the training is bound by {answer['bound_by']}: "
+        f"{answer['bound_by_why']}."
+    )
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
