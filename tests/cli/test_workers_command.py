@@ -1,0 +1,161 @@
+"""`stepscope workers` and `stepscope stalls` on trainings whose answer is known.
+
+What is slow is slow by sleeping, so that it takes no core: on any machine more workers hide it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from as_a_person import Stepscope
+
+# A pipeline that takes far longer than the network: 2 ms a sample, and nothing else to do.
+SLOW_SCRIPT = """
+import time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 1600
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.zeros(8), index % 2
+
+net = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in DataLoader(Slow(), batch_size=16, shuffle=True):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(net(x), y).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.alone
+def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(
+    stepscope: Stepscope,
+) -> None:
+    script = stepscope.folder / "train.py"
+    script.write_text(SLOW_SCRIPT)
+
+    answer = stepscope("workers", "--json", "--", "train.py")
+
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["current"] == 0
+    assert found["recommended"] > 0
+    assert found["bound_by"] == "preprocessing"
+    assert found["verified_speedup"] > 1.3
+    assert found["verified"]["rounds"] >= 2
+    assert found["cost_s"] > 0
+    assert script.read_text() == SLOW_SCRIPT
+    by_number = {row["workers"]: row for row in found["candidates"]}
+    assert {0, 1} <= by_number.keys()
+    assert by_number[found["recommended"]]["memory_bytes"] > 0
+    none = by_number[0]["samples_per_s"]
+    assert none["low"] is None or none["low"] <= none["median"] <= none["high"]
+    assert not by_number[0]["tied_with_best"]
+    assert found["measured_steps"] <= found["steps_an_epoch"] / 10
+    trials = json.loads((Path(stepscope.folder) / found["path"] / "sweep.json").read_text())
+    assert {trial["status"] for trial in trials["trials"]} == {"completed"}
+
+
+@pytest.mark.alone
+def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope: Stepscope) -> None:
+    answer = stepscope(
+        "workers", "--model", "resnet18", "--samples", 480, "--batch-size", 8, "--threads", 1,
+        "--json",
+    )  # fmt: skip
+
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["recommended"] == 0
+    assert found["bound_by"] == "compute"
+    assert found["verified_speedup"] is None
+    assert "nothing to compare" in found["verified"]["reason"]
+
+
+def test_a_script_without_a_loader_has_no_workers_to_set(stepscope: Stepscope) -> None:
+    (stepscope.folder / "train.py").write_text(
+        """
+import torch
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(20):
+    optimizer.zero_grad()
+    net(torch.zeros(4, 2)).sum().backward()
+    optimizer.step()
+"""
+    )
+
+    answer = stepscope("workers", "--", "train.py")
+
+    assert answer.code == 2
+    assert "makes no DataLoader" in answer.err
+
+
+def test_a_script_that_fails_says_why_and_where_its_words_are(stepscope: Stepscope) -> None:
+    (stepscope.folder / "train.py").write_text("raise ValueError('no luck')")
+
+    answer = stepscope("workers", "--", "train.py")
+
+    assert answer.code != 0
+    assert "no luck" in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--model", "lenett"), "lenett"),
+        (("--source", "synthetic"), "synthetic"),
+        (("--", "nowhere.py"), "no such script"),
+        (("--batch-size", "8", "--", "train.py"), "a script was given"),
+    ],
+)
+def test_a_request_for_workers_that_could_only_fail_is_refused(
+    stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
+) -> None:
+    answer = stepscope("workers", *arguments)
+
+    assert answer.code == 2, answer.err
+    assert complaint in answer.err
+
+
+SHORT = ("--samples", 640, "--batch-size", 32, "--max-steps", 12, "--repeats", 1, "--threads", 1)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("slow", "bound_by"),
+    [
+        (("--pipeline-delay-ms", 3), "preprocessing"),
+        (("--source", "local", "--source-delay-ms", 3), "storage"),
+        (("--model", "resnet18", "--samples", 96, "--batch-size", 8), "compute"),
+    ],
+)
+def test_stalls_names_what_was_made_slow(
+    stepscope: Stepscope, slow: tuple[object, ...], bound_by: str
+) -> None:
+    answer = stepscope("stalls", *SHORT, *slow, "--json")
+
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["bound_by"] == bound_by
+    assert found["why"]
+    assert found["ways"].keys() == {"synthetic", "memory", "source"}
+    assert found["page_cache"]["how"] in ("dropped", "advised")
+    assert found["caches_not_emptied"]
+    assert sum(found["lost"].values()) < 1
+    assert found["at_most"]["more_workers"] >= found["at_most"]["faster_storage"] * 0.999
+
+
+def test_stalls_of_synthetic_batches_are_refused(stepscope: Stepscope) -> None:
+    answer = stepscope("stalls", "--source", "synthetic")
+
+    assert answer.code == 2
+    assert "one of the three ways" in answer.err
