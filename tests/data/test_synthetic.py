@@ -15,7 +15,7 @@ SHAPE = (3, 4, 4)
 
 
 def batches(batch_size: int = 8, seed: int = 0) -> SyntheticBatches:
-    return SyntheticBatches(batch_size, SHAPE, 10, seed)
+    return SyntheticBatches(torch.zeros(batch_size, *SHAPE), 10, seed)
 
 
 def key(samples: int) -> BatchKey:

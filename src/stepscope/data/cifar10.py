@@ -15,6 +15,7 @@ is none.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ import numpy as np
 
 from stepscope.data import restricted_pickle
 from stepscope.data.archive import extract, write_whole
+from stepscope.data.data_set import DataSet
+from stepscope.data.reading import Reading
+from stepscope.data.record_set import record_set
 from stepscope.data.samples import (
     IMAGE_BYTES,
     RECORD_BYTES,
@@ -289,3 +293,8 @@ def verify(data_dir: Path, layout: Layout = OFFICIAL) -> list[Verified]:
     except DataError as error:
         return [Verified("archive", "unreadable", str(error))]
     return [_examine(home, file)[0] for file in layout.files]
+
+
+def describe(reading: Reading) -> DataSet:
+    """Say what it is, which does not depend on where it lies."""
+    return record_set(sys.modules[__name__])

@@ -22,6 +22,7 @@ _OFFSETS = 2 * PADDING + 1
 
 Bytes = npt.NDArray[np.uint8]
 Batch = tuple[torch.Tensor, torch.Tensor]
+Batches = Dataset[Batch]  # by key
 
 
 class BatchedDataset(Dataset[Batch]):

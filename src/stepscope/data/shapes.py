@@ -15,6 +15,7 @@ time): no sine, no sum whose order depends on the machine. `FILES` pins the md5s
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.data.archive import write_whole
+from stepscope.data.data_set import DataSet
+from stepscope.data.reading import Reading
+from stepscope.data.record_set import record_set
 from stepscope.data.samples import (
     IMAGE_BYTES,
     IMAGE_SHAPE,
@@ -261,3 +265,8 @@ def _examine(path: Path, file: RecordFile) -> Verified:
     except OSError as error:
         return Verified(file.name, "unreadable", f"{path}: {error.strerror}")
     return inspect(content, file, len(CLASS_NAMES))
+
+
+def describe(reading: Reading) -> DataSet:
+    """Say what it is, which does not depend on where it lies."""
+    return record_set(sys.modules[__name__])

@@ -21,8 +21,7 @@ class SyntheticBatches(Dataset[Batch]):
 
     def __init__(
         self,
-        batch_size: int,
-        shape: tuple[int, ...],
+        blank: torch.Tensor,
         classes: int,
         seed: int,
         *,
@@ -30,9 +29,11 @@ class SyntheticBatches(Dataset[Batch]):
     ) -> None:
         # Its own generator: torch's global one makes the weights, which stay as they are.
         random = torch.Generator().manual_seed(seed)
-        images = torch.randn(batch_size, *shape, generator=random)
-        labels = torch.randint(classes, (batch_size,), generator=random)
-        self._batch = (images.pin_memory(), labels.pin_memory()) if pin_memory else (images, labels)
+        inputs = blank
+        if blank.is_floating_point():  # tokens are taken as they are: any is as good as another
+            inputs = torch.randn(blank.shape, generator=random)
+        labels = torch.randint(classes, (len(blank),), generator=random)
+        self._batch = (inputs.pin_memory(), labels.pin_memory()) if pin_memory else (inputs, labels)
 
     def __len__(self) -> int:
         return len(self._batch[1])

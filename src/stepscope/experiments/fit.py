@@ -30,6 +30,7 @@ from stepscope.experiments.fit_search import (
 from stepscope.experiments.forecast import forecast
 from stepscope.experiments.trial import try_out
 from stepscope.spec import RunSpec
+from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
 
 _MOST_DIVISIONS = 2
@@ -117,7 +118,7 @@ def _line(bill: dict[str, Any], batch_size: int) -> Line:
 def _samples(spec: RunSpec) -> int:
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
-    return catalogue.find(spec.data).count("train", spec.samples)
+    return catalogue.find(spec.data, reading_of(spec)).count("train", spec.samples)
 
 
 def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:

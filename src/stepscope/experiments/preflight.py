@@ -10,6 +10,7 @@ from stepscope.errors import MachineError, MissingExtraError, RequestError, near
 from stepscope.hardware.host import shared_memory_free_bytes
 from stepscope.models import registry
 from stepscope.spec import RunSpec
+from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
 
 
@@ -27,7 +28,7 @@ def check(spec: RunSpec) -> None:
             raise MissingExtraError("training", package, "train")
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
-    dataset = catalogue.find(spec.data)
+    dataset = catalogue.find(spec.data, reading_of(spec))
     samples = dataset.count("train", spec.samples)
     if spec.batch_size * spec.accumulate > samples:
         times, smaller = "", "--batch-size"

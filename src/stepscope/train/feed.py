@@ -16,12 +16,11 @@ from stepscope.data.delays import DelayedDataset
 from stepscope.data.enduring import EnduringLoader, Remaining
 from stepscope.data.loader import make_loader
 from stepscope.data.order import EpochOrder
-from stepscope.data.pipelines import BatchedDataset
-from stepscope.data.samples import RecordFiles, Samples
 from stepscope.data.synthetic import DirectLoader, SyntheticBatches
 from stepscope.measure.loading import TimedDataset
 from stepscope.spec import RunSpec
 from stepscope.train.lifetime import start_worker
+from stepscope.train.reading import reading_of
 from stepscope.train.stages import Stage, plan_stages
 
 
@@ -47,26 +46,16 @@ class Split:
 def open_split(spec: RunSpec, split: catalogue.Split, data_dir: Path, crew: Crew) -> Split:
     """Make the batches of a split ready to be asked for; `crew` are the workers that make them."""
     if spec.source == "synthetic":
-        return _synthetic(spec, split)
-    dataset = catalogue.find(spec.data)
+        return _synthetic(spec, split, data_dir)
     training = split == "train"
-    samples: Samples
-    if spec.source == "local":
-        samples = dataset.open_files(split, data_dir, spec.samples)
-    else:
-        samples = dataset.load(split, data_dir, spec.samples)
-    batches: Dataset[Any] = BatchedDataset(
-        samples,
-        spec.pipeline,
-        dataset.mean,
-        dataset.std,
-        augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
-    )
+    reading = reading_of(spec, data_dir, training=training)
+    opened = catalogue.find(spec.data, reading).open(split, reading)
+    batches: Dataset[Any] = opened.batches
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
     if delay_ms:
         batches = DelayedDataset(batches, delay_ms / 1000)
     order = EpochOrder(
-        len(samples), spec.batch_size, spec.seed, spec.shuffle if training else "none"
+        opened.samples, spec.batch_size, spec.seed, spec.shuffle if training else "none"
     )
     timed = TimedDataset(batches)
 
@@ -81,16 +70,14 @@ def open_split(spec: RunSpec, split: catalogue.Split, data_dir: Path, crew: Crew
             on_worker_start=start_worker,
         )
 
-    files = samples.paths if isinstance(samples, RecordFiles) else ()
-    return Split(EnduringLoader(split, order, make, crew), order, timed, files)
+    return Split(EnduringLoader(split, order, make, crew), order, timed, opened.files)
 
 
-def _synthetic(spec: RunSpec, split: catalogue.Split) -> Split:
-    dataset = catalogue.find(spec.data)
+def _synthetic(spec: RunSpec, split: catalogue.Split, data_dir: Path) -> Split:
+    dataset = catalogue.find(spec.data, reading_of(spec, data_dir))
     timed = TimedDataset(
         SyntheticBatches(
-            spec.batch_size,
-            dataset.shape,
+            dataset.blank(spec.batch_size),
             dataset.classes,
             spec.seed,
             pin_memory=_pins_memory(spec),

@@ -87,7 +87,7 @@ class _Trial:
         self.step_with(images, labels, mark)
 
     def batch(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        images = torch.zeros(samples, *self.dataset.shape, device=self.device)
+        images = self.dataset.blank(samples).to(self.device)
         images = images.contiguous(memory_format=layout_of(self.spec))
         return images, torch.arange(samples, device=self.device) % self.dataset.classes
 

@@ -15,6 +15,7 @@ from stepscope.estimate.step_ledger import StepMemory, UnlikeSteps
 from stepscope.spec import RunSpec
 from stepscope.train.forecast import Grounds, forecast
 from stepscope.train.foresee import look_ahead
+from stepscope.train.reading import reading_of
 from stepscope.train.recompute import recomputing
 from stepscope.train.remedies import Remedy, remedies
 from stepscope.train.worker_trial import worker_bytes
@@ -63,7 +64,7 @@ def foretell(spec: RunSpec, model: nn.Module) -> Foretold:
     device = torch.device(spec.device)
     if device.type != "cpu":
         return Foretold(reason=f"memory is forecast for the CPU only, and this is {device}")
-    dataset = catalogue.find(spec.data)
+    dataset = catalogue.find(spec.data, reading_of(spec))
     try:
         seen = look_ahead(spec, model, dataset, device)
         workers = worker_bytes(spec, dataset) if spec.workers else None

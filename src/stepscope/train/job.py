@@ -18,6 +18,7 @@ from stepscope.spec import RunSpec
 from stepscope.train.device import layout_of
 from stepscope.train.feed import Split, open_split, plan
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
+from stepscope.train.reading import reading_of
 from stepscope.train.recompute import recompute_activations
 from stepscope.train.stages import Stage, total_steps
 
@@ -62,7 +63,7 @@ def prepare_process(spec: RunSpec) -> None:
 
 def build_model(spec: RunSpec) -> nn.Module:
     """Build the network of a resolved spec. The same seed builds the same weights."""
-    dataset, device = catalogue.find(spec.data), torch.device(spec.device)
+    dataset, device = catalogue.find(spec.data, reading_of(spec)), torch.device(spec.device)
     prepare_process(spec)
     model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
     _try_forward(spec, model, dataset)
@@ -117,7 +118,7 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) ->
     model.eval()
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *dataset.shape))
+            outputs = model(dataset.blank(2))
     except Exception as error:
         shape = "x".join(map(str, dataset.shape))
         raise RequestError(

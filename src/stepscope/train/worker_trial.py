@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from stepscope.data.catalogue import DataSet
+from stepscope.data.data_set import DataSet, Records
 from stepscope.data.loader import make_loader
 from stepscope.data.order import BatchKey, EpochOrder
-from stepscope.data.pipelines import BatchedDataset
+from stepscope.data.pipelines import BatchedDataset, Batches
+from stepscope.data.reading import Reading
 from stepscope.data.samples import MemorySamples
 from stepscope.measure.own_memory import private_bytes
 from stepscope.spec import RunSpec
 from stepscope.train.lifetime import start_worker
+from stepscope.train.reading import reading_of
 
 _BATCHES = 3
 
@@ -26,11 +28,11 @@ _BATCHES = 3
 class _Weighed(Dataset[int]):
     """Make a batch, and say what the process that made it holds alone."""
 
-    def __init__(self, batches: BatchedDataset) -> None:
+    def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._batches)  # type: ignore[arg-type]
 
     def __getitem__(self, key: BatchKey) -> int:
         batch = self._batches[key]
@@ -39,15 +41,25 @@ class _Weighed(Dataset[int]):
         return size
 
 
-def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
-    """Start a worker for batches like the run's, of blank images, and return its own bytes."""
+def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: Reading) -> Batches:
+    """Make batches of blank images in memory, so that the real ones need not be read for it."""
     samples = MemorySamples(
         np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
         np.zeros(spec.batch_size, dtype=np.int64),
     )
-    augment_seed = spec.seed if spec.augment == "crop-flip" else None
-    batches = BatchedDataset(samples, spec.pipeline, dataset.mean, dataset.std, augment_seed)
-    order = EpochOrder(len(samples), spec.batch_size, spec.seed, "none")
+    return BatchedDataset(
+        samples, reading.pipeline, records.mean, records.std, reading.augment_seed
+    )
+
+
+def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
+    """Start a worker for batches like the run's, and return its own bytes."""
+    reading = reading_of(spec, training=True)
+    if dataset.records is None:
+        batches = dataset.open("train", reading).batches
+    else:
+        batches = _blank(spec, dataset, dataset.records, reading)
+    order = EpochOrder(spec.batch_size, spec.batch_size, spec.seed, "none")
     loader: Any = make_loader(
         _Weighed(batches),
         list(order) * _BATCHES,

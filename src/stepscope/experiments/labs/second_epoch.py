@@ -27,6 +27,7 @@ from stepscope.hardware.processes import youngest_child
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
 from stepscope.spec import RunSpec
+from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
 
 # One thread: the workers want the other cores.
@@ -227,7 +228,7 @@ def _ended_by_guard(run: Run) -> int:
 def _training_samples(spec: RunSpec) -> int:
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
-    return catalogue.find(spec.data).count("train", spec.samples)
+    return catalogue.find(spec.data, reading_of(spec)).count("train", spec.samples)
 
 
 def _answer(figures: dict[str, Any], survived: bool) -> str:

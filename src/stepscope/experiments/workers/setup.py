@@ -14,6 +14,7 @@ from stepscope.experiments.workers.budget import Budget, budget_of, whole_turns
 from stepscope.experiments.workers.candidates import Bounds, Candidate
 from stepscope.hardware import host
 from stepscope.records.reader import Run
+from stepscope.train.reading import reading_of
 
 LOOK_STEPS = 6  # of a script, to learn what its loader is like
 
@@ -57,7 +58,7 @@ def setup_of_training(subject: OwnTraining) -> Setup:
     spec = subject.spec({})
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
-    dataset = catalogue.find(spec.data)
+    dataset = catalogue.find(spec.data, reading_of(spec))
     samples = dataset.count("train", spec.samples)
     steps = -(-samples // (spec.batch_size * spec.accumulate))
     bounds = Bounds(

@@ -1,0 +1,19 @@
+"""From the settings of a run to how its data is wanted. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.data.reading import Reading
+from stepscope.spec import RunSpec
+
+
+def reading_of(spec: RunSpec, data_dir: Path | None = None, *, training: bool = False) -> Reading:
+    """Return how a run wants its data; `data_dir` is its folder where the working one changed."""
+    return Reading(
+        data_dir=Path(spec.data_dir) if data_dir is None else data_dir,
+        source=spec.source,
+        samples=spec.samples,
+        pipeline=spec.pipeline,
+        augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
+    )
