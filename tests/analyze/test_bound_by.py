@@ -19,7 +19,6 @@ def step(**seconds: float) -> dict[str, Any]:
 
 
 WAITS = {"data_s": 0.06, "load_s": 0.06}
-IDLE = {"read_bytes_per_s": 0.0, "pressure_io": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -29,11 +28,9 @@ IDLE = {"read_bytes_per_s": 0.0, "pressure_io": 0.0}
         (Evidence(step(transfer_s=0.5, step_s=0.6), 0, 2), "transfer"),
         (Evidence(step(other_s=0.5, step_s=0.6), 0, 2), "host"),
         (Evidence(step(**WAITS, load_cpu_s=0.06), 0, 2), "preprocessing"),
-        (Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, machine=IDLE), "preprocessing"),
+        (Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, read_bytes_per_s=0.0), "preprocessing"),
         (
-            Evidence(
-                step(**WAITS, load_cpu_s=0.001), 0, 2, machine={**IDLE, "read_bytes_per_s": 1e8}
-            ),
+            Evidence(step(**WAITS, load_cpu_s=0.001), 0, 2, read_bytes_per_s=1e8),
             "storage",
         ),
         (
@@ -46,9 +43,15 @@ IDLE = {"read_bytes_per_s": 0.0, "pressure_io": 0.0}
         ),
         (Evidence(step(forward_s=0.06), 2, 2, alone=step(forward_s=0.01)), "contention"),
         (
-            Evidence(step(**WAITS, load_cpu_s=0.02), 2, 2, alone=step(load_s=0.02), machine=IDLE),
+            Evidence(step(**WAITS, load_cpu_s=0.02), 2, 2, alone=step(load_s=0.02)),
             "contention",
         ),
+        (
+            Evidence(step(**WAITS), 0, 2, reads_files=False, read_bytes_per_s=1e8),
+            "preprocessing",  # somebody else's reading
+        ),
+        (Evidence(step(data_s=0.02, load_s=0.02), 0, 2), "compute"),
+        (Evidence(step(data_s=0.02, load_s=0.2, load_cpu_s=0.2), 2, 2), "preprocessing"),
         (Evidence({**step(data_s=0.06), "load_s": None}, 2, 2), "unclear"),
         (Evidence({}, 0, 2), "unclear"),
     ],

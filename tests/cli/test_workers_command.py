@@ -133,8 +133,8 @@ SHORT = ("--samples", 640, "--batch-size", 32, "--max-steps", 12, "--repeats", 1
 @pytest.mark.parametrize(
     ("slow", "bound_by"),
     [
-        (("--pipeline-delay-ms", 3), "preprocessing"),
-        (("--source", "local", "--source-delay-ms", 3), "storage"),
+        (("--pipeline-delay-ms", 10), "preprocessing"),
+        (("--source", "local", "--source-delay-ms", 10), "storage"),
         (("--model", "resnet18", "--samples", 96, "--batch-size", 8), "compute"),
     ],
 )

@@ -16,6 +16,7 @@ from stepscope.records.reader import Run, load_run
 from stepscope.spec.load import validate
 from stepscope.train.conduct import conduct
 from stepscope.train.lifetime import StopRequest
+from stepscope.train.options import Options
 
 SMALL = {"samples": 192, "batch_size": 32, "epochs": 2, "threads": 1}
 
@@ -66,8 +67,7 @@ def train(tmp_path: Path) -> Train:
                 stop,
                 (lambda message: None) if messages is None else messages.append,
                 {} if closing is None else closing,
-                force=False,
-                forecast=forecast,
+                Options(forecast=forecast),
             )
         except Interrupted:
             assert looks_before_stop < 10**9

@@ -14,11 +14,15 @@ from stepscope.units import format_duration, format_share
 Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
 Figures = Mapping[str, Any]
 
-_LITTLE_WAIT = 0.1  # of a step: below, the loader keeps up
+# How much slower a network is beside workers, when it lacks cores.
+SLOWED = 1.15
+
+# Workers that are waited for this share of a step do not keep up. Without workers loading and
+# training take turns, and the larger of the two binds.
+_WAIT_WITH_WORKERS = 0.1
+_WAIT_WITHOUT = 0.5
 _MUCH = 0.3  # of a step, for what should be next to nothing
-_SLOWED = 1.15  # how much slower the network is beside workers, when it lacks cores
 _MOSTLY = 0.5
-_BUSY_DISK_PERCENT = 10.0  # of the time something waited for it
 _READS_BYTES_PER_S = 1e6
 
 
@@ -27,7 +31,8 @@ class Evidence:
     """A setting's figures, and what is known beside them.
 
     `alone` has the same training's figures without workers, `from_memory` with its data in memory;
-    `machine` what the machine did meanwhile (`read_bytes_per_s`, `pressure_io`).
+    `read_bytes_per_s` is what its processes read from a disk. `reads_files` is False for data in
+    memory, None where nobody knows.
     """
 
     figures: Figures
@@ -35,7 +40,8 @@ class Evidence:
     cpus: int
     alone: Figures | None = None
     from_memory: Figures | None = None
-    machine: Figures | None = None
+    reads_files: bool | None = None
+    read_bytes_per_s: float | None = None
 
 
 def bound_by(evidence: Evidence) -> tuple[Bound, str]:
@@ -43,24 +49,32 @@ def bound_by(evidence: Evidence) -> tuple[Bound, str]:
     step_s = evidence.figures.get("step_s")
     if not step_s:
         return "unclear", "no step was measured"
-    waiting = (evidence.figures.get("data_s") or 0.0) / step_s
+    waiting = wait_share(evidence.figures)
     said = f"a step of {format_duration(step_s)} waits {format_share(waiting)} of it for data"
-    if waiting < _LITTLE_WAIT:
-        bound, why = _busy(evidence, step_s)
-    else:
-        bound, why = _waiting(evidence)
+    bound, why = _waiting(evidence) if lags(waiting, evidence.workers) else _busy(evidence, step_s)
     return bound, f"{said}; {why}"
+
+
+def wait_share(figures: Figures) -> float:
+    """Return the share of a step in which it waits for data."""
+    return float(figures.get("data_s") or 0.0) / float(figures["step_s"])
+
+
+def lags(waiting: float, workers: int) -> bool:
+    """Say whether a loader that is waited for so much is what binds."""
+    return waiting >= (_WAIT_WITH_WORKERS if workers else _WAIT_WITHOUT)
 
 
 def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
     """Say what a training does that hardly waits for its loader."""
     figures = evidence.figures
-    for phase, bound in (("transfer", "transfer"), ("other", "host")):
+    names: tuple[tuple[str, Bound], ...] = (("transfer", "transfer"), ("other", "host"))
+    for phase, bound in names:
         share = (figures.get(f"{phase}_s") or 0.0) / step_s
         if share > _MUCH:
-            return bound, f"{format_share(share)} goes into {phase}"  # type: ignore[return-value]
+            return bound, f"{format_share(share)} goes into {phase}"
     slowed = slowed_by_workers(evidence)
-    if slowed is not None and slowed > _SLOWED:
+    if slowed is not None and slowed > SLOWED:
         return "contention", (
             f"the network takes {slowed:.2f} times as long beside {evidence.workers} workers as "
             f"without any: they share {evidence.cpus} CPUs"
@@ -82,8 +96,8 @@ def _waiting(evidence: Evidence) -> tuple[Bound, str]:
         cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
         idle = cpu_share < _MOSTLY
         made += f", {format_share(cpu_share)} of it on a CPU"
-    if fetched is None and (idle or not evidence.workers) and _reads_much(evidence.machine):
-        return "storage", f"{made}, while the disk was read from"
+    if fetched is None and (idle or not evidence.workers) and _reads_much(evidence):
+        return "storage", f"{made}, while a disk was read from"
     if idle and _lacks_cores(evidence):
         return "contention", f"{made}: workers and the network wait for {evidence.cpus} CPUs"
     return "preprocessing", made
@@ -100,7 +114,7 @@ def slowed_by_workers(evidence: Evidence) -> float | None:
 def compute_s(figures: Figures) -> float | None:
     """Return what the network and its optimiser take of a step."""
     parts = [figures.get(f"{phase}_s") for phase in ("forward", "backward", "optimizer")]
-    return None if None in parts else sum(parts)  # type: ignore[arg-type]
+    return None if None in parts else float(sum(part for part in parts if part is not None))
 
 
 def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
@@ -110,11 +124,10 @@ def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
     return max(0.0, 1 - float(evidence.from_memory["load_s"]) / load_s)
 
 
-def _reads_much(machine: Figures | None) -> bool:
-    if machine is None:
+def _reads_much(evidence: Evidence) -> bool:
+    if evidence.reads_files is False:
         return False
-    per_s = machine.get("read_bytes_per_s") or 0.0
-    return per_s > _READS_BYTES_PER_S or (machine.get("pressure_io") or 0.0) > _BUSY_DISK_PERCENT
+    return (evidence.read_bytes_per_s or 0.0) > _READS_BYTES_PER_S
 
 
 def _lacks_cores(evidence: Evidence) -> bool:

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stepscope.analyze.bound_by import compute_s
+from stepscope.analyze.bound_by import compute_s, lags
 from stepscope.units import format_share
 
 Way = Literal["synthetic", "memory", "source"]
 Figures = Mapping[str, Any]
 
-_LITTLE = 0.1  # of the time: below, nothing is lost that is worth the work
+_LITTLE = 0.1  # of the time, lost to sharing the cores
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Stalls:
     compute_rate: float
     preprocessing_rate: float | None
     fetching_rate: float | None
+    workers: int
 
     def share(self, seconds: float) -> float:
         """Return a share of the time that a sample takes from its source."""
@@ -42,14 +43,10 @@ class Stalls:
 
     @property
     def bound_by(self) -> str:
-        """What more of would help most."""
-        lost = {
-            "preprocessing": self.preprocessing_s,
-            "storage": self.fetching_s,
-            "contention": self.contention_s,
-        }
-        most = max(lost, key=lambda name: lost[name])
-        return most if self.share(lost[most]) >= _LITTLE else "compute"
+        """What binds: the loader where it lags, cores where the network lacks them."""
+        if lags(self.share(self.preprocessing_s + self.fetching_s), self.workers):
+            return "preprocessing" if self.preprocessing_s >= self.fetching_s else "storage"
+        return "contention" if self.share(self.contention_s) >= _LITTLE else "compute"
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
@@ -104,6 +101,7 @@ def data_stalls(ways: Mapping[Way, Figures], samples_a_step: float, workers: int
         compute_rate=samples_a_step / alone_s,
         preprocessing_rate=_rate(samples_at_once, memory.get("load_s")),
         fetching_rate=_rate(samples_at_once, _fetch_s(memory, source)),
+        workers=workers,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from stepscope.records import schema
 from stepscope.records.reader import Run, Table
+from stepscope.stats import known_mean
 
 _OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))
 _WARM_UP_STEPS = 2  # the first ones carry the libraries' own preparations
@@ -20,17 +23,18 @@ def metrics(run: Run) -> dict[str, Any]:
     trained = [row for row in run.epochs.rows() if row["split"] == "train"]
     starts = [row["loader_start_s"] for row in trained if row["loader_start_s"] is not None]
     steady = steady_steps(run)
-    return {
+    figures = {
         "samples_per_s": summary.get("samples_per_s"),
+        "dropped_epochs": summary.get("dropped_epochs") or [],
         "steady_samples_per_s": rate(steady),
         "steady_steps": len(steady),
-        "steady": {name: _mean([row[name] for row in steady]) for name in _OF_A_STEP},
+        "steady": {name: known_mean([row[name] for row in steady]) for name in _OF_A_STEP},
         "wall_s": summary.get("wall_s"),
-        "epoch_s": _mean([row["total_s"] for row in trained]),
-        "step_s": _mean([row["step_s"] for row in kept]),
+        "epoch_s": known_mean([row["total_s"] for row in trained]),
+        "step_s": known_mean([row["step_s"] for row in kept]),
         "phases": {name: figures["mean_s"] for name, figures in phases.items()},
-        "load_s": _mean([row["load_s"] for row in kept]),
-        "load_cpu_s": _mean([row["load_cpu_s"] for row in kept]),
+        "load_s": known_mean([row["load_s"] for row in kept]),
+        "load_cpu_s": known_mean([row["load_cpu_s"] for row in kept]),
         "loader_start_s": max(starts, default=None),
         "loss": trained[-1]["loss"] if trained else None,
         "train_accuracy": summary.get("train_accuracy"),
@@ -38,28 +42,37 @@ def metrics(run: Run) -> dict[str, Any]:
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
         "page_cache": summary.get("page_cache"),
         "swap_used_bytes": (run.info.get("environment") or {}).get("swap_used_bytes"),
+        "workers_lost": sum(event["event"] == "workers_fallback" for event in run.events),
         **_machine(run.telemetry, since_s=steps["start_s"][0] if len(steps) else 0.0),
     }
+    return {name: _finite(value) for name, value in figures.items()}
 
 
 def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
     """Return what the machine was seen to do while it trained; before, libraries were read."""
     later = [row for row in telemetry.rows() if (row["time_s"] or 0.0) >= since_s]
-    read = [row["read_bytes"] for row in later if row["read_bytes"] is not None]
     workers = [value for value in telemetry["workers_private_bytes"] if value]
     counts = [value for value in telemetry["workers"] if value]
     return {
-        "read_bytes_per_s": _per_s(read, later),
-        "pressure_cpu": _mean([row["pressure_cpu"] for row in later]),
-        "pressure_io": _mean([row["pressure_io"] for row in later]),
+        "read_bytes_per_s": _read_per_s(later),
+        "pressure_cpu": known_mean([row["pressure_cpu"] for row in later]),
+        "pressure_io": known_mean([row["pressure_io"] for row in later]),
         "worker_bytes": max(workers) // max(counts) if workers and counts else None,
     }
 
 
-def _per_s(values: list[int], rows: list[dict[str, Any]]) -> float | None:
-    if len(values) < 2:
+def _read_per_s(rows: list[dict[str, Any]]) -> float | None:
+    """Return the bytes read a second; the count falls when a worker ends and takes its own away."""
+    known = [row for row in rows if row["read_bytes"] is not None]
+    if len(known) < 2:
         return None
-    return float((values[-1] - values[0]) / (rows[-1]["time_s"] - rows[0]["time_s"]))
+    read = sum(max(0, b["read_bytes"] - a["read_bytes"]) for a, b in pairwise(known))
+    return float(read / (known[-1]["time_s"] - known[0]["time_s"]))
+
+
+def _finite(value: Any) -> Any:
+    """Return None for what JSON cannot hold: the loss of a training that went astray."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def steady_steps(run: Run) -> list[dict[str, Any]]:
@@ -84,6 +97,20 @@ def start_up_steps(spec: Mapping[str, Any]) -> int:
     return _WARM_UP_STEPS - (-filling // int(spec.get("accumulate") or 1))
 
 
+def whole_turns(steps: int, workers: int) -> int:
+    """Return as many of some steps as are whole turns of the workers, one turn at least.
+
+    Batches come in bursts, one from each worker: part of a burst would look too fast or too slow.
+    """
+    return max(workers, steps // workers * workers) if workers else steps
+
+
+def mean_figures(of_trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of figures by name, each over the trials in which it is known."""
+    names = dict.fromkeys(name for figures in of_trials for name in figures)
+    return {name: known_mean([figures.get(name) for figures in of_trials]) for name in names}
+
+
 def rate(rows: list[dict[str, Any]]) -> float | None:
     """Return the samples a second of some steps."""
     took_s = sum(row["step_s"] for row in rows)
@@ -96,8 +123,3 @@ def _full(steps: Table) -> list[dict[str, Any]]:
 
 def _kept(steps: Table, dropped: list[int]) -> list[dict[str, Any]]:
     return [row for row in _full(steps) if row["epoch"] not in dropped]
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -44,8 +44,7 @@ def stalls(
     asked: dict[str, Any] = dict(settings or {})
     subject = OwnTraining(named_settings([] if spec is None else [spec], asked))
     rounds = REPEATS if repeats is None else count("repeats", repeats)
-    out = Path(asked.get("out", "runs"))
-    name = asked.get("name") or f"stalls-{subject.spec({}).run_name}"
+    out, name = Path(subject.out), subject.name or f"stalls-{subject.spec({}).run_name}"
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_stalls(subject, display, summarize, repeats=rounds, out=out, name=name)
     if json:

@@ -73,8 +73,8 @@ def sweep(
             request = sweeps.Request(
                 grid(axes),
                 DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
-                out=Path(asked.get("out", "runs")),
-                name=asked.get("name") or f"sweep-{'-'.join(axes)}",
+                out=Path(subject.out),
+                name=subject.name or f"sweep-{'-'.join(axes)}",
                 over=axes,
                 seed=None if order_seed is None else count("order_seed", order_seed),
                 time_limit_s=None if time_limit is None else _seconds(time_limit),

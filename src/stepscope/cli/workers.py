@@ -46,7 +46,7 @@ def workers(
     else:
         subject = OwnScript(script_request(words, script, asked))
         what = subject.request.run_name
-    out, name = Path(asked.get("out", "runs")), asked.get("name") or f"workers-{what}"
+    out, name = Path(subject.out), subject.name or f"workers-{what}"
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_workers(subject, display, summarize, out=out, name=name)
     if json:

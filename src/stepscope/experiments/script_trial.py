@@ -20,6 +20,8 @@ from stepscope.experiments.memory_limit import MemoryLimit, holding
 from stepscope.experiments.script_loaders import why_not_set
 from stepscope.experiments.supervise import Charge, Onlooker, Outcome, Watch
 from stepscope.experiments.traced import (
+    END_NOT_SEEN,
+    NO_STEP,
     TraceRequest,
     check_script,
     environment_for,
@@ -152,6 +154,8 @@ def _stop(child: subprocess.Popen[bytes], number: int, before: int) -> None:
 def _judge(request: TraceRequest, watch: Watch, returncode: int) -> Outcome:
     """Decide how the script ended, and whether it was run as was asked."""
     outcome = judge_script(watch, returncode)
+    if outcome.reason in (NO_STEP, END_NOT_SEEN):  # the script may be right; the trial is not
+        outcome.status = schema.FAILED
     if watch.signals.stops:  # also where the script took it for a reason to end well
         outcome.status, outcome.exit_code = schema.INTERRUPTED, Interrupted.exit_code
         outcome.reason = "the script was told to stop"

@@ -14,6 +14,7 @@ from stepscope.experiments.training import training_of
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
+from stepscope.train.options import Options
 
 Kind = Literal["run", "load"]
 
@@ -74,5 +75,7 @@ def _carry_out(
     watchdog: bool = False,
 ) -> Outcome:
     with holding(spec.memory_limit, watchdog=watchdog) as limit:
-        charge = training_of(made, limit, has_workers=spec.workers > 0, force=force)
+        charge = training_of(
+            made, limit, has_workers=spec.workers > 0, options=Options(force=force)
+        )
         return carry_out(made, charge, onlooker, summarize, elapsed_s=lived_s, resumed=resumed)

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyze.data_stalls import Way, data_stalls
-from stepscope.analyze.trial_metrics import start_up_steps
+from stepscope.analyze.trial_metrics import mean_figures, start_up_steps, whole_turns
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep as sweeps
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.subjects import OwnTraining
 from stepscope.experiments.sweep.execute import Onlooker
-from stepscope.experiments.workers.budget import whole_turns
-from stepscope.experiments.workers.search import mean_of
 from stepscope.hardware.storage import caches_beyond_reach
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep, Trial
@@ -48,24 +46,43 @@ def find_stalls(
     short = {"evaluate": False, "epochs": 1, "max_steps": _steps(spec)}
     asked = {**short, **subject.asked, "evaluate": False}
     quick = OwnTraining(asked, quick=True)
-    request = sweeps.Request(list(settings.values()), repeats, out, name)
+    request = sweeps.Request(list(settings.values()), repeats, out, name, kind="stalls")
     sweep = sweeps.start(quick, request, onlooker, summarize)
     by_way = {way: _completed(sweep, way, values) for way, values in settings.items()}
-    figures = {
-        way: mean_of([trial.metrics["steady"] for trial in trials])
-        for way, trials in by_way.items()
-    }
-    stalls = data_stalls(figures, spec.batch_size * spec.accumulate, spec.workers)
-    cold = [trial.metrics.get("page_cache") for trial in by_way["source"]]
+    samples_a_step = spec.batch_size * spec.accumulate
+    rounds = [data_stalls(figures, samples_a_step, spec.workers) for figures in _rounds(by_way)]
+    pooled = data_stalls(
+        {way: _pooled(trials) for way, trials in by_way.items()}, samples_a_step, spec.workers
+    )
+    told = pooled.to_json()
+    cold = by_way["source"][0].metrics.get("page_cache")
     return {
-        **stalls.to_json(),
+        **told,
+        "bound_by": _agreed(pooled.bound_by, [each.bound_by for each in rounds]),
+        "lost_by_round": [each.to_json()["lost"] for each in rounds],
         "workers": spec.workers,
         "ways": {way: _told(settings[way], trials) for way, trials in by_way.items()},
-        "page_cache": cold[0],
-        "caches_not_emptied": caches_beyond_reach(Path(spec.data_dir), cold[0]),
+        "page_cache": cold,
+        "caches_not_emptied": caches_beyond_reach(Path(spec.data_dir), cold),
         "cost_s": time.monotonic() - began,
         "path": str(sweep.path),
     }
+
+
+def _pooled(trials: list[Trial]) -> dict[str, Any]:
+    return mean_figures([trial.metrics["steady"] for trial in trials])
+
+
+def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, Mapping[str, Any]]]:
+    """Put together what the three ways came to in each round that all of them finished."""
+    seen = {way: {t.repeat: t.metrics["steady"] for t in trials} for way, trials in by_way.items()}
+    shared = set.intersection(*(set(rounds) for rounds in seen.values()))
+    return [{way: rounds[number] for way, rounds in seen.items()} for number in sorted(shared)]
+
+
+def _agreed(pooled: str, by_round: list[str]) -> str:
+    """Return the word for all rounds together, where most of them say the same."""
+    return pooled if 2 * by_round.count(pooled) > len(by_round) else "unclear"
 
 
 def ways_of(spec: RunSpec) -> dict[Way, dict[str, Any]]:
@@ -115,8 +132,5 @@ def _told(values: Mapping[str, Any], trials: list[Trial]) -> dict[str, Any]:
         "settings": dict(values),
         "samples_per_s": interval._asdict(),
         "runs": len(trials),
-        **{
-            f"{name}": value
-            for name, value in mean_of([t.metrics["steady"] for t in trials]).items()
-        },
+        **_pooled(trials),
     }

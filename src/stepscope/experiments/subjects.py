@@ -15,9 +15,10 @@ from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.experiments.supervise import Onlooker, Outcome
 from stepscope.experiments.traced import TraceRequest, check_script, hide_secrets
 from stepscope.experiments.training import training_of
-from stepscope.records import folder
+from stepscope.records import folder, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
+from stepscope.train.options import Options
 
 Mode = Literal["train", "load"]
 ARGUMENT = "arg:"  # a setting that is a flag of somebody's own script
@@ -33,6 +34,14 @@ LOADER_SETTINGS = {
 
 class Subject(Protocol):
     """Something that can be run again and again with other values of its settings."""
+
+    @property
+    def out(self) -> str:
+        """The folder that somebody named for records."""
+
+    @property
+    def name(self) -> str | None:
+        """The name that somebody gave."""
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse values that could only fail, before anything starts."""
@@ -63,6 +72,16 @@ class OwnTraining:
     mode: Mode = "train"
     quick: bool = False
 
+    @property
+    def out(self) -> str:
+        """The folder that somebody named for records."""
+        return self.spec({}).out
+
+    @property
+    def name(self) -> str | None:
+        """The name that somebody gave."""
+        return self.spec({}).name
+
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
         """Return the settings with some of them changed.
 
@@ -91,7 +110,12 @@ class OwnTraining:
     ) -> Outcome:
         """Train, or only load, in a process of its own."""
         spec = self.spec(values)
-        preflight.check(spec)
+        try:
+            preflight.check(spec)
+        except MissingExtraError:
+            raise
+        except MachineError as error:  # too little room here: that is a result
+            return Outcome(schema.FAILED, str(error), error.exit_code)
         kind = "run" if self.mode == "train" else "load"
         made = folder.create_at(path, spec.run_name, kind, spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as limit:
@@ -99,14 +123,14 @@ class OwnTraining:
                 made,
                 limit,
                 has_workers=spec.workers > 0,
-                forecast=not self.quick,
+                options=Options(forecast=not self.quick, checkpoint=False),
                 time_limit_s=time_limit_s,
             )
             return carry_out(made, charge, onlooker, summarize)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as somebody named them."""
-        return {"spec": dict(self.asked), "mode": self.mode, "script": None}
+        return {"spec": dict(self.asked), "mode": self.mode, "quick": self.quick, "script": None}
 
 
 @dataclass(frozen=True)
@@ -114,6 +138,16 @@ class OwnScript:
     """Somebody's script, unchanged but for the loaders that it makes and flags of its own."""
 
     request: TraceRequest
+
+    @property
+    def out(self) -> str:
+        """The folder that somebody named for records."""
+        return self.request.out
+
+    @property
+    def name(self) -> str | None:
+        """The name that somebody gave."""
+        return self.request.name
 
     def request_with(self, values: Mapping[str, Any]) -> TraceRequest:
         """Return what is to be run, with some values changed."""
@@ -170,16 +204,24 @@ class OwnScript:
 
 
 def subject_of(info: Mapping[str, Any]) -> Subject:
-    """Make the subject of a recorded sweep again."""
-    if info["script"] is None:
-        return OwnTraining(info["spec"], info["mode"])
-    asked = dict(info["script"])
-    if any("***" in argument for argument in asked["arguments"]):
+    """Make the subject of a recorded sweep again.
+
+    Raises:
+        RequestError: the record does not tell, or leaves a secret out.
+    """
+    try:
+        if info["script"] is None:
+            return OwnTraining(info["spec"], info["mode"], info.get("quick", False))
+        asked = dict(info["script"])
+        request = TraceRequest(**{**asked, "arguments": tuple(asked["arguments"])})
+    except (KeyError, TypeError) as error:
+        raise RequestError(f"sweep.json does not say what was tried: {error!r}.") from error
+    if any("***" in argument for argument in request.arguments):
         raise RequestError(
             "the script was called with a secret, which is not recorded: this sweep cannot go on. "
             "Begin it again, with the secret in an environment variable."
         )
-    return OwnScript(TraceRequest(**{**asked, "arguments": tuple(asked["arguments"])}))
+    return OwnScript(request)
 
 
 def _is_count(value: Any, least: int) -> bool:

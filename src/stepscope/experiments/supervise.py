@@ -160,7 +160,7 @@ def supervise(
         except MachineError as error:
             watch.trouble = error
         outcome = charge.judge(watch, child.wait())
-        if watch.overdue and outcome.status != schema.COMPLETED:
+        if watch.overdue:
             limit = format_duration(charge.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
             outcome.reason = f"it took longer than its time limit of {limit}, and was ended"

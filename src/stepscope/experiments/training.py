@@ -18,6 +18,7 @@ from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
 from stepscope.spec.as_flags import as_flags
+from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
 
@@ -26,17 +27,12 @@ def training_of(
     limit: MemoryLimit | None,
     *,
     has_workers: bool,
-    force: bool = False,
-    forecast: bool = True,
+    options: Options | None = None,
     time_limit_s: float | None = None,
 ) -> Charge:
-    """Return the training that a folder asks for.
-
-    `force` begins it although it may not fit; without a forecast nobody looks whether it will.
-    """
-    switches = [*(["--force"] if force else []), *([] if forecast else ["--no-forecast"])]
+    """Return the training that a folder asks for."""
     return Charge(
-        functools.partial(_start, folder, limit, switches),
+        functools.partial(_start, folder, limit, options or Options()),
         _stop,
         _judge,
         has_workers=has_workers,
@@ -48,15 +44,18 @@ def training_of(
 def _start(
     folder: RunFolder,
     limit: MemoryLimit | None,
-    switches: list[str],
+    options: Options,
     messages: int,
     origin_ns: int,
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
-    options = {"--messages": messages, "--parent": os.getpid(), "--origin-ns": origin_ns}
-    for name, value in options.items():
+    for name, value in {
+        "--messages": messages,
+        "--parent": os.getpid(),
+        "--origin-ns": origin_ns,
+    }.items():
         command += [name, str(value)]
-    command += switches
+    command += options.switches()
     if limit is not None and limit.group is not None:
         command = limit.group.command(command)
     return subprocess.Popen(

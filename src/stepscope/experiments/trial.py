@@ -20,6 +20,7 @@ from stepscope.experiments.training import training_of
 from stepscope.experiments.trial_folder import temporary_folder
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
+from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
 
@@ -38,7 +39,9 @@ def try_out(spec: RunSpec, limit: Limit, summarize: Summarize) -> Trial:
             return _trial(spec, False, status=schema.OUT_OF_MEMORY, reason=str(error), exit_code=4)
         made = folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
-            charge = training_of(made, held, has_workers=spec.workers > 0, force=True)
+            charge = training_of(
+                made, held, has_workers=spec.workers > 0, options=Options(force=True)
+            )
             outcome = carry_out(made, charge, Nobody(), summarize)
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")

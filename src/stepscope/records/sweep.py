@@ -134,15 +134,20 @@ def load_sweep(path: str | Path) -> Sweep:
         raise RequestError(f"cannot read {file}: {error}") from error
     if not isinstance(info, dict) or not _are_trials(info.get("trials")):
         raise RequestError(f"{file} is not the record of a sweep: it has no `trials` that read.")
-    if info.get("schema", 0) > schema.SCHEMA:
+    if not isinstance(info.get("schema"), int) or info["schema"] > schema.SCHEMA:
         raise RequestError(
-            f"{folder} was written by a newer stepscope (schema {info['schema']}, this one reads "
-            f"up to {schema.SCHEMA}). Update stepscope to read it."
+            f"{folder} was written by another stepscope (schema {info.get('schema')}, this one "
+            f"reads up to {schema.SCHEMA}). Update stepscope to read it."
         )
     return Sweep(folder.resolve(), info)
 
 
 def _are_trials(found: Any) -> bool:
-    return isinstance(found, list) and all(
-        isinstance(each, dict) and {"index", "values", "repeat"} <= each.keys() for each in found
-    )
+    return isinstance(found, list) and all(map(_is_trial, found))
+
+
+def _is_trial(found: Any) -> bool:
+    if not isinstance(found, dict) or not {"index", "values", "repeat"} <= found.keys():
+        return False
+    run = found.get("run")  # what lies elsewhere is not the sweep's to write, or to remove
+    return run is None or (str(run).startswith(f"{schema.TRIALS}/") and ".." not in str(run))

@@ -22,18 +22,19 @@ class SweepDisplay(LiveDisplay):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._trial = ""
+        self._left = ""
         self._told: set[str] = set()
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
-        """Show which trial begins."""
-        left = "" if left_s is None else f", {format_clock(left_s)} left in all"
+        """Show which trial begins, and how long all that are left will take."""
         number = f"{trial.index + 1}" if trials is None else f"{trial.index + 1}/{trials}"
         self._trial = f"{number} {about(trial.values)}, round {trial.repeat}"
-        self._progress.reset(self._task, description=self._trial, figures=left.strip(", "))
+        self._left = "" if left_s is None else f"  {format_clock(left_s)} left in all"
+        self._progress.reset(self._task, description=self._trial, figures=self._left.strip())
 
     def tried(self, trial: Trial) -> None:
         """Say what became of it."""
-        self._say(f"trial {self._trial}: {_outcome(trial)}")
+        self._say(f"trial {self._trial}: {_outcome(trial)}{self._left}")
 
     def output(self, line: str) -> None:
         """Pass on what a run printed, once: trials tend to say the same again."""
@@ -43,7 +44,14 @@ class SweepDisplay(LiveDisplay):
 
     def message(self, message: dict[str, Any]) -> None:
         """Show how far the run has come; its other messages would bury the trials."""
-        if message["type"] in ("progress", "workers"):
+        if message["type"] == "progress":
+            self._progress.update(
+                self._task,
+                completed=message["done"],
+                description=self._trial,
+                figures=f"step {message['step']}/{message['steps']}{self._left}",
+            )
+        elif message["type"] == "workers":
             super().message(message)
 
 

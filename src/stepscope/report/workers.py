@@ -41,8 +41,9 @@ def print_workers(console: Console, found: Found) -> None:
     """Print the graph, the table behind it, and what to set."""
     print_graph(console, workers_chart(found))
     table = house_table(
-        "workers", "samples/s", "to the best", "waits", "a batch takes", "on a CPU", "memory"
-    )
+        "workers", "samples/s", "to the best", "waits", "a batch takes", "on a CPU", "start",
+        "pressure", "memory",
+    )  # fmt: skip
     for row in found["candidates"]:
         if row["samples_per_s"]["median"] is not None:
             table.add_row(
@@ -52,6 +53,8 @@ def print_workers(console: Console, found: Found) -> None:
                 format_share(row["wait_share"]),
                 _duration(row["load_s"]),
                 _duration(row["load_cpu_s"]),
+                _duration(row["loader_start_s"]),
+                "?" if row["pressure_cpu"] is None else f"{row['pressure_cpu']:.0f} %",
                 "?" if row["memory_bytes"] is None else format_bytes(row["memory_bytes"]),
             )
     print_table(console, table)
@@ -60,6 +63,7 @@ def print_workers(console: Console, found: Found) -> None:
 
 
 def _words(found: Found) -> Iterator[str]:
+    yield from found["warnings"]
     for row in found["candidates"]:
         if row["reason"]:
             yield f"{_number(row)} workers: {row['reason']}"

@@ -3,14 +3,21 @@
 The run is the unit: what goes in here is one figure a run, never one a step. Steps of one run
 resemble each other, and runs differ by more than their steps tell.
 
-    quantiles   median, quantile, and the interval of one setting's median
+    quantiles   median, mean, quantile, and the interval of one setting's median
     ratios      one setting against another: ratio, interval, verdict
     power       how many rounds it takes to find a slowdown
     student     the quantiles of Student's t on which the intervals stand
 """
 
 from stepscope.stats.power import rounds_needed
-from stepscope.stats.quantiles import Interval, interval_of, median, quantile
+from stepscope.stats.quantiles import (
+    Interval,
+    interval_of,
+    known_mean,
+    known_median,
+    median,
+    quantile,
+)
 from stepscope.stats.ratios import (
     CANNOT_TELL,
     FASTER,
@@ -34,6 +41,8 @@ __all__ = [
     "Ratio",
     "confidence_of_each",
     "interval_of",
+    "known_mean",
+    "known_median",
     "median",
     "quantile",
     "ratio_of_rounds",

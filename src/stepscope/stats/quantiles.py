@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -31,6 +31,18 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def median(values: Sequence[float]) -> float:
     """Return the middle value."""
     return quantile(sorted(values), 0.5)
+
+
+def known_median(values: Iterable[float | None]) -> float | None:
+    """Return the middle of those values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def known_mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of those values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:

@@ -28,6 +28,7 @@ from stepscope.measure.lifetime import die_with_parent
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
 from stepscope.train.lifetime import Send, StopRequest
+from stepscope.train.options import Options
 
 _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
 
@@ -39,8 +40,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
-    parser.add_argument("--force", action="store_true", help="train although it may not fit")
-    parser.add_argument("--no-forecast", action="store_true", help="forecast no memory")
+    Options.add_to(parser)
     args = parser.parse_args(argv)
     die_with_parent(args.parent)
     warnings.showwarning = _show_warning
@@ -51,8 +51,8 @@ def main(argv: list[str]) -> int:
         def send(message: dict[str, Any]) -> None:
             messages.write(json.dumps(message) + "\n")
 
-        options = {"force": args.force, "forecast": not args.no_forecast}
-        outcome = _outcome_of(RunFolder(args.folder), args.origin_ns, stop, send, **options)
+        folder = RunFolder(args.folder)
+        outcome = _outcome_of(folder, args.origin_ns, stop, send, Options.of(args))
         send(outcome)
     return int(outcome["exit_code"])
 
@@ -69,9 +69,7 @@ def _outcome_of(
     origin_ns: int,
     stop: StopRequest,
     send: Send,
-    *,
-    force: bool,
-    forecast: bool,
+    options: Options,
 ) -> dict[str, Any]:
     """Train, and turn however that ends into an outcome."""
     closing: dict[str, Any] = {}
@@ -80,7 +78,7 @@ def _outcome_of(
             from stepscope.train.conduct import conduct
         except ImportError as error:
             raise MissingExtraError(f"training ({error})", "torch", "train") from error
-        conduct(folder, origin_ns, stop, send, closing, force=force, forecast=forecast)
+        conduct(folder, origin_ns, stop, send, closing, options)
     except StepscopeError as error:
         return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
     except Exception as error:

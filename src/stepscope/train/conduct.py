@@ -22,6 +22,7 @@ from stepscope.train.foretell import Foretold, foretell, refuse_what_does_not_fi
 from stepscope.train.inside import InsideView, find_place
 from stepscope.train.lifetime import Send, StopRequest
 from stepscope.train.recorder import Recorder
+from stepscope.train.options import Options
 from stepscope.train.rewind import forget_rows_after
 from stepscope.train.shorten import shorten
 from stepscope.train.telling import Telling
@@ -35,14 +36,12 @@ def conduct(
     stop: StopRequest,
     send: Send,
     closing: dict[str, Any],
-    *,
-    force: bool,
-    forecast: bool = True,
+    options: Options,
 ) -> None:
     """Train what the folder asks for, from its checkpoint where it has one, to the end.
 
     What is to be said of the run however it ends is put into `closing`. A run that is forecast not
-    to fit is refused, unless `force`; without `forecast`, which takes seconds, none is.
+    to fit is refused, unless the options force it.
     """
     began = now_ns()
     info = folder.read_info()
@@ -54,12 +53,12 @@ def conduct(
     closing["absent"] = _why_untested(spec)
     data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
     model = job.build_model(spec)
-    foretold = foretell(spec, model) if forecast else Foretold(reason=_NO_FORECAST)
+    foretold = foretell(spec, model) if options.forecast else Foretold(reason=_NO_FORECAST)
     send({"type": "forecast", "forecast": foretold.to_json()})
-    if not force:
+    if not options.force:
         refuse_what_does_not_fit(foretold)
     before_data_bytes = resident_bytes()
-    built = job.build(spec, model, data_dir, telling.fallback)
+    built = job.build(spec, model, data_dir, telling.fallback, telling.notice)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
@@ -83,6 +82,8 @@ def conduct(
         )
 
         def save(progress: checkpoint.Progress) -> None:
+            if not options.checkpoint:
+                return
             for log in (steps, epochs, records):
                 log.flush()  # the checkpoint must not be ahead of the rows
             began = now_ns()

@@ -6,8 +6,10 @@ execute   those that are missing, one after the other
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ class Request:
     repeats: int
     out: Path
     name: str
+    kind: str = "sweep"
     over: Mapping[str, Sequence[Any]] | None = None
     seed: int | None = None
     time_limit_s: float | None = None
@@ -46,6 +49,8 @@ def start(subject: Subject, request: Request, onlooker: Onlooker, summarize: Sum
     seed = secrets.randbits(32) if request.seed is None else request.seed
     trials = plan_trials(request.settings, request.repeats, seed)
     asked = {
+        "kind": request.kind,
+        "directory": str(Path.cwd()),
         **subject.to_json(),
         "settings": [dict(values) for values in request.settings],
         "over": None if request.over is None else dict(request.over),
@@ -67,7 +72,28 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> Sweep:
         raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
     subject = subject_of(sweep.info)
     limit_s = sweep.info.get("time_limit_s")
-    return _carry_out(Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s))
+    bench = Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s)
+    with _working_in(sweep.info.get("directory")):
+        return _carry_out(bench)
+
+
+@contextlib.contextmanager
+def _working_in(directory: str | None) -> Iterator[None]:
+    """Work where the sweep was begun: its scripts and data may be named from there."""
+    if directory is None:
+        yield
+        return
+    before = Path.cwd()
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise RequestError(
+            f"the sweep was begun in {directory}, which cannot be entered: {error.strerror}."
+        ) from error
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 def _carry_out(bench: Bench) -> Sweep:
@@ -75,6 +101,8 @@ def _carry_out(bench: Bench) -> Sweep:
         with bench.open():
             bench.make_missing()
     except Interrupted:
+        if bench.folder.read_info()["kind"] != "sweep":
+            raise
         raise Interrupted(
             f"interrupted; go on with: stepscope sweep --resume {bench.folder.path}"
         ) from None

@@ -16,11 +16,10 @@ from statistics import fmean
 from typing import Any, Protocol
 
 from stepscope.analyze.trial_metrics import metrics
-from stepscope.errors import Interrupted, StepscopeError
+from stepscope.errors import Interrupted
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.subjects import Subject
 from stepscope.experiments.supervise import Onlooker as RunOnlooker
-from stepscope.experiments.supervise import Outcome
 from stepscope.records import reader, schema
 from stepscope.records.sweep import SweepFolder, Trial, load_sweep
 
@@ -67,9 +66,15 @@ class Bench:
             self.folder.close(status=schema.COMPLETED, process=None)
 
     def make_missing(self) -> None:
-        """Make every trial of the plan that has no result yet."""
+        """Make every trial of the plan that has no result yet.
+
+        Raises:
+            RequestError: one of them could only fail; then none is made.
+        """
         sweep, clock = load_sweep(self.folder.path), _Clock()
         missing = [trial for trial in sweep.trials if trial.is_missing]
+        for trial in missing:
+            self.subject.check(trial.values)
         for number, trial in enumerate(missing):
             self.onlooker.trying(trial, len(sweep.trials), clock.left_s(missing[number:]))
             with clock.timing(trial):
@@ -101,12 +106,9 @@ class Bench:
         shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
         trial = replace(trial, run=str(path.relative_to(self.folder.path.resolve())), reason=None)
         self.folder.put(replace(trial, status=schema.RUNNING))
-        try:
-            outcome = self.subject.run(
-                trial.values, path, self.onlooker, self.summarize, time_limit_s=self.time_limit_s
-            )
-        except StepscopeError as error:  # it could not even begin, for want of room or of a part
-            outcome = Outcome(schema.FAILED, str(error), error.exit_code)
+        outcome = self.subject.run(
+            trial.values, path, self.onlooker, self.summarize, time_limit_s=self.time_limit_s
+        )
         recorded = (path / schema.RUN).is_file()
         return replace(
             trial,
@@ -125,9 +127,9 @@ def _finished_before(trial: Trial, folder: SweepFolder) -> Trial | None:
     run = reader.load_run(folder.path / trial.run)
     if run.status != schema.COMPLETED:
         return None
-    return replace(
-        trial, status=run.status, reason=run.info["reason"], exit_code=0, metrics=metrics(run)
-    )
+    reason = run.info.get("reason")
+    code = 0 if reason is None else 1
+    return replace(trial, status=run.status, reason=reason, exit_code=code, metrics=metrics(run))
 
 
 @dataclass

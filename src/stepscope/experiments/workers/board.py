@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from stepscope.experiments.workers.candidates import Candidate
-from stepscope.stats import Ratio, median, ratio_of_rounds, tie
+from stepscope.stats import Ratio, ratio_of_rounds, tie
 
 MOST_SLOWDOWN = 0.03  # a loss of this share of the best's throughput is none
 
@@ -29,10 +29,11 @@ class Pick:
 
 @dataclass
 class Board:
-    """Figures of trials, by candidate and round."""
+    """Figures of trials, by candidate and round; who died, and who is out of the running."""
 
     seen: dict[Candidate, dict[int, dict[str, Any]]] = field(default_factory=dict)
     died: dict[Candidate, str] = field(default_factory=dict)
+    out: set[Candidate] = field(default_factory=set)
 
     def note(self, candidate: Candidate, round_: int, figures: dict[str, Any]) -> None:
         """Take the figures of one trial."""
@@ -44,79 +45,81 @@ class Board:
 
     @property
     def alive(self) -> list[Candidate]:
-        """Those that could be the answer, the smallest number first."""
-        return sorted((c for c in self.seen if c not in self.died), key=_size)
+        """Those that came to their end every time, the smallest number first."""
+        return sorted((c for c in self.seen if c not in self.died), key=lambda each: each.size)
+
+    @property
+    def playing(self) -> list[Candidate]:
+        """Those that may still be the answer."""
+        return [each for each in self.alive if each not in self.out]
+
+    def steady(self, candidate: Candidate) -> list[dict[str, Any]]:
+        """Return the mean step of each of its trials."""
+        return [figures["steady"] for figures in self.seen.get(candidate, {}).values()]
 
     def rates(self, candidate: Candidate) -> list[float]:
         """Return samples a second, one a round."""
-        return [figures["steady_samples_per_s"] for figures in self.seen[candidate].values()]
-
-    def mean(self, candidate: Candidate, name: str) -> float | None:
-        """Return the middle of a figure over the rounds."""
-        known = [f["steady"][name] for f in self.seen[candidate].values() if f["steady"].get(name)]
-        return median(known) if known else None
+        return [_rate(figures) for figures in self.seen[candidate].values()]
 
     def wait_share(self, candidate: Candidate) -> float:
         """Return the largest share of its time that a candidate waited for data in any round."""
-        steady = [figures["steady"] for figures in self.seen[candidate].values()]
-        return max(float(each["data_s"] / each["step_s"]) for each in steady)
+        return max(float(each["data_s"] / each["step_s"]) for each in self.steady(candidate))
 
     def ratio(self, baseline: Candidate, other: Candidate) -> Ratio | None:
         """Compare two candidates by the rounds that both were in."""
         rounds = sorted(self.seen[baseline].keys() & self.seen[other].keys())
-        sides = [
-            [self.seen[each][number]["steady_samples_per_s"] for number in rounds]
-            for each in (baseline, other)
-        ]
+        sides = [[_rate(self.seen[each][n]) for n in rounds] for each in (baseline, other)]
         return ratio_of_rounds(sides[0], sides[1])
 
     @property
     def best(self) -> Candidate:
-        """The one with the highest throughput so far; of equals, the smallest number."""
-        return max(self.alive, key=lambda each: geometric_mean(self.rates(each)))
+        """The fastest of those still playing, over the rounds that all of them were in."""
+        playing = self.playing
+        shared = set.intersection(*(set(self.seen[each]) for each in playing))
+
+        def speed(candidate: Candidate) -> float:
+            rounds = shared or set(self.seen[candidate])
+            return geometric_mean(_rate(self.seen[candidate][number]) for number in rounds)
+
+        return max(playing, key=speed)
 
     def pick(self) -> Pick:
         """Return the smallest number that is tied with the best, or may be."""
         best = self.best
-        for candidate in self.alive:
+        for candidate in self.playing:
             to_best = self.ratio(best, candidate)
+            standing = tie(to_best, MOST_SLOWDOWN)
             if candidate == best:
                 why = "it is the fastest, and no smaller number is tied with it"
                 return Pick(candidate, best, to_best, self._is_settled(candidate), why)
-            if tie(to_best, MOST_SLOWDOWN) == "tied":
+            if standing == "tied":
                 why = "it loses 3 % at most, at its interval's edge"
                 return Pick(candidate, best, to_best, True, why)
-            if self._hardly_waits(candidate) and tie(to_best, MOST_SLOWDOWN) != "worse":
+            if self.wait_share(candidate) <= MOST_SLOWDOWN and standing != "worse":
                 share = self.wait_share(candidate)
                 why = f"it waits for data {share:.1%} of its time: more have nothing to hide"
                 return Pick(candidate, best, to_best, True, why)
             if to_best is not None and to_best.ratio >= 1 - MOST_SLOWDOWN:
                 why = "it came within 3 % of the fastest, and the noise hides the rest"
                 return Pick(candidate, best, to_best, False, why)
-        raise AssertionError("the best is one of those alive")
+        raise AssertionError("the best is one of those playing")
 
     def _is_settled(self, best: Candidate) -> bool:
-        """Say whether every smaller number was shown to be worse."""
-        smaller = [each for each in self.alive if _size(each) < _size(best)]
+        """Say whether every smaller number is out, or was shown to be worse."""
+        smaller = [each for each in self.playing if each.size < best.size]
         return all(tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse" for each in smaller)
 
-    def _hardly_waits(self, candidate: Candidate) -> bool:
-        return self.wait_share(candidate) <= MOST_SLOWDOWN
-
-    def still_in(self) -> list[Candidate]:
-        """Return those worth another round: not shown to be worse, and of many the better half."""
-        best = self.best
-        left = [
-            each
-            for each in self.alive
-            if each == best or tie(self.ratio(best, each), MOST_SLOWDOWN) != "worse"
-        ]
-        half = max(2, -(-len(self.seen) // 2))
+    def drop_losers(self) -> None:
+        """Take those out that were shown to be worse and, of many left, the slower half."""
+        best, pick = self.best, self.pick().candidate
+        for each in self.playing:
+            if each != best and tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse":
+                self.out.add(each)
+        left = self.playing
         ranked = sorted(left, key=lambda each: -geometric_mean(self.rates(each)))
-        kept = {best, self.pick().candidate, *ranked[:half]}
-        return [each for each in left if each in kept]
+        kept = {best, pick, *ranked[: max(2, -(-len(left) // 2))]}
+        self.out |= {each for each in left if each not in kept}
 
 
-def _size(candidate: Candidate) -> tuple[int, int]:
-    """Order by workers; with as many, those that leave torch its threads come first."""
-    return candidate.workers, 0 if candidate.threads is None else 1
+def _rate(figures: dict[str, Any]) -> float:
+    return float(figures["steady_samples_per_s"])

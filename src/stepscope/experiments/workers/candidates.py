@@ -10,7 +10,7 @@ _MOST_WAITING_A_CPU = 8
 _LITTLE_CPU = 0.5  # of a worker's time
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Candidate:
     """A number of workers; with other compute threads than torch chose, where they compete."""
 
@@ -23,6 +23,11 @@ class Candidate:
         threads = {} if self.threads is None else {"threads": self.threads}
         return {"workers": self.workers, **threads}
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """What orders them: workers; with as many, those that leave torch its threads first."""
+        return self.workers, 0 if self.threads is None else 1
+
     def __str__(self) -> str:
         counted = "1 worker" if self.workers == 1 else f"{self.workers} workers"
         if self.threads is None:
@@ -32,21 +37,26 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What there is for workers. None: nobody knows, so it does not bind."""
+    """What there is for workers. None: nobody knows, so it does not bind.
+
+    `limit_bytes` is what the whole training may take, `alone_bytes` what it takes without workers.
+    """
 
     cpus: int
-    available_bytes: int | None = None
+    limit_bytes: int | None = None
+    alone_bytes: int | None = None
     worker_bytes: int | None = None
     shm_free_bytes: int | None = None
     batch_bytes: int | None = None
     prefetch: int = 2
+    by_epoch: int | None = None
 
     @property
     def by_memory(self) -> int | None:
-        """How many workers the memory that is free takes."""
-        if self.available_bytes is None or not self.worker_bytes:
+        """How many workers the memory takes that the training itself leaves."""
+        if self.limit_bytes is None or self.alone_bytes is None or not self.worker_bytes:
             return None
-        return self.available_bytes // self.worker_bytes
+        return max(0, self.limit_bytes - self.alone_bytes) // self.worker_bytes
 
     @property
     def by_shared_memory(self) -> int | None:
@@ -58,7 +68,7 @@ class Bounds:
     def most(self, *, mostly_waiting: bool = False) -> int:
         """Return the largest number that is worth a trial."""
         by_cpus = self.cpus * (_MOST_WAITING_A_CPU if mostly_waiting else 1)
-        limits = (by_cpus, self.by_memory, self.by_shared_memory)
+        limits = (by_cpus, self.by_memory, self.by_shared_memory, self.by_epoch)
         return min(limit for limit in limits if limit is not None)
 
     def to_json(self) -> dict[str, int | None]:
@@ -67,6 +77,7 @@ class Bounds:
             "cpus": self.cpus,
             "by_memory": self.by_memory,
             "by_shared_memory": self.by_shared_memory,
+            "by_epoch": self.by_epoch,
         }
 
 

@@ -1,4 +1,4 @@
-"""The trials that find the number of workers, and the answer that follows from them.
+"""The trials that find the number of workers.
 
 round 1      every candidate, the smallest first: what a worker takes bounds the larger ones
 more rounds  those that may still be the answer, in random order, until one is shown to be
@@ -9,25 +9,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stepscope.analyze.bound_by import Evidence, bound_by, compute_s
+from stepscope.analyze.bound_by import SLOWED, compute_s
+from stepscope.analyze.trial_metrics import mean_figures
 from stepscope.errors import AnswerIsNo
-from stepscope.experiments.subjects import OwnScript
 from stepscope.experiments.sweep.execute import Bench
-from stepscope.experiments.workers.board import MOST_SLOWDOWN, Board, Pick
+from stepscope.experiments.workers.answer import Answer
+from stepscope.experiments.workers.board import Board, Pick
 from stepscope.experiments.workers.candidates import Candidate, first_candidates, next_larger
 from stepscope.experiments.workers.setup import Setup
 from stepscope.records import schema
 from stepscope.records.sweep import Trial
-from stepscope.stats import SLOWER, Ratio, interval_of, ratio_of_rounds, tie, verdict
+from stepscope.stats import Ratio, ratio_of_rounds
 
 _CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
 _VERIFYING = 1001  # rounds of trials that are not for choosing have numbers of their own
 _FROM_MEMORY = 2001
-_SLOWED = 1.1  # how much slower the network is beside workers before fewer threads are tried
+_LEAST_LIMIT_S = 60.0
+_TIMES_THE_FIRST = 10  # a trial that takes so many times as long hangs: torch waits for ever
 
 
 @dataclass
@@ -51,39 +52,36 @@ class Search:
         for number in range(2, self.setup.budget.rounds + 1):
             if number > 2 and self.board.pick().decided:
                 break
-            candidates = self.board.still_in()
+            if number > 2:
+                self.board.drop_losers()
+            candidates = self.board.playing
             self.chance.shuffle(candidates)
-            self._round(number, candidates)
-        pick = self.board.pick()
-        verified = self._verify(pick.candidate)
+            for candidate in candidates:
+                if number <= self.setup.budget.rounds_with(candidate.workers):
+                    self._try(number, candidate)
+            self._check_that_one_lives()
+        pick, verified = self._verified()
         self._look_at_memory()
-        return Answer(
-            self.setup, self.board, pick, verified, self.from_memory, time.monotonic() - self._began
-        )
+        cost_s = time.monotonic() - self._began
+        return Answer(self.setup, self.board, pick, verified, self.from_memory, cost_s)
 
     def _first_round(self) -> None:
         for candidate in first_candidates(self.setup.bounds, self.setup.current.workers):
             if self._fits(candidate):
                 self._try(1, candidate)
-        if not self.board.alive:
-            raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
+        self._check_that_one_lives()
         self._try_larger()
-        for candidate in list(self.board.alive):
+        for candidate in self.board.alive:
             if self._competes(candidate):
                 threads = max(1, self.setup.bounds.cpus - candidate.workers)
                 self._try(1, replace(candidate, threads=threads))
 
+    def _check_that_one_lives(self) -> None:
+        if not self.board.playing:
+            raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
+
     def _fits(self, candidate: Candidate) -> bool:
-        """Look whether there is memory for so many, by what one of them was seen to take."""
-        taken = [
-            figures["worker_bytes"]
-            for seen in self.board.seen.values()
-            for figures in seen.values()
-            if figures.get("worker_bytes")
-        ]
-        if taken:
-            bounds = replace(self.setup.bounds, worker_bytes=max(taken))
-            self.setup = replace(self.setup, bounds=bounds)
+        """Look whether there is room for so many, by what the smaller numbers were seen to take."""
         most = self.setup.bounds.most(mostly_waiting=True)
         return candidate.workers <= most or candidate == self.setup.current
 
@@ -95,8 +93,9 @@ class Search:
             if best.workers != max(c.workers for c in self.board.alive) or not smaller:
                 return
             gain = self.board.ratio(smaller[-1], best)
-            load_s, cpu_s = (self.board.mean(best, name) for name in ("load_s", "load_cpu_s"))
-            larger = next_larger(best.workers, self.setup.bounds, load_s, cpu_s)
+            seen = mean_figures(self.board.steady(best))
+            bounds = self.setup.bounds
+            larger = next_larger(best.workers, bounds, seen.get("load_s"), seen.get("load_cpu_s"))
             if larger is None or gain is None or gain.ratio < _CLEARLY_FASTER:
                 return
             self._try(1, larger)
@@ -105,175 +104,87 @@ class Search:
 
     def _competes(self, candidate: Candidate) -> bool:
         """Say whether workers and compute threads fight for the CPUs, so that fewer may help."""
-        alone = self.board.seen.get(Candidate(0))
+        alone = self.board.steady(Candidate(0))
         cpus = self.setup.bounds.cpus
         if not self.setup.shares_cpus or candidate.workers == 0 or cpus == 1 or not alone:
             return False
-        beside_s = compute_s(self.board.seen[candidate][1]["steady"])
-        alone_s = compute_s(alone[1]["steady"])
-        return bool(beside_s and alone_s and beside_s > _SLOWED * alone_s)
+        beside_s, alone_s = compute_s(self.board.steady(candidate)[0]), compute_s(alone[0])
+        return bool(beside_s and alone_s and beside_s > SLOWED * alone_s)
 
-    def _round(self, number: int, candidates: Iterable[Candidate]) -> None:
-        for candidate in candidates:
-            self._try(number, candidate)
-
-    def _try(self, number: int, candidate: Candidate) -> Trial:
-        values = self.setup.values(candidate, self.setup.budget.steps)
-        trial = self.bench.add(values, number)
-        if trial.status != schema.COMPLETED:
-            self.board.note_death(candidate, trial.reason or trial.status)
-        elif not trial.metrics.get("steady_samples_per_s"):
-            self.board.note_death(candidate, "too few steps: its buffers hold all that was loaded")
-        else:
+    def _try(self, number: int, candidate: Candidate) -> None:
+        trial = self._make(candidate, self.setup.budget.steps, number)
+        reason = why_no_result(trial)
+        if reason is None:
             self.board.note(candidate, number, trial.metrics)
+            self._learn_sizes(candidate, trial)
+        else:
+            self.board.note_death(candidate, reason)
+
+    def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
+        trial = self.bench.add(self.setup.values(candidate, steps), number)
+        if self.bench.time_limit_s is None and trial.metrics.get("wall_s"):
+            limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * trial.metrics["wall_s"])
+            self.bench = replace(self.bench, time_limit_s=limit_s)
         return trial
+
+    def _learn_sizes(self, candidate: Candidate, trial: Trial) -> None:
+        """Keep what the training takes alone and what a worker takes, to bound larger numbers."""
+        bounds, seen = self.setup.bounds, trial.metrics
+        if candidate.workers == 0 and seen.get("peak_memory_bytes"):
+            bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
+        if seen.get("worker_bytes"):
+            largest = max(bounds.worker_bytes or 0, seen["worker_bytes"])
+            bounds = replace(bounds, worker_bytes=largest)
+        self.setup = replace(self.setup, bounds=bounds)
+
+    def _verified(self) -> tuple[Pick, Ratio | None]:
+        """Pick, and verify the pick; one that dies in the verification is none after all."""
+        while True:
+            pick = self.board.pick()
+            verified = self._verify(pick.candidate)
+            if pick.candidate not in self.board.died:
+                return pick, verified
+            self._check_that_one_lives()
 
     def _verify(self, pick: Candidate) -> Ratio | None:
         """Run the pick and what is set now in turn; None where they are the same."""
-        current = self.setup.current
+        current, budget = self.setup.current, self.setup.budget
         if pick == current or current in self.board.died:
             return None
         rates: dict[Candidate, list[float]] = {pick: [], current: []}
-        for number in range(self.setup.budget.verifying_rounds):
+        rounds = min(budget.verifying_rounds_with(each.workers) for each in rates)
+        for number in range(rounds):
             both = [pick, current]
             self.chance.shuffle(both)
-            seen = {each: self._rate_of(each, _VERIFYING + number) for each in both}
-            if all(seen.values()):  # a round counts where both came to their end
-                for each in both:
-                    rates[each].append(seen[each])
+            made = {
+                each: self._make(each, budget.verifying_steps, _VERIFYING + number) for each in both
+            }
+            reasons = {each: why_no_result(trial) for each, trial in made.items()}
+            for each, reason in reasons.items():
+                if reason is not None:
+                    self.board.note_death(each, reason)
+                    return None
+            for each in both:
+                rates[each].append(made[each].metrics["steady_samples_per_s"])
         return ratio_of_rounds(rates[current], rates[pick])
-
-    def _rate_of(self, candidate: Candidate, number: int) -> float:
-        """Make a trial and return its throughput; 0 where it did not come to its end."""
-        values = self.setup.values(candidate, self.setup.budget.verifying_steps)
-        trial = self.bench.add(values, number)
-        return float(trial.metrics.get("steady_samples_per_s") or 0.0)
 
     def _look_at_memory(self) -> None:
         """Where samples come from files, look how long batches take from memory, to tell apart."""
         current = self.setup.current
         if not self.setup.reads_files or current in self.board.died:
             return
-        values = {
-            **self.setup.values(current, self.setup.budget.steps),
-            "source": "memory",
-            "source_delay_ms": 0.0,
-        }
-        trial = self.bench.add({**values, "page_cache": "keep"}, _FROM_MEMORY)
+        values = self.setup.values(current, self.setup.budget.steps)
+        at_hand = {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
+        trial = self.bench.add({**values, **at_hand}, _FROM_MEMORY)
         self.from_memory = trial.metrics.get("steady")
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Which number to use, and all that carries it."""
-
-    setup: Setup
-    board: Board
-    pick: Pick
-    verified: Ratio | None
-    from_memory: dict[str, Any] | None
-    cost_s: float
-
-    @property
-    def recommended(self) -> Candidate:
-        """The pick, unless the verification showed that what is set now is faster."""
-        return self.setup.current if verdict(self.verified) == SLOWER else self.pick.candidate
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        bound, bound_why = self._bound_by(self.setup.current)
-        after, _ = self._bound_by(self.recommended)
-        verified = self.verified
-        return {
-            "recommended": self.recommended.workers,
-            "recommended_threads": self.recommended.threads,
-            "current": self.setup.current.workers,
-            "decided": self.pick.decided,
-            "why": self._why(),
-            "bound_by": bound,
-            "bound_by_why": bound_why,
-            "bound_by_with_recommended": after,
-            "candidates": [self._row(each) for each in [*self.board.alive, *self.board.died]],
-            "verified_speedup": None if verified is None else verified.ratio,
-            "verified": {
-                "ratio": None if verified is None else verified.ratio,
-                "low": None if verified is None else verified.low,
-                "high": None if verified is None else verified.high,
-                "rounds": None if verified is None else verified.rounds,
-                "verdict": verdict(verified),
-                "reason": self._not_verified(),
-            },
-            "bounds": self.setup.bounds.to_json(),
-            "of_script": isinstance(self.setup.subject, OwnScript),
-            "steps_an_epoch": self.setup.steps_an_epoch,
-            "measured_steps": self.setup.budget.steps_in_all,
-            "cost_s": self.cost_s,
-        }
-
-    def _not_verified(self) -> str | None:
-        if self.verified is not None:
-            return None
-        if self.pick.candidate == self.setup.current:
-            return "what is set now is the number to use: there was nothing to compare it with"
-        return "what is set now did not come to its end"
-
-    def _why(self) -> str:
-        if verdict(self.verified) == SLOWER:
-            return (
-                f"{self.pick.candidate} looked better, but the verification showed what is set now "
-                "to be faster"
-            )
-        return self.pick.why
-
-    def _bound_by(self, candidate: Candidate) -> tuple[str, str]:
-        if candidate not in self.board.seen:
-            return "unclear", "what is set now did not come to its end"
-        seen = list(self.board.seen[candidate].values())
-        alone = self.board.seen.get(Candidate(0), {})
-        return bound_by(
-            Evidence(
-                mean_of([figures["steady"] for figures in seen]),
-                candidate.workers,
-                self.setup.bounds.cpus,
-                alone=mean_of([figures["steady"] for figures in alone.values()]) or None,
-                from_memory=self.from_memory,
-                machine=seen[0],
-            )
-        )
-
-    def _row(self, candidate: Candidate) -> dict[str, Any]:
-        row: dict[str, Any] = {"workers": candidate.workers, "threads": candidate.threads}
-        seen = list(self.board.seen.get(candidate, {}).values())
-        if not seen or candidate in self.board.died:
-            nothing = dict.fromkeys(("median", "low", "high"))
-            reason = self.board.died.get(candidate)
-            return {**row, "samples_per_s": nothing, "tied_with_best": False, "reason": reason}
-        to_best = self.board.ratio(self.pick.best, candidate)
-        by_wait = candidate == self.pick.candidate and self.pick.decided
-        steady = mean_of([figures["steady"] for figures in seen])
-        return {
-            **row,
-            "samples_per_s": interval_of(self.board.rates(candidate))._asdict(),
-            "tied_with_best": candidate == self.pick.best
-            or by_wait
-            or tie(to_best, MOST_SLOWDOWN) == "tied",
-            "to_best": None if to_best is None else to_best.ratio,
-            "rounds": len(seen),
-            "wait_share": self.board.wait_share(candidate),
-            "load_s": steady.get("load_s"),
-            "load_cpu_s": steady.get("load_cpu_s"),
-            "loader_start_s": seen[0].get("loader_start_s"),
-            "pressure_cpu": seen[0].get("pressure_cpu"),
-            "memory_bytes": max(
-                (figures["peak_memory_bytes"] for figures in seen if figures["peak_memory_bytes"]),
-                default=None,
-            ),
-            "reason": None,
-        }
-
-
-def mean_of(figures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the means of figures by name, over those in which they are known."""
-    names = dict.fromkeys(name for each in figures for name in each)
-    known = {name: [each[name] for each in figures if each.get(name) is not None] for name in names}
-    return {name: sum(values) / len(values) if values else None for name, values in known.items()}
+def why_no_result(trial: Trial) -> str | None:
+    """Say why a trial tells nothing of its number of workers, or None where it does."""
+    if trial.status != schema.COMPLETED:
+        return trial.reason or trial.status
+    if trial.metrics.get("workers_lost"):
+        return "it lost loader workers on the way, so it is not what was asked for"
+    if not trial.metrics.get("steady_samples_per_s"):
+        return "too few steps to measure: all of them only fill its buffers"
+    return None

@@ -6,22 +6,27 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stepscope.analyze.trial_metrics import start_up_steps
+from stepscope.analyze.trial_metrics import start_up_steps, whole_turns
 from stepscope.errors import RequestError
+from stepscope.experiments.fit_answer import limit_now
 from stepscope.experiments.script_loaders import NO_LOADER, training_loader
 from stepscope.experiments.subjects import OwnScript, OwnTraining, Subject
-from stepscope.experiments.workers.budget import Budget, budget_of, whole_turns
+from stepscope.experiments.workers.budget import Budget, budget_of
 from stepscope.experiments.workers.candidates import Bounds, Candidate
 from stepscope.hardware import host
 from stepscope.records.reader import Run
 from stepscope.train.reading import reading_of
 
 LOOK_STEPS = 6  # of a script, to learn what its loader is like
+_LONG_EPOCH = 1000  # steps, where nobody knows how many an epoch has
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A training, its workers as they are set now, and what bounds them."""
+    """A training, its workers as they are set now, and what bounds them.
+
+    `most_steps` ends every trial, where somebody said so; `reads_files` is None where nobody knows.
+    """
 
     subject: Subject
     current: Candidate
@@ -30,21 +35,25 @@ class Setup:
     prefetch: int
     bounds: Bounds
     budget: Budget
-    reads_files: bool = False
+    most_steps: int | None = None
+    reads_files: bool | None = None
     shares_cpus: bool = False
+    warnings: tuple[str, ...] = ()
 
     def values(self, candidate: Candidate, steps: int) -> dict[str, Any]:
         """Return the settings of a short trial: enough steps to get going, then the window."""
-        window = whole_turns(steps, candidate.workers)
         named = {
             "workers": candidate.workers,
             "prefetch": self.prefetch,
             "accumulate": self.batches_a_step,
         }
-        in_all = start_up_steps(named) + window
-        if self.steps_an_epoch is not None:
-            in_all = min(in_all, self.steps_an_epoch)
-        return {**candidate.values, "max_steps": in_all}
+        in_all = start_up_steps(named) + whole_turns(steps, candidate.workers)
+        limits = [limit for limit in (self.steps_an_epoch, self.most_steps) if limit is not None]
+        values = {**candidate.values, "max_steps": min([in_all, *limits])}
+        if isinstance(self.subject, OwnScript) and candidate.workers:
+            # Named, so that the trial's record tells which batches only filled the buffers.
+            values["prefetch"] = self.prefetch
+        return values
 
 
 def setup_of_training(subject: OwnTraining) -> Setup:
@@ -61,12 +70,14 @@ def setup_of_training(subject: OwnTraining) -> Setup:
     dataset = catalogue.find(spec.data, reading_of(spec))
     samples = dataset.count("train", spec.samples)
     steps = -(-samples // (spec.batch_size * spec.accumulate))
+    budget = budget_of(steps)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
-        available_bytes=host.available_bytes(),
+        limit_bytes=limit_now(spec.memory_limit).bytes,
         shm_free_bytes=host.shared_memory_free_bytes(),
         batch_bytes=spec.batch_size * math.prod(dataset.shape) * 4,
         prefetch=spec.prefetch,
+        by_epoch=budget.most_workers,
     )
     quick = {**subject.asked, "evaluate": False, "epochs": 1}
     return Setup(
@@ -76,7 +87,8 @@ def setup_of_training(subject: OwnTraining) -> Setup:
         spec.accumulate,
         spec.prefetch,
         bounds,
-        budget_of(steps),
+        budget,
+        most_steps=spec.max_steps,
         reads_files=spec.source != "memory",
         shares_cpus=spec.threads is None and spec.device in ("auto", "cpu"),
     )
@@ -95,14 +107,14 @@ def setup_of_script(subject: OwnScript, looked: Run) -> Setup:
     batch, steps = found["batch_size"], None
     if batch and samples:
         steps = max(1, -(-samples // batch))
+    budget = budget_of(steps or _LONG_EPOCH)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
-        available_bytes=host.available_bytes(),
-        shm_free_bytes=host.shared_memory_free_bytes(),
+        limit_bytes=limit_now(None).bytes,
+        alone_bytes=looked.summary.get("peak_memory_bytes"),
         prefetch=found["prefetch_factor"] or 2,
+        by_epoch=budget.most_workers,
     )
-    given = subject.request.max_steps
-    budget = budget_of(steps or 1000) if given is None else Budget(given, 3, given, 3)
     return Setup(
         replace(subject, request=replace(subject.request, max_steps=None)),
         Candidate(found["num_workers"]),
@@ -111,4 +123,5 @@ def setup_of_script(subject: OwnScript, looked: Run) -> Setup:
         bounds.prefetch,
         bounds,
         budget,
+        most_steps=subject.request.max_steps,
     )

@@ -1,0 +1,42 @@
+"""How a training process goes about its run: what its parent decides, and no setting of the run."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """`force` begins also what is forecast not to fit; a forecast takes seconds.
+
+    Without checkpoints, what is stopped begins again from nothing.
+    """
+
+    force: bool = False
+    forecast: bool = True
+    checkpoint: bool = True
+
+    def switches(self) -> list[str]:
+        """Write them for the command line of the process."""
+        wanted = {
+            "--force": self.force,
+            "--no-forecast": not self.forecast,
+            "--no-checkpoint": not self.checkpoint,
+        }
+        return [switch for switch, on in wanted.items() if on]
+
+    @staticmethod
+    def add_to(parser: argparse.ArgumentParser) -> None:
+        """Let a parser read the switches."""
+        for switch in Options(force=True, forecast=False, checkpoint=False).switches():
+            parser.add_argument(switch, action="store_true")
+
+    @staticmethod
+    def of(arguments: argparse.Namespace) -> Options:
+        """Return what was read."""
+        return Options(
+            force=arguments.force,
+            forecast=not arguments.no_forecast,
+            checkpoint=not arguments.no_checkpoint,
+        )
