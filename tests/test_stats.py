@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.stats import median, quantile
+from stepscope.stats import known_mean, known_median, median, quantile
 
 numbers = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50)
 
@@ -34,6 +34,16 @@ def test_a_quantile_of_nothing_is_refused() -> None:
 @given(numbers)
 def test_the_median_is_the_standard_library_s_and_needs_no_order(values: list[float]) -> None:
     assert median(values) == pytest.approx(statistics.median(values))
+
+
+@given(st.lists(st.none() | st.floats(-1e9, 1e9), max_size=50))
+def test_what_is_unknown_takes_no_part_in_a_median_or_a_mean(values: list[float | None]) -> None:
+    known = [value for value in values if value is not None]
+    if not known:
+        assert known_median(iter(values)) is known_mean(iter(values)) is None
+        return
+    assert known_median(iter(values)) == pytest.approx(statistics.median(known))
+    assert known_mean(iter(values)) == pytest.approx(statistics.fmean(known))
 
 
 @given(numbers, st.floats(0, 1), st.floats(0, 1))

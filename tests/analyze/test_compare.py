@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from recorded import write_run, write_runs, write_steps, write_sweep
 
-from stepscope.analyze.compare import Comparison, compare, slower_than
+from stepscope.analyze.compare import Comparison, compare, slowdown_is_excluded, slower_than
 from stepscope.analyze.sides import read_sides
 from stepscope.errors import RequestError
 
@@ -176,6 +176,67 @@ def test_a_throughput_got_in_another_way_is_named(tmp_path: Path) -> None:
     )
 
 
+def start_slowly(sweep: Path, workers: int, steady_steps: int = 20) -> None:
+    """Make the trials of a setting ones of a single epoch, whose first steps took long."""
+    info = json.loads((sweep / "sweep.json").read_text())
+    for trial in info["trials"]:
+        if trial["values"]["workers"] == workers:
+            whole = trial["metrics"]["samples_per_s"]
+            steady = {"steady_samples_per_s": 2 * whole, "steady_steps": steady_steps}
+            trial["metrics"] |= {"dropped_epochs": [], **steady}
+    (sweep / "sweep.json").write_text(json.dumps(info))
+
+
+def test_trials_of_one_epoch_are_compared_without_their_start(tmp_path: Path) -> None:
+    # Over the whole trial, 2 workers are twice as slow: that is what starting them took.
+    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    start_slowly(sweep, workers=2)
+    (other,) = compared(sweep).others
+    assert other.ratio is not None
+    assert (other.verdict, other.ratio.ratio) == (
+        "no difference detected",
+        pytest.approx(1, rel=0.01),
+    )
+    assert other.figures.samples_per_s is not None
+    assert other.figures.samples_per_s.median == pytest.approx(100)
+
+
+def test_trials_too_short_for_that_are_named_beside_others(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    start_slowly(sweep, workers=0)
+    start_slowly(sweep, workers=2, steady_steps=2)
+    (other,) = compared(sweep).others
+    assert other.warnings == [
+        "throughput is of all epochs, the baseline's of steps after the start"
+    ]
+
+
+def test_a_sweep_and_runs_whose_first_epoch_was_dropped_have_the_same_figure(
+    tmp_path: Path,
+) -> None:
+    runs = write_runs(tmp_path / "runs", STEADY)
+    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    (other,) = compared(runs, f"{sweep}:workers=2").others
+    assert not any("throughput is of" in warning for warning in other.warnings)
+
+
+@pytest.mark.parametrize("lost_in", ["metrics", "events"])
+def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path, lost_in: str) -> None:
+    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    info = json.loads((sweep / "sweep.json").read_text())
+    of_two = [trial for trial in info["trials"] if trial["values"] == {"workers": 2}]
+    for number, trial in enumerate(of_two):
+        if lost_in == "metrics":
+            trial["metrics"]["workers_lost"] = int(number < 2)
+        elif number < 2:
+            event = {"event": "workers_fallback", "from": 2, "to": 1}
+            (sweep / trial["run"] / "events.jsonl").write_text(json.dumps(event) + "\n")
+    (sweep / "sweep.json").write_text(json.dumps(info))
+    found = compared(sweep)
+    assert found.baseline.warnings == []
+    assert found.others[0].figures.warnings == ["2 of 6 runs lost loader workers"]
+
+
 def test_a_run_on_both_sides_is_named(tmp_path: Path) -> None:
     folder = write_runs(tmp_path / "a", STEADY)
     other = compared(folder, f"{folder}/run-0,{folder}/run-1").others[0]
@@ -195,6 +256,34 @@ def test_no_difference_says_how_many_rounds_would_tell_and_offers_them(tmp_path:
     assert found.offer == (
         f"stepscope sweep --model lenet --samples 320 --over workers=0,2 --repeats {needed}"
     )
+
+
+def test_more_rounds_are_offered_than_were_run(tmp_path: Path) -> None:
+    # So little noise that fewer rounds mostly find 5 %: these nine were not that lucky.
+    slower = [97.4, 93.4, 101.4] * 3
+    found = compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: [100.0] * 9, 2: slower}))
+    (other,) = found.others
+    assert (other.verdict, slowdown_is_excluded(other)) == ("no difference detected", False)
+    assert other.rounds_needed_for_5_percent is not None
+    assert other.rounds_needed_for_5_percent < 9
+    assert found.rounds == 10
+
+
+def test_without_a_round_in_common_more_are_offered_than_either_has(tmp_path: Path) -> None:
+    rates: dict[int, list[float | str]] = {
+        0: [*[100.0] * 8, *["failed"] * 8],
+        2: [*["failed"] * 8, *[100.0] * 8],
+    }
+    assert compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates)).rounds == 9
+
+
+def test_where_a_slowdown_is_excluded_nothing_is_open(tmp_path: Path) -> None:
+    calm = [100.0, 101.0, 100.0, 101.0]
+    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: calm, 2: calm[::-1]})
+    found = compared(sweep)
+    assert found.others[0].verdict == "no difference detected"
+    assert slowdown_is_excluded(found.others[0])
+    assert (found.rounds, found.offer) == (None, None)
 
 
 def test_the_offer_for_a_script_calls_the_script(tmp_path: Path) -> None:
@@ -256,6 +345,21 @@ def test_a_sweep_s_settings_come_in_the_order_in_which_they_were_asked_for(tmp_p
     found = compared(write_sweep(tmp_path / "s", {"workers": [4, 0, 2]}, rates))
     assert found.baseline.name == "workers=4"
     assert [other.figures.name for other in found.others] == ["workers=0", "workers=2"]
+
+
+def test_the_trials_of_a_search_for_workers_do_not_compare(tmp_path: Path) -> None:
+    rates = {0: STEADY, 2: HALF}
+    folder = write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates, kind="workers")
+    for argument in (folder, folder / "sweep.json", f"{folder}:workers=2"):
+        with pytest.raises(RequestError, match=r"of `stepscope workers`, whose trials have"):
+            read_sides([str(argument)])
+
+
+@pytest.mark.parametrize("kind", ["lab", "stalls"])
+def test_the_trials_of_a_lab_compare(tmp_path: Path, kind: str) -> None:
+    rates = {0: STEADY, 2: HALF}
+    folder = write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates, kind=kind)
+    assert compared(folder).others[0].verdict == "slower"
 
 
 def test_a_sweep_whose_trials_lost_their_folders_still_compares(tmp_path: Path) -> None:

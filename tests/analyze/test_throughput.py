@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import write_run, write_steps
 
-from stepscope.analyze.throughput import doubts_about, drift_share, step_times, throughput_of
+from stepscope.analyze.throughput import doubts_about, rate_of_trial, step_times, throughput_of
 from stepscope.records.reader import Run, load_run
+from stepscope.stats import median
 
 
 def run_with_steps(path: Path, times_s: list[float], samples: list[int] | int = 8) -> Run:
@@ -81,7 +83,7 @@ def test_noise_within_a_third_is_no_drift(tmp_path: Path) -> None:
     # Half of the steps take three times as long, throughout; which half the median hits is chance.
     first, last = [0.1] * 8 + [0.3] * 7, [0.1] * 7 + [0.3] * 8
     times = [0.1] * 3 + first + first + last
-    assert drift_share(times[3:]) == pytest.approx(2)
+    assert median(last) == pytest.approx(3 * median(first))
     assert "drift" not in doubts_about(run_with_steps(tmp_path, times))
 
 
@@ -102,10 +104,63 @@ def test_too_few_steps_say_nothing_about_a_course(tmp_path: Path) -> None:
     assert doubts_about(run_with_steps(tmp_path, [0.1] * 15 + [0.9] * 15)) == {}
 
 
-@given(st.lists(st.floats(1e-6, 1e3), min_size=3, max_size=60), st.floats(0.1, 10))
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
 def test_drift_does_not_depend_on_the_unit_and_is_turned_round_with_the_run(
-    times: list[float], unit: float
+    tmp_path: Path, unit: float
 ) -> None:
-    share = drift_share(times)
-    assert drift_share([unit * time_s for time_s in times]) == pytest.approx(share, abs=1e-6)
-    assert (1 + drift_share(times[::-1])) * (1 + share) == pytest.approx(1)
+    start, times = [unit] * 3, [unit] * 30 + [1.25 * unit] * 30 + [1.5 * unit] * 30
+    there = doubts_about(run_with_steps(tmp_path / "there", start + times))["drift"]
+    back = doubts_about(run_with_steps(tmp_path / "back", start + times[::-1]))["drift"]
+    assert there == "in the last third they are 50.0 % longer than in the first"
+    assert back == "in the last third they are 33.3 % shorter than in the first"
+
+
+# --- a trial of a sweep ---------------------------------------------------------------------------
+
+
+def metrics(
+    dropped: list[int] | None, steady_steps: int = 20, whole: float | None = 100.0
+) -> dict[str, Any]:
+    """Say of a trial that started slowly what its metrics would."""
+    told = {} if dropped is None else {"dropped_epochs": dropped}
+    steady = {"steady_samples_per_s": 150.0, "steady_steps": steady_steps}
+    return {**told, **steady, "samples_per_s": whole}
+
+
+@pytest.mark.parametrize(
+    ("of_trial", "rate", "basis"),
+    [
+        (metrics([]), 150.0, "steps after the start"),
+        (metrics([], steady_steps=5), 150.0, "steps after the start"),
+        (metrics([], steady_steps=4), 100.0, "all epochs"),
+        (metrics([1]), 100.0, "epochs after the first"),
+        (metrics(None), 100.0, "the trial's summary"),
+        (metrics([], whole=None), 150.0, "steps after the start"),
+        (metrics([1], whole=None), None, "its metrics have none"),
+        ({}, None, "its metrics have none"),
+    ],
+)
+def test_a_short_trial_is_compared_without_its_start(
+    of_trial: dict[str, Any], rate: float | None, basis: str
+) -> None:
+    assert rate_of_trial(of_trial) == (rate, basis)
+
+
+odd = st.none() | st.floats() | st.integers(-5, 5) | st.text(max_size=3)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "samples_per_s": odd,
+            "steady_samples_per_s": odd,
+            "steady_steps": st.integers(0, 20),
+            "dropped_epochs": st.lists(st.integers(1, 3), max_size=2),
+        },
+    )
+)
+def test_whatever_was_recorded_a_rate_is_above_0_or_unknown(of_trial: dict[str, Any]) -> None:
+    rate, basis = rate_of_trial(of_trial)
+    assert rate is None or 0 < rate < float("inf")
+    assert basis

@@ -23,7 +23,9 @@ NOISY = [100.0, 106.0, 97.0, 102.0]
 def folder(stepscope: Stepscope) -> Path:
     write_runs(stepscope.folder / "steady", STEADY)
     write_runs(stepscope.folder / "half", HALF, spec={"workers": 2})
-    write_sweep(stepscope.folder / "sweep", {"workers": [0, 2]}, {0: NOISY, 2: NOISY[::-1]})
+    rates = {0: NOISY, 2: NOISY[::-1]}
+    write_sweep(stepscope.folder / "sweep", {"workers": [0, 2]}, rates)
+    write_sweep(stepscope.folder / "search", {"workers": [0, 2]}, rates, kind="workers")
     return stepscope.folder
 
 
@@ -62,6 +64,24 @@ def test_no_difference_says_what_could_have_been_seen_and_how_to_see_more(stepsc
     offered = answer.out.split("to find out: ")[1].split()
     assert offered[:2] == ["stepscope", "sweep"]
     assert "--over workers=0,2 --repeats" in " ".join(offered)
+
+
+def test_where_5_percent_are_excluded_it_says_so_and_offers_nothing(stepscope, folder):
+    calm = [100.0, 101.0, 100.0, 101.0]
+    write_sweep(folder / "calm", {"workers": [0, 2]}, {0: calm, 2: calm[::-1]})
+    answer = stepscope("compare", "calm")
+    assert answer.code == 0, answer.err
+    assert "of the baseline's, so it is not 5 % slower" in answer.out
+    assert "to find out" not in answer.out
+    assert "rounds" not in answer.out
+
+
+def test_rounds_that_were_not_lucky_are_told_from_those_that_would_mostly_do(stepscope, folder):
+    slower = [97.4, 93.4, 101.4] * 3
+    write_sweep(folder / "unlucky", {"workers": [0, 2]}, {0: [100.0] * 9, 2: slower})
+    answer = stepscope("compare", "unlucky")
+    assert "and the 9 run left it open" in answer.out
+    assert "--over workers=0,2 --repeats 10" in answer.out
 
 
 def test_two_runs_are_too_few_to_tell(stepscope, folder):
@@ -117,6 +137,7 @@ def test_a_limit_that_is_no_share_is_refused(limit):
         ((), ("two or more", "found none")),
         (("steady",), ("two or more", "found steady")),
         (("steady", "sweep:worker=2"), ("Did you mean 'workers'?",)),
+        (("search",), ("several lengths", "stepscope sweep --over workers=0,1,2")),
     ],
 )
 def test_what_cannot_be_compared_ends_with_2(stepscope, folder, arguments, words):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -60,7 +62,13 @@ def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
     few = ("--model", "lenet", "--samples", 96, "--batch-size", 32, "--workers", 0)
     answer = stepscope("lab", "epoch-times", *few, "--scale", 0.02)
     assert answer.code == 0, answer.err
-    for words in ("total, own clock", "█ loading", "An epoch takes", "a short run", "model lenet"):
+    for words in (
+        "total, own clock",
+        "█ loading",
+        "An epoch takes",
+        "96 of 50,000 samples, 2 of 5 epochs",
+        "model lenet",
+    ):
         assert words in answer.out
     assert "missing: cifar10: shapes was used instead" in answer.out
     drawn = [stepscope.folder / path for path in re.findall(r"plot: (.+)", answer.out)]
@@ -99,7 +107,8 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
     [
         (("epoch-times", "--scale", "2"), "scale: wanted a share above 0 and up to 1"),
         (("epoch-times", "--scale", "half"), "scale: wanted a share like 0.05"),
-        (("epoch-times", "--repeats", "0"), "repeats: wanted a whole number"),
+        (("epoch-times", "--repeats", "0"), "repeats: wanted 1 or more, found 0"),
+        (("epoch-times", "--repeats", "few"), "repeats: wanted a whole number"),
         (("memory", "--scale", "0.5"), "scale: lab memory has its own"),
         (("one-vs-best", "--workers", "3"), "nothing is left to compare"),
         (("architectures", "--batch-size", "many"), "batch_size"),
@@ -111,6 +120,22 @@ def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, wo
     assert (answer.code, answer.out) == (2, ""), answer.err
     assert words in answer.err
     assert not (stepscope.folder / "runs").exists()
+
+
+def test_a_lab_that_is_stopped_says_so_and_offers_nothing_to_go_on_with(stepscope):
+    few = ("--model", "lenet", "--samples", 6400, "--batch-size", 8, "--workers", 0)
+    process = stepscope.start("lab", "epoch-times", *few)
+    deadline = time.monotonic() + 60
+    steps = "runs/latest/latest/trials/*/steps.csv"
+    while not list(stepscope.folder.glob(steps)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert "interrupted" in err
+    assert "--resume" not in err
+    recorded = json.loads((stepscope.folder / "runs" / "latest" / "lab.json").read_text())
+    assert recorded["status"] == "interrupted"
 
 
 @pytest.mark.long

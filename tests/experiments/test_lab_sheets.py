@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from stepscope.experiments.labs.tried import Tried, compare, in_words
 from stepscope.records.sweep import Trial
 from stepscope.report.charts import Chart
 from stepscope.report.sheets import charts_of
+from stepscope.report.workers import workers_chart
 from stepscope.spec.load import with_changes
 
 TINY = {"model": "lenet", "samples": "96", "batch_size": "32", "threads": "1", "device": "cpu"}
@@ -116,7 +119,26 @@ def test_a_share_leaves_two_epochs_and_four_batches_and_never_takes_more_than_al
     plan = plan_of("batch-sizes", scale=scale, data="shapes")
     assert 2 <= plan.spec.epochs <= 10
     assert plan.spec.samples is None or 4 * 1024 <= plan.spec.samples <= 50_000
-    assert (plan.told()["note"] is None) == (scale == 1)
+    whole = plan.spec.samples in (None, 50_000) and plan.spec.epochs == 10
+    assert (plan.told()["note"] is None) == whole
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        # The floors bind: two epochs of five, four batches of 128.
+        ({"scale": 0.001}, "512 of 50,000 samples, 2 of 5 epochs"),
+        ({"scale": 0.02}, "1,000 of 50,000 samples, 2 of 5 epochs"),
+        ({"scale": 0.02, "samples": "320"}, "320 of 50,000 samples, 2 of 5 epochs"),
+        ({"samples": "320"}, "320 of 50,000 samples"),
+        ({"epochs": "1"}, "1 of 5 epochs"),
+        ({"epochs": "9"}, None),
+        ({}, None),
+    ],
+)
+def test_what_is_less_than_the_sheet_asks_for_is_told_in_numbers(asked, note):
+    told = plan_of("epoch-times", data="shapes", **asked).told()["note"]
+    assert told == (None if note is None else f"{note}: figures are of a short run")
 
 
 @pytest.mark.parametrize("scale", [0, -1, 1.01, float("nan")])
@@ -157,6 +179,8 @@ def test_a_wrong_flag_is_refused_when_the_plan_is_made():
             plan_of("epoch-times", **wrong)
     with pytest.raises(RequestError, match="repeats"):
         plan_of("model", repeats=3)
+    with pytest.raises(RequestError, match="repeats: wanted 1 or more, found 0"):
+        plan_of("epoch-times", repeats=0)
 
 
 # --- what trials come to --------------------------------------------------------------------------
@@ -183,6 +207,18 @@ def test_rounds_that_only_one_side_completed_are_left_out():
     ratio = compare(tried_with(100, 105), other)
     assert (ratio.rounds, ratio.ratio) == (1, pytest.approx(2))
     assert "no round" in in_words(compare(tried_with(100), replace(other, trials=(gone,))), "one")
+
+
+def test_trials_of_one_epoch_are_compared_without_their_start():
+    steady = {"dropped_epochs": [], "steady_samples_per_s": 150.0, "steady_steps": 20}
+    whole = tried_with(100, 100)
+    trials = tuple(
+        replace(trial, metrics={**trial.metrics, **steady, "steady_samples_per_s": rate})
+        for trial, rate in zip(whole.trials, (150.0, 152.0), strict=True)
+    )
+    short = replace(whole, trials=trials)
+    assert short.row("samples_per_s")["samples_per_s"] == short.median_of("samples_per_s") == 151
+    assert compare(whole, short).ratio == pytest.approx(1.51, rel=0.001)
 
 
 def test_a_row_has_an_interval_with_more_rounds_and_none_with_one():
@@ -215,13 +251,44 @@ def test_more_workers_are_called_better_only_where_the_rounds_show_it():
     assert "cannot tell" in once.answer
 
 
+@pytest.mark.parametrize(
+    "tried",
+    [[], [tried_with(100, workers=2), tried_with(100, workers=4)], [tried_with(100, workers=1)]],
+)
+def test_without_one_worker_or_another_number_there_is_no_answer(tried):
+    missing = [{"name": "workers 1", "reason": "no such device"}]
+    finding = conclude(tried, missing)
+    assert not finding.holds
+    assert finding.answer.startswith("No answer: one worker, or every other number")
+    assert finding.figures["missing"] == missing
+
+
+def test_the_graph_of_the_workers_lab_is_the_one_of_stepscope_workers():
+    candidates = [
+        {
+            "workers": number,
+            "threads": None,
+            "samples_per_s": {"median": rate, "low": None, "high": None},
+        }
+        for number, rate in ((0, 100.0), (2, 200.0), (4, None))
+    ]
+    found = {"candidates": candidates, "recommended": 2, "recommended_threads": None}
+    finding = {"subject": "lenet on shapes", "rows": [], "workers": found}
+    (chart,) = charts_of(finding, read_sheet("workers").plots).values()
+    assert chart == replace(workers_chart(found), subtitle="lenet on shapes")
+    assert [mark.chosen for mark in chart.marks] == [False, True]
+    assert charts_of({"subject": "", "rows": []}, read_sheet("workers").plots) == {}
+
+
 # --- for real -------------------------------------------------------------------------------------
 
 
 def test_lab_model_counts_twenty_convolutions(tmp_path: Path):
-    found = labs.conduct(read_sheet("model"), Ask({"out": str(tmp_path)}), tools())
+    ask = Ask({"out": str(tmp_path)}, scale=0.1)
+    found = labs.conduct(read_sheet("model"), ask, tools())
     assert found.holds
     assert "20 convolutions" in found.answer
+    assert found.figures["note"] is None, "no data is used, whatever share of it is asked for"
     counted = {row["what"]: row["norm_batch"] for row in found.figures["rows"]}
     assert counted["convolutions"] == 20
     assert counted["trainable parameters"] == counted["gradients"] == 11_173_962
@@ -239,6 +306,42 @@ def test_a_device_that_is_missing_is_listed_and_the_rest_runs(tmp_path: Path):
     assert "cpu" in here
     assert here | missing >= {"cpu", "cuda", "mps"}
     assert not here & missing
+
+
+OF_A_DEVICE = sorted(ASKED_FOR - {"model", "devices"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each in ("one-vs-best", "workers") else pytest.param(each, marks=pytest.mark.long)
+        for each in OF_A_DEVICE
+    ],
+)
+def test_a_lab_of_which_this_machine_can_do_nothing_says_so(name, tmp_path: Path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    sheet = read_sheet(name)
+    one = replace(sheet, settings=sheet.settings[:1], repeats=min(sheet.repeats, 1))
+    flags = {**TINY, "device": "cuda", "out": str(tmp_path)}
+    for varied in sheet.settings[0].values:
+        flags.pop(varied, None)
+    found = labs.conduct(one, Ask(flags), tools())
+    assert not found.holds
+    assert found.answer.startswith("No answer")
+    assert charts_of(found.figures, sheet.plots) == {}
+
+
+def test_a_lab_of_one_epoch_tells_which_rates_are_not_alike(tmp_path: Path):
+    # Of twelve steps the buffers of four workers leave two: too few for a rate without the start.
+    sheet = read_sheet("one-vs-best")
+    few = replace(sheet, settings=(Setting({"workers": 0}), Setting({"workers": 4})))
+    flags = {**TINY, "samples": "384", "epochs": "1", "out": str(tmp_path)}
+    found = labs.conduct(few, Ask(flags, repeats=1), tools())
+    (entry,) = [each for each in found.figures["missing"] if "throughput" in each["name"]]
+    assert "in some runs it is of all epochs, in others of steps after the start" in entry["reason"]
+    (sweep,) = tmp_path.glob("2*/2*/sweep.json")
+    assert json.loads(sweep.read_text())["kind"] == "lab"
 
 
 def test_every_optimiser_has_losses_of_its_own(tmp_path: Path):

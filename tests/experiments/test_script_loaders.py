@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from as_a_person import Stepscope
 
-from stepscope.experiments.script_loaders import training_loader, why_not_set
+from stepscope.experiments.script_loaders import training_loader, warnings_of, why_not_set
 from stepscope.records import folder, schema
 from stepscope.records.reader import Run, load_run
 
@@ -92,3 +93,46 @@ def test_steps_with_the_batch_of_a_loader_that_kept_its_own_give_it_away(
     reason = why_not_set(run, {"batch_size": 16})
     assert (reason is None) == reached
     assert reached or "its steps have 8 samples" in (reason or "")
+
+
+NO_WORKERS = {"prefetch_factor": "no workers", "persistent_workers": "no workers"}
+
+
+@pytest.mark.parametrize("name", NO_WORKERS)
+def test_what_a_loader_without_workers_refused_was_not_set(recorded: Recorded, name: str) -> None:
+    run = recorded(loader(8, shuffles=True, refused={name: "no workers"}))
+    reason = why_not_set(run, {name: 4})
+    assert reason == (
+        f"{name} cannot be set in the script's DataLoader: no workers; "
+        "give it some too, --over workers=2"
+    )
+
+
+def test_it_is_not_missed_where_no_workers_were_asked_for(recorded: Recorded) -> None:
+    run = recorded(loader(8, shuffles=True, refused=NO_WORKERS))
+    asked = {"prefetch_factor": 4, "persistent_workers": True}
+    assert why_not_set(run, {**asked, "num_workers": 0}) is None
+    assert why_not_set(run, asked) is not None
+
+
+def test_a_test_s_loader_may_refuse_what_the_training_s_takes(recorded: Recorded) -> None:
+    run = recorded(loader(8, shuffles=True), loader(8, refused=NO_WORKERS))
+    assert why_not_set(run, {"prefetch_factor": 4}) is None
+
+
+def test_a_warning_about_loaders_is_told_once(recorded: Recorded) -> None:
+    run = recorded(loader(8, warning="doubtful"), loader(4, warning="doubtful"), loader(2))
+    assert warnings_of(run) == ["doubtful"]
+
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "plain_cifar.py"
+
+
+def test_a_setting_that_never_reached_the_script_is_no_trial_of_it(stepscope: Stepscope) -> None:
+    answer = stepscope(
+        "sweep", "--over", "prefetch=2", "--repeats", 1, "--max-steps", 3, "--json", "--", SCRIPT
+    )
+    assert answer.code == 2, answer.err
+    (trial,) = answer.json["trials"]
+    assert trial["status"] == "failed"
+    assert "prefetch_factor cannot be set in the script's DataLoader" in trial["reason"]

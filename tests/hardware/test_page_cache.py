@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from stepscope.hardware import page_cache
-from stepscope.hardware.page_cache import make_cold, resident_share
+from stepscope.hardware.page_cache import make_cold
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of its cache")
 
 PAGES = 64
 SIZE_BYTES = PAGES * 4096 + 1  # and one page more for a single byte
+
+
+def resident_share(files: list[Path]) -> float | None:
+    """Look up, without making anything cold, what share of the files is in memory."""
+    return page_cache._residency(files)[0]
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from stepscope.analyze.differences import (
 from stepscope.analyze.figures_of_a_side import Figures, figures_of
 from stepscope.analyze.more_rounds import command_for
 from stepscope.analyze.sides import Side, in_rounds
+from stepscope.analyze.throughput import OF_A_SUMMARY
 from stepscope.stats import (
     CANNOT_TELL,
     NO_DIFFERENCE,
@@ -39,13 +40,14 @@ _USUAL_ROUNDS = 6
 
 @dataclass(frozen=True)
 class Against:
-    """One side against the baseline."""
+    """One side against the baseline; `runs_each` is how often both were run."""
 
     figures: Figures
     ratio: Ratio | None
     verdict: Verdict
     changed: Differences
     environment_differs: Differences
+    runs_each: int
     rounds_needed_for_5_percent: int | None
     warnings: list[str]
 
@@ -76,9 +78,18 @@ def compare(sides: Sequence[Side]) -> Comparison:
 
 
 def _rounds_that_would_tell(compared: Against) -> int | None:
+    more = compared.runs_each + 1
     if compared.verdict == CANNOT_TELL:
-        return _USUAL_ROUNDS
-    return compared.rounds_needed_for_5_percent if compared.verdict == NO_DIFFERENCE else None
+        return max(_USUAL_ROUNDS, more)
+    needed = compared.rounds_needed_for_5_percent
+    if compared.verdict != NO_DIFFERENCE or needed is None or slowdown_is_excluded(compared):
+        return None
+    return max(needed, more)
+
+
+def slowdown_is_excluded(compared: Against) -> bool:
+    """Say whether the interval leaves no room for a slowdown of the size that is sought."""
+    return slower_than(compared, SOUGHT_SLOWDOWN) is False
 
 
 def slower_than(compared: Against, most_slowdown: float) -> bool | None:
@@ -107,9 +118,16 @@ def _against(baseline: Side, other: Side, confidence: float) -> Against:
         verdict(ratio),
         changed_settings(baseline, other),
         differs,
+        _runs_each(baseline, other, ratio),
         None if noise is None else rounds_needed(noise, SOUGHT_SLOWDOWN, confidence=confidence),
         warnings,
     )
+
+
+def _runs_each(baseline: Side, other: Side, ratio: Ratio | None) -> int:
+    if ratio is not None and ratio.rounds is not None:
+        return ratio.rounds
+    return min(len(baseline.runs), len(other.runs))
 
 
 def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
@@ -128,9 +146,9 @@ def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     if paths[0] & paths[1]:
         named = ", ".join(sorted(path.name for path in paths[0] & paths[1]))
         warnings.append(f"shares runs with the baseline, which hides a difference: {named}")
-    bases = [sorted({each.basis for each in side.runs}) for side in (baseline, other)]
-    if all(bases) and bases[0] != bases[1]:
-        told = [" and ".join(each) for each in bases]
+    bases = [{each.basis for each in side.runs} - {OF_A_SUMMARY} for side in (baseline, other)]
+    if all(bases) and len(bases[0] | bases[1]) > 1:
+        told = [" and ".join(sorted(each)) for each in bases]
         warnings.append(f"throughput is of {told[1]}, the baseline's of {told[0]}")
     if not in_rounds(baseline, other) and min(len(baseline.runs), len(other.runs)) > 1:
         warnings.append(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from stepscope.analyze.differences import mixtures_in
 from stepscope.analyze.sides import Measured, Side
 from stepscope.analyze.throughput import doubts_about, step_times
 from stepscope.records import schema
-from stepscope.stats import Interval, interval_of, median
+from stepscope.stats import Interval, interval_of, known_median, median
 
 
 @dataclass(frozen=True)
@@ -33,12 +32,25 @@ def figures_of(side: Side) -> Figures:
         side.name,
         len(side.runs),
         interval_of(side.rates) if side.runs else None,
-        _median(map(_step_s, side.runs)),
+        known_median(map(_step_s, side.runs)),
         _phases(side),
-        _median(_recorded(each, "peak_memory_bytes") for each in side.runs),
-        _median(_recorded(each, "test_accuracy") for each in side.runs),
-        [*side.left_out, *mixtures_in(side), *_doubts(side)],
+        known_median(_recorded(each, "peak_memory_bytes") for each in side.runs),
+        known_median(_recorded(each, "test_accuracy") for each in side.runs),
+        [*side.left_out, *mixtures_in(side), *_lost_workers(side), *_doubts(side)],
     )
+
+
+def _lost_workers(side: Side) -> list[str]:
+    """Say how many runs went on with fewer loader workers than were asked for."""
+    lost = sum(map(_has_lost_workers, side.runs))
+    return [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
+
+
+def _has_lost_workers(measured: Measured) -> bool:
+    recorded = (measured.metrics or {}).get("workers_lost")
+    if recorded is not None or measured.run is None:
+        return bool(recorded)
+    return any(event["event"] == "workers_fallback" for event in measured.run.events)
 
 
 def _doubts(side: Side) -> list[str]:
@@ -69,8 +81,3 @@ def _phases(side: Side) -> dict[str, float] | None:
 def _recorded(measured: Measured, figure: str) -> Any:
     summary = measured.run.summary if measured.run else {}
     return summary.get(figure, (measured.metrics or {}).get(figure))
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

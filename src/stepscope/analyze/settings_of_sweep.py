@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepscope.analyze.setting_names import settings_of
+from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep, Trial
-from stepscope.stats import Interval, interval_of, median
+from stepscope.stats import Interval, interval_of, known_median
 
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
@@ -21,20 +22,21 @@ def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
 
 def _row(trials: Sequence[Trial]) -> dict[str, Any]:
     done = [trial.metrics for trial in trials if trial.status == schema.COMPLETED]
-    rates = [each["samples_per_s"] for each in done if each.get("samples_per_s")]
+    known = [rate_of_trial(each) for each in done]
+    rates = [each.samples_per_s for each in known if each.samples_per_s is not None]
     rate = interval_of(rates)._asdict() if rates else dict.fromkeys(Interval._fields)
     return {
         "values": trials[0].values,
         "runs": len(trials),
         "completed": len(done),
         "samples_per_s": rate,
-        "step_s": _median([each.get("step_s") for each in done]),
-        "data_share": _median([_data_share(each) for each in done]),
+        "step_s": known_median(each.get("step_s") for each in done),
+        "data_share": known_median(map(_data_share, done)),
         "peak_memory_bytes": max(
             (each["peak_memory_bytes"] for each in done if each.get("peak_memory_bytes")),
             default=None,
         ),
-        "test_accuracy": _median([each.get("test_accuracy") for each in done]),
+        "test_accuracy": known_median(each.get("test_accuracy") for each in done),
     }
 
 
@@ -42,8 +44,3 @@ def _data_share(metrics: Mapping[str, Any]) -> float | None:
     phases = metrics.get("phases") or {}
     total = sum(phases.values())
     return phases["data"] / total if total else None
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.analyze.setting_names import find_setting, name_of, settings_of
-from stepscope.analyze.throughput import Throughput, is_rate, throughput_of
+from stepscope.analyze.throughput import Throughput, rate_of_trial, throughput_of
 from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
@@ -89,7 +89,7 @@ def _sides_of(argument: str) -> list[Side]:
     for end in (place for place, letter in enumerate(argument) if letter == ":"):
         folder = Path(argument[:end])
         if _is_there(folder) and is_sweep(folder):
-            sweep = load_sweep(folder)
+            sweep = _sweep_in(folder)
             return [_side_of_setting(argument, sweep, find_setting(sweep, argument[end + 1 :]))]
     parts = [part for part in argument.split(",") if part]
     if len(parts) > 1:
@@ -109,7 +109,7 @@ def _is_there(path: Path) -> bool:
 def _sides_in(path: Path, argument: str) -> list[Side]:
     folder = path.parent if path.name in (schema.RUN, schema.SWEEP) else path
     if is_sweep(folder):
-        sweep = load_sweep(folder)
+        sweep = _sweep_in(folder)
         settings = settings_of(sweep)
         return [_side_of_setting(f"{argument}:{name_of(each)}", sweep, each) for each in settings]
     if (folder / schema.RUN).exists():
@@ -122,6 +122,22 @@ def _sides_in(path: Path, argument: str) -> list[Side]:
             f"{_WHAT_CAN_BE_COMPARED}"
         )
     return [_side_of_runs(argument, runs)]
+
+
+def _sweep_in(folder: Path) -> Sweep:
+    """Open a sweep whose trials are alike but for their settings.
+
+    Raises:
+        RequestError: they are not.
+    """
+    sweep = load_sweep(folder)
+    if sweep.info.get("kind") == "workers":
+        raise RequestError(
+            f"{folder} is of `stepscope workers`, whose trials have several lengths and do not "
+            "compare; what they tell is in its own answer. Trials that compare are made by "
+            "`stepscope sweep --over workers=0,1,2`."
+        )
+    return sweep
 
 
 def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
@@ -160,13 +176,12 @@ def _measured(sweep: Sweep, trial: Trial) -> Measured | str:
     if trial.status != schema.COMPLETED:
         return _how_it_stands(vars(trial))
     run = _run_of(sweep, trial)
-    rate = trial.metrics.get("samples_per_s")
-    if is_rate(rate):
-        return Measured(rate, "trials of a sweep", run, trial.repeat, trial.metrics)
-    of_run = throughput_of(run) if run else Throughput(None, "its record is gone")
-    if of_run.samples_per_s is None:
-        return f"no throughput: {of_run.basis}"
-    return Measured(of_run.samples_per_s, of_run.basis, run, trial.repeat, trial.metrics)
+    rate, basis = rate_of_trial(trial.metrics)
+    if rate is None:
+        rate, basis = throughput_of(run) if run else Throughput(None, "its record is gone")
+    if rate is None:
+        return f"no throughput: {basis}"
+    return Measured(rate, basis, run, trial.repeat, trial.metrics)
 
 
 def _run_of(sweep: Sweep, trial: Trial) -> Run | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import TypeGuard
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeGuard
 
 from stepscope.analyze.where_time_goes import dropped_epochs
 from stepscope.records import schema
@@ -25,8 +25,12 @@ _SLOW_TIMES = 2.0  # a step is far above the others from twice their median on
 _SLOW_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class Throughput:
+_LATER_EPOCHS, _ALL_EPOCHS = "epochs after the first", "all epochs"
+# Of a trial whose record does not tell which epochs were dropped: either of the two above.
+OF_A_SUMMARY = "the trial's summary"
+
+
+class Throughput(NamedTuple):
     """Samples a second, and of what; without a figure, `basis` is the reason."""
 
     samples_per_s: float | None
@@ -38,7 +42,7 @@ def throughput_of(run: Run) -> Throughput:
     summarized = run.summary.get("samples_per_s")
     if is_rate(summarized):
         dropped = run.summary.get("dropped_epochs")
-        return Throughput(summarized, "epochs after the first" if dropped else "all epochs")
+        return Throughput(summarized, _LATER_EPOCHS if dropped else _ALL_EPOCHS)
     steps = _timed_steps(run)[_START_UP_STEPS:]
     if len(steps) < _FEWEST_STEPS:
         if len(run.steps) and not any(run.steps["samples"]):
@@ -50,6 +54,24 @@ def throughput_of(run: Run) -> Throughput:
         )
     rate = sum(samples for samples, _ in steps) / sum(step_s for _, step_s in steps)
     return Throughput(rate, f"steps after the first {_START_UP_STEPS}")
+
+
+def rate_of_trial(metrics: Mapping[str, Any]) -> Throughput:
+    """Return the throughput by which a trial of a sweep is compared, from its metrics.
+
+    Where no epoch was dropped, that of the whole trial carries the start of its loader, its warm-up
+    and the batches made ahead, which in a short one weigh as much as what was varied.
+    """
+    dropped = metrics.get("dropped_epochs")
+    steady = metrics.get("steady_samples_per_s")
+    if dropped == [] and is_rate(steady) and metrics.get("steady_steps", 0) >= _FEWEST_STEPS:
+        return Throughput(steady, "steps after the start")
+    whole = metrics.get("samples_per_s")
+    if not is_rate(whole):
+        return Throughput(None, "its metrics have none")
+    if dropped is None:
+        return Throughput(whole, OF_A_SUMMARY)
+    return Throughput(whole, _LATER_EPOCHS if dropped else _ALL_EPOCHS)
 
 
 def is_rate(value: object) -> TypeGuard[float]:
@@ -80,16 +102,11 @@ def doubts_about(run: Run) -> dict[str, str]:
     return {doubt: how for doubt, how in told.items() if how}
 
 
-def drift_share(times: list[float]) -> float:
-    """Return by how much a median step of the last third is longer than one of the first."""
-    third = len(times) // 3
-    return median(times[-third:]) / median(times[:third]) - 1
-
-
 def _drift(times: list[float]) -> str | None:
-    share = drift_share(times)
     third = len(times) // 3
-    shorter, longer = sorted((sorted(times[:third]), sorted(times[-third:])), key=median)
+    first, last = sorted(times[:third]), sorted(times[-third:])
+    share = median(last) / median(first) - 1
+    shorter, longer = sorted((first, last), key=median)
     # A change that is smaller than the spread within a third is no course of the run.
     apart = median(longer) > quantile(shorter, 0.75) and median(shorter) < quantile(longer, 0.25)
     if abs(share) < _DRIFT_SHARE or not apart:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
+from stepscope.cli.subjects import count
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs import Investigation, Tools, conduct, find, labs
 from stepscope.experiments.labs.folder import LabFolder
@@ -54,8 +55,9 @@ def lab(
         return 0
     found = find(name)
     if isinstance(found, Sheet):
-        ask = Ask(flags, 1.0 if scale is None else _share(scale), _count(repeats))
-        return _do_sheet(found, ask, json)
+        share = 1.0 if scale is None else _share(scale)
+        rounds = None if repeats is None else count("repeats", repeats)
+        return _do_sheet(found, Ask(flags, share, rounds), json)
     for flag, value in (("scale", scale), ("repeats", repeats)):
         if value is not None:
             raise RequestError(f"{flag}: lab {name} has its own, found {value!r}. Leave it out.")
@@ -112,11 +114,3 @@ def _share(text: str) -> float:
         return float(text)
     except ValueError:
         raise RequestError(f"scale: wanted a share like 0.05, found {text!r}.") from None
-
-
-def _count(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise RequestError(f"repeats: wanted a whole number of 1 or more, found {text!r}.")
-    return int(text)

@@ -12,6 +12,9 @@ NO_LOADER = (
     "settings could be changed"
 )
 
+# Settings that a loader without workers refuses.
+_OF_WORKERS = ("prefetch_factor", "persistent_workers")
+
 
 def loaders_of(run: Run) -> list[dict[str, Any]]:
     """Return the loaders that the script made, those that are all alike once."""
@@ -34,19 +37,29 @@ def training_loader(run: Run) -> dict[str, Any] | None:
 def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
     """Say why settings did not reach the training, or None where they did.
 
-    Only of the batch size this can be: the others are set in every loader, or mean nothing there.
+    A trial without what was asked for is no trial of it. What only workers have means nothing
+    beside a request for none of them, and is not missed.
     """
     if not asked:
         return None
     loader = training_loader(run)
     if loader is None:
         return NO_LOADER
-    if "batch_size" not in asked:
-        return None
-    reason = loader["refused"].get("batch_size")
-    if reason is not None:
-        return f"the batch size cannot be set in the script's DataLoader: {reason}"
-    return _trains_from_another(run, asked["batch_size"])
+    meaningless = _OF_WORKERS if asked.get("num_workers") == 0 else ()
+    for name, reason in loader["refused"].items():
+        if name in asked and name not in meaningless:
+            return _refusal(name, reason)
+    return _trains_from_another(run, asked["batch_size"]) if "batch_size" in asked else None
+
+
+def warnings_of(run: Run) -> list[str]:
+    """Return what is to be doubted about a script with other settings in its loaders."""
+    return list(dict.fromkeys(each["warning"] for each in loaders_of(run) if each.get("warning")))
+
+
+def _refusal(name: str, reason: str) -> str:
+    told = f"{name} cannot be set in the script's DataLoader: {reason}"
+    return told if name not in _OF_WORKERS else f"{told}; give it some too, --over workers=2"
 
 
 def _trains_from_another(run: Run, asked: int) -> str | None:

@@ -56,11 +56,6 @@ def make_cold(paths: Sequence[Path]) -> Cold:
     )
 
 
-def resident_share(paths: Sequence[Path]) -> float | None:
-    """Return the share of the files' pages that is in memory; None where that cannot be known."""
-    return _residency(paths)[0]
-
-
 def _drop_all() -> str | None:
     """Drop the whole page cache; say why that cannot be done, where it cannot."""
     try:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.analyze.compare import CONFIDENCE, Against, Comparison
+from stepscope.analyze.compare import CONFIDENCE, Against, Comparison, slowdown_is_excluded
 from stepscope.analyze.differences import as_sentence
 from stepscope.analyze.figures_of_a_side import Figures
 from stepscope.records import schema
@@ -145,13 +145,21 @@ def _why_not(each: Against) -> str:
 
 
 def _what_was_seen(each: Against) -> str:
-    ratio, rounds = each.ratio, each.rounds_needed_for_5_percent
+    ratio = each.ratio
     if ratio is None or ratio.low is None or ratio.high is None or ratio.noise is None:
         return ""
     low, high = format_share(ratio.low), format_share(ratio.high)
+    seen = f"its throughput is {low} to {high} of the baseline's"
+    if slowdown_is_excluded(each):
+        return f"{seen}, so it is not 5 % slower"
     noise = format_share(math.expm1(ratio.noise))
-    needs = "more than 200 rounds" if rounds is None else f"{rounds} rounds"
-    return (
-        f"its throughput is {low} to {high} of the baseline's. Two equal runs differ by {noise} "
-        f"here: to find a slowdown of 5 % in four cases of five takes {needs}"
-    )
+    return f"{seen}. Two equal runs differ by {noise} here: {_what_it_takes(each)}"
+
+
+def _what_it_takes(each: Against) -> str:
+    rounds = each.rounds_needed_for_5_percent
+    found = "to find a slowdown of 5 % in four cases of five takes"
+    if rounds is None:
+        return f"{found} more than 200 rounds"
+    told = f"{found} {rounds} rounds"
+    return told if rounds > each.runs_each else f"{told}, and the {each.runs_each} run left it open"

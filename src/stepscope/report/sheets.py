@@ -6,7 +6,8 @@ The sheet says what is shown. What a figure is, its name tells: `_s` is a time, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,20 @@ from rich.text import Text
 from stepscope.report.charts import Chart, Mark, save
 from stepscope.report.graph import print_graph
 from stepscope.report.tables import house_table, print_table
+from stepscope.report.workers import workers_chart
 from stepscope.units import format_bytes, format_duration, format_share
 
 _FORMS = ("svg", "png")
 
 Row = Mapping[str, Any]
 
+# Figures of a finding that have a graph wherever they are shown.
+_GRAPHS: Mapping[str, Callable[[Row], Chart]] = {"workers": workers_chart}
+
 
 def charts_of(finding: Mapping[str, Any], plots: Sequence[Row]) -> dict[str, Chart]:
     """Describe the plots of a sheet with the figures of a finding; one without any is left out."""
-    charts = {plot["name"]: _chart(finding, plot) for plot in plots}
+    charts = {plot["name"]: _chart(finding, plot) for plot in plots if _has_figures(finding, plot)}
     return {name: chart for name, chart in charts.items() if chart.marks}
 
 
@@ -69,7 +74,14 @@ def print_sheet(
     _say(console, finding["answer"])
 
 
+def _has_figures(finding: Mapping[str, Any], plot: Row) -> bool:
+    return plot.get("graph_of", "rows") in finding
+
+
 def _chart(finding: Mapping[str, Any], plot: Row) -> Chart:
+    if "graph_of" in plot:
+        name = plot["graph_of"]
+        return replace(_GRAPHS[name](finding[name]), subtitle=finding["subject"])
     marks = [mark for row in finding[plot.get("rows", "rows")] for mark in _marks(row, plot)]
     return Chart(
         title=plot["title"],

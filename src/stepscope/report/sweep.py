@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.analyze.settings_of_sweep import rows_of
+from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep, Trial
 from stepscope.report.live import LiveDisplay
@@ -64,8 +65,7 @@ def about(values: Mapping[str, Any]) -> str:
 def _outcome(trial: Trial) -> str:
     if trial.status != schema.COMPLETED:
         return f"{trial.status.replace('_', ' ')}: {trial.reason}"
-    name = "steady_samples_per_s" if "max_steps" in trial.values else "samples_per_s"
-    rate = trial.metrics.get(name)
+    rate = rate_of_trial(trial.metrics).samples_per_s
     took = format_duration(trial.metrics.get("wall_s") or 0.0)
     return f"{rate:,.0f} samples/s, {took}" if rate else f"completed, {took}"
 
@@ -91,7 +91,8 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
     for reason in sorted({_failure(trial) for trial in sweep.trials if trial.reason}):
         console.print(Text(reason), soft_wrap=True)
     console.print(Text(f"sweep: {sweep.path}"), soft_wrap=True)
-    console.print(Text(f"side by side: stepscope compare {sweep.path}"), soft_wrap=True)
+    if sum(row["completed"] > 0 for row in rows) > 1:
+        console.print(Text(f"side by side: stepscope compare {sweep.path}"), soft_wrap=True)
 
 
 def _number(value: float | None) -> str:
@@ -99,6 +100,8 @@ def _number(value: float | None) -> str:
 
 
 def _interval(interval: Mapping[str, float | None]) -> str:
+    if interval["median"] is None:
+        return "no run: ?"
     if interval["low"] is None or interval["high"] is None:
         return "one run: ?"
     return f"{interval['low']:,.0f} to {interval['high']:,.0f}"

@@ -7,7 +7,6 @@ this version cannot fix or read is listed as missing, and the figures are worth 
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from stepscope.experiments.labs import Finding, Tools, found
@@ -15,6 +14,7 @@ from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import Tried, try_settings
 from stepscope.hardware.pseudo_files import first_line_of
 from stepscope.records.reader import Run
+from stepscope.stats import known_mean
 from stepscope.units import format_duration, format_share
 
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -32,7 +32,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
         return found(f"No answer: the training did not complete ({reason}).", False, rows, missing)
     later = rows[1:] or rows
     mean: dict[str, Any] = {"epoch": f"mean of {later[0]['epoch']} to {later[-1]['epoch']}"}
-    mean |= {name: _mean([row[name] for row in later]) for name in _COLUMNS}
+    mean |= {name: known_mean(row[name] for row in later) for name in _COLUMNS}
     share = mean["loading_s"] / mean["total_s"]
     answer = (
         f"An epoch takes {format_duration(mean['total_s'])} (mean of {len(later)} without the "
@@ -41,11 +41,6 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
         f"{plan.spec.batch_size}."
     )
     return found(answer, True, [*rows, mean], missing, rows)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
 
 
 def _clocks() -> list[dict[str, str]]:

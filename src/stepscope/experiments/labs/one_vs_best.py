@@ -26,15 +26,16 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
 
 
 def conclude(tried: list[Tried], missing: list[dict[str, str]]) -> Finding:
-    """Say whether more workers than the first setting's one are faster, and show why.
+    """Say whether more workers than one are faster, and show why.
 
     The best number is the smallest that is tied with the fastest.
     """
     rows = [each.row(*_FIGURES) for each in tried]
-    one, *others = tried
-    completed = [each for each in others if each.completed]
-    if not one.completed or not completed:
-        return found("No answer: fewer than two settings completed.", False, rows, missing)
+    known = {_workers(each): each for each in tried if each.completed}
+    one, completed = known.pop("1", None), list(known.values())
+    if one is None or not completed:
+        answer = "No answer: one worker, or every other number of them, did not complete."
+        return found(answer, False, rows, missing)
     best = _fastest(completed)
     ratio = compare(one, best)
     if verdict(ratio) == FASTER:

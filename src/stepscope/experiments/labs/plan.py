@@ -62,16 +62,23 @@ class Plan:
         varied = self.settings[0].values
         what = self.spec.data if "model" in varied else f"{self.spec.model} on {self.spec.data}"
         samples = "all samples" if self.spec.samples is None else f"{self.spec.samples:,} samples"
-        subject = f"{what}, {samples}, {self.spec.epochs} epochs"
+        epochs = "1 epoch" if self.spec.epochs == 1 else f"{self.spec.epochs} epochs"
+        subject = f"{what}, {samples}, {epochs}"
         return subject if self.repeats < 2 else f"{subject}, {self.repeats} rounds"
 
     def _note(self) -> str | None:
-        if self.scale == 1:
-            return None
-        return (
-            f"a share of {self.scale:g} of the data and epochs that the sheet asks for: "
-            "figures are of a short run"
-        )
+        """Say how much of what the sheet asks for is run, where it is less."""
+        wanted = self.sheet
+        taken = wanted.samples if self.spec.samples is None else self.spec.samples
+        less = [
+            f"{done:,} of {whole:,} {what}"
+            for done, whole, what in (
+                (taken, wanted.samples, "samples"),
+                (self.spec.epochs, wanted.epochs, "epochs"),
+            )
+            if done < whole
+        ]
+        return f"{', '.join(less)}: figures are of a short run" if less else None
 
 
 def make_plan(sheet: Sheet, ask: Ask) -> Plan:
@@ -84,6 +91,8 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
         raise RequestError(f"scale: wanted a share above 0 and up to 1, found {ask.scale:g}.")
     if ask.repeats is not None and sheet.repeats == 0:
         raise RequestError(f"repeats: lab {sheet.name} needs none of them told. Leave it out.")
+    if ask.repeats is not None and ask.repeats < 1:
+        raise RequestError(f"repeats: wanted 1 or more, found {ask.repeats}.")
     settings = _varied(sheet, ask.flags)
     asked = {**sheet.run, "epochs": _epochs(sheet, ask.scale), **ask.flags}
     specs = [with_changes(asked, setting.values) for setting in settings]

@@ -7,7 +7,8 @@ samples, epochs, repeats     the whole experiment; `--scale` takes a share of th
 [over], [[settings]]         what is varied: every combination, or one setting after the other;
                              `shown` are words of the sheet's own for the table
 [columns]                    the table: a figure of a row, and its heading
-[[plots]]                    what is drawn of the rows, or of the `curves` by epoch
+[[plots]]                    what is drawn of the rows, or of the `curves` by epoch; `graph_of`
+                             names a figure that has a graph of its own
 [[missing]]                  what the experiment asks for and this version cannot do
 """
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stepscope.analyze.throughput import rate_of_trial
 from stepscope.errors import MachineError
 from stepscope.experiments import sweep
 from stepscope.experiments.labs import Tools
@@ -17,7 +18,9 @@ from stepscope.experiments.subjects import OwnTraining
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
 from stepscope.records.sweep import Trial
-from stepscope.stats import Ratio, interval_of, median, ratio_of_rounds, verdict
+from stepscope.stats import Ratio, interval_of, known_median, ratio_of_rounds, verdict
+
+_RATE = "samples_per_s"
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,12 @@ class Tried:
 
     def values_of(self, name: str) -> list[float]:
         """Return a figure of every completed trial that has it; `phases.data` is one of a phase."""
-        outer, _, inner = name.partition(".")
-        found = []
-        for trial in self.completed:
-            value = trial.metrics.get(outer)
-            found.append(value.get(inner) if inner and value is not None else value)
+        found = [_figure(trial, name) for trial in self.completed]
         return [value for value in found if value is not None]
 
     def median_of(self, name: str) -> float | None:
         """Return the median of a figure over the rounds."""
-        values = self.values_of(name)
-        return median(values) if values else None
+        return known_median(self.values_of(name))
 
     def row(self, *figures: str) -> dict[str, Any]:
         """Make the row of a table: what was set, how it ended, and figures over the rounds.
@@ -71,7 +69,7 @@ class Tried:
         for name in figures:
             column = name.removeprefix("phases.") + ("_s" if name.startswith("phases.") else "")
             values = self.values_of(name)
-            row[column] = median(values) if values else None
+            row[column] = known_median(values)
             if len(values) > 1 and min(values) > 0:
                 known = interval_of(values)
                 row |= {f"{column}_low": known.low, f"{column}_high": known.high}
@@ -86,7 +84,7 @@ class Tried:
         for epoch in sorted({epoch for table in tables for epoch in table}):
             rows = [table[epoch] for table in tables if epoch in table]
             of_setting = {**self.setting.values, **self.setting.shown, "epoch": epoch}
-            yield {**of_setting, **{name: _median(rows, name) for name in rows[0]}}
+            yield {**of_setting, **_medians(rows)}
 
 
 def try_settings(
@@ -101,6 +99,7 @@ def try_settings(
         repeats=plan.repeats,
         out=folder,
         name="trials",
+        kind="lab",
         seed=plan.spec.seed,
     )
     done = sweep.start(
@@ -117,13 +116,23 @@ def try_settings(
             missing.append({"name": name, "reason": str(trials[0].reason)})
             continue
         tried.append(Tried(setting, tuple(trials), tuple(map(done.folder_of, trials))))
-    return tried, missing
+    return tried, [*missing, *_one_basis(tried)]
 
 
-def compare(baseline: Tried, other: Tried, name: str = "samples_per_s") -> Ratio | None:
-    """Compare two settings by the rounds that both completed."""
+def _one_basis(tried: Sequence[Tried]) -> list[dict[str, str]]:
+    """Tell where throughputs stand side by side that were got in different ways."""
+    rates = [rate_of_trial(trial.metrics) for each in tried for trial in each.completed]
+    bases = sorted({rate.basis for rate in rates if rate.samples_per_s is not None})
+    if len(bases) < 2:
+        return []
+    reason = f"in some runs it is of {', in others of '.join(bases)}. Give more --epochs or samples"
+    return [{"name": "throughput got in one way", "reason": f"{reason}."}]
+
+
+def compare(baseline: Tried, other: Tried) -> Ratio | None:
+    """Compare the throughputs of two settings by the rounds that both completed."""
     before, after = (
-        {trial.repeat: trial.metrics[name] for trial in side.completed if trial.metrics.get(name)}
+        {trial.repeat: rate for trial in side.completed if (rate := _figure(trial, _RATE))}
         for side in (baseline, other)
     )
     rounds = sorted(before.keys() & after.keys())
@@ -176,6 +185,14 @@ def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
     return rows
 
 
-def _median(rows: Sequence[Mapping[str, float | None]], name: str) -> float | None:
-    known = [value for row in rows if (value := row[name]) is not None]
-    return median(known) if known else None
+def _medians(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    return {name: known_median(row[name] for row in rows) for name in rows[0]}
+
+
+def _figure(trial: Trial, name: str) -> float | None:
+    """Return a figure of a trial; its throughput is the one that trials are compared by."""
+    if name == _RATE:
+        return rate_of_trial(trial.metrics).samples_per_s
+    outer, _, inner = name.partition(".")
+    value = trial.metrics.get(outer)
+    return value.get(inner) if inner and value is not None else value

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stepscope.errors import AnswerIsNo
 from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.subjects import OwnTraining
@@ -15,16 +16,16 @@ from stepscope.experiments.workers import find_workers
 def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     """Have the number found and verified, in as many rounds as that takes."""
     subject = OwnTraining(plan.asked)
-    answer = find_workers(subject, tools.onlooker, tools.summarize, out=folder, name="workers")
-    pick = (answer["recommended"], answer["recommended_threads"])
-    rows = [
-        _row(each, chosen=(each["workers"], each["threads"]) == pick)
-        for each in answer["candidates"]
-    ]
-    return found(_sentence(answer), True, rows, [])
+    try:
+        answer = find_workers(subject, tools.onlooker, tools.summarize, out=folder, name="workers")
+    except AnswerIsNo as error:
+        return found(f"No answer: {error}", False, [], [])
+    finding = found(_sentence(answer), True, [_row(each) for each in answer["candidates"]], [])
+    finding.figures["workers"] = answer
+    return finding
 
 
-def _row(candidate: Mapping[str, Any], chosen: bool) -> dict[str, Any]:
+def _row(candidate: Mapping[str, Any]) -> dict[str, Any]:
     row = {key: value for key, value in candidate.items() if key != "samples_per_s"}
     rate = candidate["samples_per_s"]
     figures = {
@@ -37,7 +38,7 @@ def _row(candidate: Mapping[str, Any], chosen: bool) -> dict[str, Any]:
         candidate["workers"] if threads is None else f"{candidate['workers']}, threads {threads}"
     )
     tied = "yes" if candidate["tied_with_best"] else "no"
-    return {**row, **figures, "tried": tried, "tied": tied, "chosen": chosen}
+    return {**row, **figures, "tried": tried, "tied": tied}
 
 
 def _sentence(answer: Mapping[str, Any]) -> str:

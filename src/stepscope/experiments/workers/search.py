@@ -15,12 +15,13 @@ from typing import Any
 from stepscope.analyze.bound_by import SLOWED, compute_s
 from stepscope.analyze.trial_metrics import mean_figures
 from stepscope.errors import AnswerIsNo
+from stepscope.experiments.script_loaders import warnings_of
 from stepscope.experiments.sweep.execute import Bench
 from stepscope.experiments.workers.answer import Answer
 from stepscope.experiments.workers.board import Board, Pick
 from stepscope.experiments.workers.candidates import Candidate, first_candidates, next_larger
 from stepscope.experiments.workers.setup import Setup
-from stepscope.records import schema
+from stepscope.records import reader, schema
 from stepscope.records.sweep import Trial
 from stepscope.stats import Ratio, ratio_of_rounds
 
@@ -114,6 +115,7 @@ class Search:
     def _try(self, number: int, candidate: Candidate) -> None:
         trial = self._make(candidate, self.setup.budget.steps, number)
         reason = why_no_result(trial)
+        self._take_warnings(trial)
         if reason is None:
             self.board.note(candidate, number, trial.metrics)
             self._learn_sizes(candidate, trial)
@@ -126,6 +128,13 @@ class Search:
             limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * trial.metrics["wall_s"])
             self.bench = replace(self.bench, time_limit_s=limit_s)
         return trial
+
+    def _take_warnings(self, trial: Trial) -> None:
+        """Keep what is said of a script's loader with so many workers, once each."""
+        if trial.run is not None:
+            said = warnings_of(reader.load_run(self.bench.folder.path / trial.run))
+            kept = dict.fromkeys([*self.setup.warnings, *said])
+            self.setup = replace(self.setup, warnings=tuple(kept))
 
     def _learn_sizes(self, candidate: Candidate, trial: Trial) -> None:
         """Keep what the training takes alone and what a worker takes, to bound larger numbers."""
