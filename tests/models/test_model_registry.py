@@ -49,9 +49,9 @@ def test_every_entry_says_what_it_is() -> None:
         assert entry.input_shape in {(3, 32, 32), (3, 224, 224)}
 
 
-def test_only_the_imagenet_resnets_default_to_1000_classes() -> None:
+def test_only_imagenet_layouts_default_to_1000_classes() -> None:
     thousand = {name for name, entry in registry.ZOO.items() if entry.classes == 1000}
-    assert thousand == {"resnet18_imagenet", "resnet50_imagenet"}
+    assert thousand == {"resnet18_imagenet", "resnet50_imagenet", "mobilenetv2_imagenet"}
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ PARAMETERS_AND_CONVOLUTIONS = {
     "resnext29_2x64d": (9_128_778, 31),
     "mobilenet": (3_217_226, 27),
     "mobilenetv2": (2_296_922, 57),
+    "mobilenetv2_imagenet": (3_504_872, 52),
     "resnet18_imagenet": (11_689_512, 20),
     "resnet50_imagenet": (25_557_032, 53),
 }
 # Made small enough to be quick; 64 keeps the last batch norm of the ImageNet layouts above 1x1.
-SIDES = {"resnet18_imagenet": 64, "resnet50_imagenet": 64}
+SIDES = {"resnet18_imagenet": 64, "resnet50_imagenet": 64, "mobilenetv2_imagenet": 64}
 
 
 def on_paper(name: str, **options: int) -> nn.Module:
@@ -55,7 +56,7 @@ def test_takes_the_shape_it_was_laid_out_for_and_any_number_of_classes(name: str
 
 
 @pytest.mark.parametrize("side", [32, 33, 65, 224, 256])
-@pytest.mark.parametrize("name", ["resnet18_imagenet", "resnet50_imagenet", "vgg11_imagenet"])
+@pytest.mark.parametrize("name", [name for name in names() if name.endswith("_imagenet")])
 def test_imagenet_layouts_take_any_size_from_32_up(name: str, side: int) -> None:
 
     batch = torch.empty(2, 3, side, side, device="meta")

@@ -57,6 +57,13 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
         "resnext29_2x64d": ZooEntry("resnext", "resnext29_2x64d", _CIFAR, 10, "ResNeXt29 2x64d"),
         "mobilenet": ZooEntry("mobilenet", "mobilenet", _CIFAR, 10, "MobileNet (V1)"),
         "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10, "MobileNetV2"),
+        "mobilenetv2_imagenet": ZooEntry(
+            "mobilenetv2_imagenet",
+            "mobilenetv2_imagenet",
+            _IMAGENET,
+            1000,
+            "MobileNetV2 in the ImageNet layout",
+        ),
     }
 )
 

@@ -1,0 +1,160 @@
+"""Batches of images that are decoded when they are wanted.
+
+The part of an image and its mirroring come from `order.chance`, so a batch is the same whoever
+makes it. An image that cannot be read gives its place to the next one in the listing that can: so
+every batch has its size, and which sample stands in depends on the broken one alone.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from stepscope.data.crops import draws, flips, middle_box, random_box
+from stepscope.data.decode import Pixels, UnreadableImage, decode
+from stepscope.data.listing import Listing, shown
+from stepscope.data.notices import Notice, Noticed
+from stepscope.data.order import BatchKey, chance
+from stepscope.data.pipelines import Batch
+from stepscope.data.reading import Reading
+from stepscope.errors import DataError
+
+BAD_SAMPLE = "bad_sample"
+
+# Of ImageNet's training pixels, over 255: what every published network was trained with.
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+
+
+class Files(Protocol):
+    """Something that has the bytes of each image of a listing."""
+
+    def read(self, index: int) -> bytes:
+        """Return the bytes of a file, or raise an OSError."""
+
+
+class FilesOnDisk:
+    """Image files, each read when it is wanted."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
+
+    def read(self, index: int) -> bytes:
+        """Read a file."""
+        return self._listing.path(index).read_bytes()
+
+
+class FilesInMemory:
+    """Image files, compressed as they are, all in one block of memory."""
+
+    def __init__(self, listing: Listing) -> None:
+        self._unread: dict[int, OSError] = {}
+        block = bytearray()
+        ends = []
+        for index in range(len(listing)):
+            try:
+                block += listing.path(index).read_bytes()
+            except OSError as error:
+                self._unread[index] = error
+            ends.append(len(block))
+        self._block, self._ends = block, np.array(ends, dtype=np.int64)
+
+    def read(self, index: int) -> bytes:
+        """Copy a file out of the block."""
+        if index in self._unread:
+            raise self._unread[index]
+        start = int(self._ends[index - 1]) if index else 0
+        return bytes(memoryview(self._block)[start : int(self._ends[index])])
+
+
+class ImageBatches(Dataset[Any]):
+    """Make the batch that a `BatchKey` names, with what was noticed where an image was broken."""
+
+    def __init__(
+        self, listing: Listing, files: Files, reading: Reading, size: tuple[int, int]
+    ) -> None:
+        """Bring images of a listing to `size` (height, width), as a reading wants them."""
+        self._listing, self._files, self._size = listing, files, size
+        # Not the reading itself: not all of it can be sent to another process.
+        self._augment_seed, self._on_bad_sample = reading.augment_seed, reading.on_bad_sample
+        self._pipeline = reading.pipeline
+        # pixel / 255, less the mean, over the deviation; a whole row of pixels at a time, since
+        # numpy is slow where the last axis has three values.
+        self._scale = np.tile((1 / (255 * np.array(STD))).astype(np.float32), size[1])
+        self._shift = np.tile((-np.array(MEAN) / np.array(STD)).astype(np.float32), size[1])
+
+    def __len__(self) -> int:
+        return len(self._listing)
+
+    def __getitem__(self, key: BatchKey) -> Batch | Noticed:
+        images = np.empty((len(key.indices), *self._size, 3), dtype=np.uint8)
+        labels = np.empty(len(key.indices), dtype=np.int64)
+        seed = self._augment_seed
+        drawn = None if seed is None else draws(chance(seed, key.epoch, key.indices)).tolist()
+        notices: list[Notice] = []
+        for row, index in enumerate(key.indices.tolist()):
+            images[row], taken = self._image(index, None if drawn is None else drawn[row], notices)
+            labels[row] = self._listing.labels[taken]
+        batch = self._normalised(images), torch.from_numpy(labels)
+        return Noticed(batch, tuple(notices)) if notices else batch
+
+    def _image(
+        self, index: int, drawn: list[float] | None, notices: list[Notice]
+    ) -> tuple[Pixels, int]:
+        """Make an image, or the next one that can be read; return it and which one it is."""
+        if drawn is None:
+            choose = partial(middle_box, size=self._size)
+        else:
+            choose = partial(random_box, drawn=drawn)
+        for taken in chain(range(index, len(self)), range(index)):
+            try:
+                pixels = decode(self._files.read(taken), choose, self._size)
+            except (OSError, UnreadableImage) as error:
+                self._take_note(taken, error, notices)
+                continue
+            return (pixels[:, ::-1] if drawn is not None and flips(drawn) else pixels), taken
+        raise DataError(
+            f"none of the {len(self):,} images in {shown(self._listing.root)} can be read: "
+            f"{notices[0].reason} ({shown(notices[0].path)}), and so on."
+        )
+
+    def _take_note(self, index: int, error: Exception, notices: list[Notice]) -> None:
+        path = self._listing.path(index)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if self._on_bad_sample == "fail":
+            raise DataError(
+                f"cannot read the image {shown(path)}: {shown(reason)}. Mend or remove it, or "
+                "give --on-bad-sample skip."
+            ) from error
+        notices.append(Notice(BAD_SAMPLE, str(path), reason))
+
+    def _normalised(self, images: Pixels) -> torch.Tensor:
+        """Return float32 images [n, 3, height, width]; `batch` leaves the channels last in memory.
+
+        That is how a CPU trains, and how pixels come out of a file: nothing is turned round.
+        """
+        if self._pipeline == "sample":
+            return torch.stack([_channels_first(self._floats(image)) for image in images])
+        return _channels_first(self._floats(images))
+
+    def _floats(self, images: Pixels) -> npt.NDArray[np.float32]:
+        rows = images.reshape(*images.shape[:-2], -1).astype(np.float32)
+        rows *= self._scale
+        rows += self._shift
+        return rows.reshape(images.shape)
+
+
+def _channels_first(images: npt.NDArray[np.float32]) -> torch.Tensor:
+    return torch.from_numpy(images).movedim(-1, -3)
+
+
+def files_of(listing: Listing) -> tuple[Path, ...]:
+    """List the files of a listing, for whoever wants them out of the page cache."""
+    return tuple(listing.path(index) for index in range(len(listing)))
