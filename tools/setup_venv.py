@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 10)
 TORCH_PROBE_TIMEOUT_S = 300
 
-EXTRAS = {"run": "train,report", "test": "train,report,dev,frameworks"}
+EXTRAS = {"run": "train,report,s3", "test": "train,report,s3,dev,frameworks"}
 # Sizes: wheels of torch 2.13.0 and the rest of constraints.txt for x86-64 Linux, Python 3.11.
 DOWNLOADS = {
-    "run": "stepscope, what a training run needs and what draws charts (about 75 MB{torch})",
+    "run": "stepscope, what a training run needs and what draws charts (about 80 MB{torch})",
     "test": "stepscope, what a training run and charts need, the test tools and the frameworks "
-    "that tests watch (about 135 MB{torch})",
+    "that tests watch (about 170 MB{torch})",
 }
 TORCH_DOWNLOAD = ", and torch: 0.2 GB without CUDA, several GB with; this may take minutes"
 

@@ -135,7 +135,7 @@ def test_a_figure_is_absent_with_a_reason_or_there(summary: dict[str, Any]) -> N
         == nones(summary)
         == {
             *("energy_j", "flop_per_s", "share_of_peak"),
-            *("device", "layers", "off_blocks", "memory_bill", "page_cache"),
+            *("device", "layers", "off_blocks", "memory_bill", "page_cache", "requests"),
         }
     )
     assert all(summary["absent"].values())

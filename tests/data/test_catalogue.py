@@ -55,7 +55,7 @@ def test_every_data_set_is_one_of_that_name(name: str, tmp_path: Path) -> None:
 def test_an_unknown_name_is_met_with_the_nearest() -> None:
     with pytest.raises(RequestError, match=r"no data set 'cifar-10'\. Did you mean 'cifar10'"):
         catalogue.find("cifar-10")
-    with pytest.raises(RequestError, match="Known: cifar10, shapes"):
+    with pytest.raises(RequestError, match="Known: cifar10, folder, shapes"):
         catalogue.find("zzz")
 
 

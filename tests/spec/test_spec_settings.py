@@ -305,15 +305,22 @@ def settings_of_a_run(draw: st.DrawFn) -> dict[str, Any]:
         st.sampled_from(["sgd", "nesterov", "adagrad", "adadelta", "rmsprop", "adam", "adamw"])
     )
     source = draw(st.sampled_from(["memory", "local", "synthetic", "s3://bucket"]))
-    in_memory = source in ("memory", "synthetic")
+    access = draw(st.sampled_from(["download", "stream"])) if "://" in source else "download"
     workers = 0 if source == "synthetic" else draw(st.integers(0, 64))
     delays = st.floats(0, 60_000)
     everything = st.fixed_dictionaries(
-        {"workers": st.just(workers), "optimizer": st.just(optimizer), "source": st.just(source)},
+        {
+            "workers": st.just(workers),
+            "optimizer": st.just(optimizer),
+            "source": st.just(source),
+            "access": st.just(access),
+        },
         optional={
             **dict.fromkeys(("model", "data", "data_dir", "out"), words),
-            "page_cache": st.sampled_from(["keep"] if in_memory else ["keep", "cold-epochs"]),
-            "source_delay_ms": st.just(0) if in_memory else delays,
+            "page_cache": st.sampled_from(
+                ["keep", "cold-epochs"] if source == "local" else ["keep"]
+            ),
+            "source_delay_ms": delays if source == "local" or access == "stream" else st.just(0),
             "pipeline_delay_ms": st.just(0) if source == "synthetic" else delays,
             "drop_epochs": st.integers(0, 10),
             "evaluate": st.booleans(),

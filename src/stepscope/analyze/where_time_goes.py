@@ -57,6 +57,8 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "peak_memory_bytes": None,
         "layers": None,
         "page_cache": made_cold(run),
+        "bad_samples": bad_samples(run),
+        "requests": None,
         **dict.fromkeys(NOT_BUILT),
         **measured,
     }
@@ -75,6 +77,8 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "layers": "the run ended before its layers were measured",
         "memory_bill": without_bill,
         "page_cache": "kept as it was: --page-cache cold",
+        "requests": "no object store was asked",
+        "bad_samples": "what a foreign script cannot read is its own affair",
         **NOT_BUILT,
     }
     if not run.spec.get("layers"):
@@ -113,6 +117,13 @@ def made_cold(run: Run) -> dict[str, Any] | None:
         if event.get("event") == "page_cache":
             return {name: event[name] for name in event if name not in ("event", "time_s")}
     return None
+
+
+def bad_samples(run: Run) -> int | None:
+    """Count the samples that could not be read, each once; None for a script, which keeps them."""
+    if run.info.get("kind") == "trace":
+        return None
+    return len({event["path"] for event in run.events if event.get("event") == "bad_sample"})
 
 
 def time_by_phase(steps: Table, dropped: list[int]) -> dict[str, dict[str, float]] | None:

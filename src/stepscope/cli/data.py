@@ -1,4 +1,4 @@
-"""`stepscope data`: get and verify data sets."""
+"""`stepscope data`: get and verify data sets, and put them into a bucket."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import json as json_module
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from stepscope.data import catalogue
-from stepscope.errors import DataError
+from stepscope.data.address import parse_address
+from stepscope.errors import DataError, RequestError
+from stepscope.units import format_bytes
 
-app = App(name="data", help="Get and verify data sets.")
+app = App(name="data", help="Get and verify data sets, and put them into a bucket.")
 
 DataDir = Annotated[Path, Parameter(help="folder where data sets lie")]
 AsJson = Annotated[bool, Parameter(negative=(), help="print one JSON object on standard output")]
@@ -28,7 +30,7 @@ def get(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = False)
     name
         A data set, such as cifar10.
     """
-    dataset = catalogue.find(name)
+    dataset = catalogue.find(name, catalogue.Reading(data_dir=data_dir))
     dataset.get(data_dir, lambda line: print(line, file=sys.stderr))
     return verify(name, data_dir=data_dir, json=json)
 
@@ -42,7 +44,7 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     name
         A data set, such as cifar10.
     """
-    dataset = catalogue.find(name)
+    dataset = catalogue.find(name, catalogue.Reading(data_dir=data_dir))
     checked = dataset.verify(data_dir)
     if json:
         files = [asdict(found) for found in checked]
@@ -59,3 +61,61 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
         file=sys.stderr,
     )
     return DataError.exit_code
+
+
+@app.command
+def put(
+    name: str,
+    url: str,
+    /,
+    *,
+    layout: Annotated[
+        Literal["objects", "shards"],
+        Parameter(help="one object a sample, or tar shards of 1,000 (the WebDataset layout)"),
+    ] = "objects",
+    samples: Annotated[
+        int | None, Parameter(help="put this many training samples, and a fifth as many for tests")
+    ] = None,
+    endpoint_url: Annotated[
+        str | None, Parameter(help="address of an S3-compatible object store")
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    json: AsJson = False,
+) -> int:
+    """Put a data set into a bucket; what is there and right is not sent again.
+
+    Credentials come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) or from a
+    profile (AWS_PROFILE, ~/.aws/credentials).
+
+    Parameters
+    ----------
+    name
+        A data set of small images, such as cifar10.
+    url
+        Where to, such as s3://my-bucket/cifar10.
+    """
+    from stepscope.data.object_store import ObjectStore
+    from stepscope.data.put import put as put_into
+
+    address = parse_address(url, endpoint_url)
+    records = catalogue.find(name).records
+    if records is None:
+        raise RequestError(f"{name} cannot be put into a bucket: wants one such as cifar10.")
+    done = put_into(
+        name,
+        lambda split: records.load(split, data_dir, samples),
+        layout,
+        ObjectStore(address),
+        lambda line: print(line, file=sys.stderr),
+    )
+    if json:
+        found = {"sent": done.sent, "kept": done.kept, "retries": done.retries}
+        where = {"url": address.url, "layout": layout, "sent_bytes": done.sent_bytes}
+        print(json_module.dumps({"data": name, **where, **found}))
+    else:
+        print(
+            f"{name} is in {address} as {layout}: {done.sent:,} objects sent "
+            f"({format_bytes(done.sent_bytes)}), {done.kept:,} were there already. "
+            f"Train from it with: stepscope run --data {name} --source {address.url}"
+        )
+    return 0

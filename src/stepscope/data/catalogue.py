@@ -18,6 +18,7 @@ __all__ = ["NAMES", "DataSet", "Reading", "Split", "Verified", "find", "samples_
 _MODULES = {
     "shapes": "stepscope.data.shapes",
     "cifar10": "stepscope.data.cifar10",
+    "folder": "stepscope.data.folder",
 }
 
 NAMES = tuple(_MODULES)
@@ -27,10 +28,17 @@ def find(name: str, reading: Reading | None = None) -> DataSet:
     """Return the data set called `name`, as it lies where a reading says.
 
     Raises:
-        RequestError: there is none of that name.
+        RequestError: there is none of that name, or its samples are of another shape.
         DataError: what it is can only be seen from its files, and they are not there.
     """
     if name not in _MODULES:
         raise RequestError(f"no data set {name!r}.{nearest(name, _MODULES)}")
-    described: DataSet = importlib.import_module(_MODULES[name]).describe(reading or Reading())
+    reading = reading or Reading()
+    described: DataSet = importlib.import_module(_MODULES[name]).describe(reading)
+    if reading.shape not in (None, described.shape):
+        own, wanted = (",".join(map(str, shape)) for shape in (described.shape, reading.shape))
+        raise RequestError(
+            f"input: the samples of {name} are {own}, found {wanted}. Leave --input out: only "
+            "images of --data folder are brought to a size."
+        )
     return described

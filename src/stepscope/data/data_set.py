@@ -20,6 +20,7 @@ from stepscope.data.samples import (
 if TYPE_CHECKING:
     import torch
 
+    from stepscope.data.bucket import FromBucket
     from stepscope.data.pipelines import Batches
 
 Report = Callable[[str], None]
@@ -55,11 +56,12 @@ class Records:
 
 @dataclass(frozen=True)
 class Opened:
-    """The batches of one split, made by key, and the files that they are read from."""
+    """The batches of one split, made by key, and the files or the bucket they are read from."""
 
     batches: Batches
     samples: int
     files: tuple[Path, ...] = ()
+    bucket: FromBucket | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ class DataSet:
     shape: tuple[int, ...] = IMAGE_SHAPE
     tokens: int | None = None
     records: Records | None = None
+    held_bytes: Callable[[Split, int | None], int] | None = None
+    """What a split takes in memory, where that is not its samples times their shape."""
 
     @property
     def classes(self) -> int:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from stepscope.data.download import Progress
+    from stepscope.data.samples import Split
 
 Pipeline = Literal["batch", "sample"]
+Access = Literal["download", "stream"]
+OnBadSample = Literal["skip", "fail"]
 
 
 @dataclass(frozen=True)
@@ -15,6 +22,9 @@ class Reading:
 
     `shape` is what images are brought to, None for the data set's own. `augment_seed` is for
     training batches; None leaves images as they are.
+
+    The rest is for object stores: `journal` is told what happened in whatever process it happens,
+    so it must survive being pickled; `report` hears how a download goes, and may end it by raising.
     """
 
     data_dir: Path = Path("data")
@@ -23,3 +33,10 @@ class Reading:
     shape: tuple[int, ...] | None = None
     pipeline: Pipeline = "batch"
     augment_seed: int | None = None
+    on_bad_sample: OnBadSample = "skip"
+    access: Access = "download"
+    endpoint_url: str | None = None
+    shuffle: str = "full"
+    workers: int = 0
+    journal: Callable[[str, Mapping[str, Any]], None] | None = None
+    report: Callable[[Split, Progress], None] | None = None

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
+from stepscope.data.address import is_store_url
 from stepscope.data.data_set import DataSet, Opened, Records
 from stepscope.data.reading import Reading
 from stepscope.data.samples import RecordFiles, Samples, Split
+
+if TYPE_CHECKING:
+    from stepscope.data.pipelines import Batches
 
 
 def record_set(module: ModuleType) -> DataSet:
@@ -14,9 +19,11 @@ def record_set(module: ModuleType) -> DataSet:
     records = Records(module.load, module.open_files, module.MEAN, module.STD)
 
     def open_split(split: Split, reading: Reading) -> Opened:
+        if is_store_url(reading.source):
+            return _open_bucket(described, split, reading)
         return open_records(records, split, reading)
 
-    return DataSet(
+    described = DataSet(
         name=module.NAME,
         about=module.ABOUT,
         class_names=module.CLASS_NAMES,
@@ -28,19 +35,33 @@ def record_set(module: ModuleType) -> DataSet:
         verify=module.verify,
         records=records,
     )
+    return described
 
 
 def open_records(records: Records, split: Split, reading: Reading) -> Opened:
     """Make the batches of a split, from records in memory or in files."""
-    from stepscope.data.pipelines import BatchedDataset
-
     samples: Samples
     if reading.source == "local":
         samples = records.open_files(split, reading.data_dir, reading.samples)
     else:
         samples = records.load(split, reading.data_dir, reading.samples)
-    batches = BatchedDataset(
+    files = samples.paths if isinstance(samples, RecordFiles) else ()
+    return Opened(_batches(samples, records, reading), len(samples), files)
+
+
+def _open_bucket(described: DataSet, split: Split, reading: Reading) -> Opened:
+    """Make the batches of a split, from an object store."""
+    from stepscope.data.bucket import open_split
+
+    assert described.records is not None, "it is a data set of records"
+    stored = open_split(described.name, split, described.count(split, reading.samples), reading)
+    batches = _batches(stored.samples, described.records, reading)
+    return Opened(batches, len(stored.samples), bucket=stored)
+
+
+def _batches(samples: Samples, records: Records, reading: Reading) -> Batches:
+    from stepscope.data.pipelines import BatchedDataset
+
+    return BatchedDataset(
         samples, reading.pipeline, records.mean, records.std, reading.augment_seed
     )
-    files = samples.paths if isinstance(samples, RecordFiles) else ()
-    return Opened(batches, len(samples), files)

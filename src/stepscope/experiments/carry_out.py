@@ -58,6 +58,7 @@ def _measured(outcome: Outcome, earlier: dict[str, Any] | None) -> dict[str, Any
         "peak_memory_bytes": _larger(outcome.peak_memory_bytes, earlier.get("peak_memory_bytes")),
         "layers": outcome.layers or earlier.get("layers"),
         "memory_bill": {"forecast": outcome.forecast, "measured_bytes": outcome.measured_bytes},
+        "requests": outcome.requests or earlier.get("requests"),
         "absent": outcome.absent,
     }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from stepscope.data.address import is_store_url, parse_address
 from stepscope.errors import MachineError, MissingExtraError, RequestError, nearest
 from stepscope.hardware.host import shared_memory_free_bytes
 from stepscope.models import registry
@@ -13,16 +15,14 @@ from stepscope.spec import RunSpec
 from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
 
+if TYPE_CHECKING:
+    from stepscope.data.catalogue import DataSet, Split
+
 
 def check(spec: RunSpec) -> None:
     """Refuse a run that could only fail: unknown names, missing data, sizes that do not fit."""
     registry.check_name(spec.model)
-    _check_source(spec.source)
-    for name, given in (("endpoint_url", spec.endpoint_url), ("access", spec.access == "stream")):
-        if given:
-            raise RequestError(
-                f"{name}: wants a source that is an object store, found source {spec.source}."
-            )
+    _check_source(spec)
     for package in ("torch", "numpy"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("training", package, "train")
@@ -39,8 +39,27 @@ def check(spec: RunSpec) -> None:
             f"training samples in all ({spec.data}). Choose a smaller {smaller}."
         )
     _check_shared_memory(spec, math.prod(dataset.shape))
-    if spec.source != "synthetic":
+    if is_store_url(spec.source):
+        _check_bucket(spec, dataset)
+    elif spec.source != "synthetic":
         dataset.check(Path(spec.data_dir))
+
+
+def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
+    """Ask an object store whether it holds what the run wants."""
+    if dataset.records is None:
+        raise RequestError(
+            f"source: {dataset.name} cannot be read from an object store; the data sets of small "
+            "images can, such as cifar10. Use source local or memory."
+        )
+    for package, extra in (("obstore", "s3"), ("PIL", "train")):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"reading {spec.source}", package, extra)
+    from stepscope.data import bucket
+
+    splits: tuple[Split, ...] = ("train", "test") if spec.evaluate else ("train",)
+    counts = {split: dataset.count(split, spec.samples) for split in splits}
+    bucket.check(dataset.name, reading_of(spec), counts)
 
 
 def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
@@ -58,15 +77,18 @@ def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
         )
 
 
-def _check_source(source: str) -> None:
+def _check_source(spec: RunSpec) -> None:
     known = ("memory", "local", "synthetic")
-    if source in known:
+    if is_store_url(spec.source):
+        parse_address(spec.source, spec.endpoint_url)
         return
-    if "://" in source:
+    if spec.source not in known:
         raise RequestError(
-            f"source: {source.partition('://')[0]}:// is not something this version reads from. "
-            "Use memory, local or synthetic."
+            f"source: wanted memory, local, synthetic or a URL such as s3://BUCKET/PREFIX, found "
+            f"{spec.source!r}.{nearest(spec.source, known)}"
         )
-    raise RequestError(
-        f"source: wanted memory, local or synthetic, found {source!r}.{nearest(source, known)}"
-    )
+    for name, given in (("endpoint_url", spec.endpoint_url), ("access", spec.access == "stream")):
+        if given:
+            raise RequestError(
+                f"{name}: wants a source that is an object store, found source {spec.source}."
+            )

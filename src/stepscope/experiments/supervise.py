@@ -65,6 +65,7 @@ class Outcome:
     peak_memory_bytes: int | None = None
     forecast: dict[str, Any] | None = None
     measured_bytes: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, Any] | None = None
 
 
 @dataclass

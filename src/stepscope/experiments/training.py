@@ -115,6 +115,7 @@ def out_of_memory(watch: Watch, what_happened: str) -> Outcome:
         layers=said.layers,
         absent=said.absent,
         measured_bytes=said.measured_bytes,
+        requests=said.requests,
     )
 
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from stepscope.units import format_clock, format_duration, format_share
+from stepscope.units import format_bytes, format_clock, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
 
@@ -54,6 +54,8 @@ class LiveDisplay:
             self._say(f"data and network ready in {format_duration(took)}")
         elif message["type"] == "progress":
             self._show_progress(message)
+        elif message["type"] == "download":
+            self._show_download(message)
         elif message["type"] == "testing":
             self._progress.update(self._task, description="testing", figures="")
         elif message["type"] == "epoch":
@@ -70,6 +72,23 @@ class LiveDisplay:
     def stopping(self) -> None:
         """Say that a stop is under way."""
         self._say("stopping after this step; once more to stop at once")
+
+    def _show_download(self, now: dict[str, Any]) -> None:
+        done, total = now["done_bytes"], now["total_bytes"]
+        figures = f"{format_bytes(done)} of {format_bytes(total)}"
+        if now["left_s"] is not None and done < total:
+            figures += f", {format_clock(now['left_s'])} left"
+        self._progress.update(
+            self._task,
+            completed=done / total if total else 1.0,
+            description=f"downloading {now['split']} data",
+            figures=figures,
+        )
+        whole = done == total
+        if whole or (
+            not self._console.is_terminal and monotonic() - self._said_at >= PLAIN_EVERY_S
+        ):
+            self._say(f"{now['split']} data {'downloaded' if whole else 'downloading'}: {figures}")
 
     def _show_progress(self, now: dict[str, Any]) -> None:
         description = f"epoch {now['epoch']}/{now['epochs']}"

@@ -143,6 +143,8 @@ def _closing_lines(run: Run) -> list[str]:
             lines.append(_about_blocks(blocks))
     if summary.get("device"):
         lines.append(_BOUND_BY.get(summary["device"]["bound_by"], ""))
+    if bad := summary.get("bad_samples"):
+        lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
     if summary.get("peak_memory_bytes"):
         lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
     if summary.get("memory_bill"):

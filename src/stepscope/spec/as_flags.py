@@ -14,4 +14,6 @@ def as_flags(settings: Mapping[str, Any]) -> str:
 def _flag(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
     return f"--{name} {value}"

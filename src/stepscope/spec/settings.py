@@ -6,6 +6,7 @@ class, so a setting is written down once.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -23,6 +24,7 @@ Pipeline = Literal["batch", "sample"]
 Shuffle = Literal["full", "block"]
 Access = Literal["download", "stream"]
 PageCache = Literal["keep", "cold", "cold-epochs"]
+OnBadSample = Literal["skip", "fail"]
 
 
 def _choice(closed: Any, **also: str) -> BeforeValidator:
@@ -54,6 +56,22 @@ def _bytes(value: object) -> object:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
+def _shape(value: object) -> object:
+    """Read a shape as a person writes it: 3,224,224 or 3x224x224."""
+    parts = _BETWEEN.split(value.strip()) if isinstance(value, str) else value
+    if parts is None:
+        return None
+    if not isinstance(parts, list | tuple) or len(parts) != 3:
+        raise ValueError(f"wanted channels, height and width, like 3,224,224; found {value!r}")
+    for part in parts:
+        whole = part.isascii() and part.isdecimal() if isinstance(part, str) else type(part) is int
+        if not whole or not 1 <= int(part) <= LONGEST_SIDE:
+            raise ValueError(
+                f"wanted whole numbers from 1 to {LONGEST_SIDE:,}, like 3,224,224; found {value!r}"
+            )
+    return tuple(map(int, parts))
+
+
 def _device(value: object) -> object:
     if isinstance(value, str):
         kind, colon, index = value.partition(":")
@@ -63,6 +81,8 @@ def _device(value: object) -> object:
 
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+LONGEST_SIDE = 8192
+_BETWEEN = re.compile(r"\s*[,x]\s*")
 
 
 class RunSpec(BaseModel):
@@ -72,14 +92,16 @@ class RunSpec(BaseModel):
 
     # fmt: off
     model: str = Field("lenet", min_length=1, description="a network of the zoo, or package.module:factory for your own")
-    data: str = Field("shapes", min_length=1, description="data set: shapes (built in) or cifar10")
+    data: str = Field("shapes", min_length=1, description="data set: shapes (built in), cifar10, or folder (your own images in the ImageNet layout)")
     data_dir: str = Field("data", min_length=1, description="folder where data sets lie")
-    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, local (the files, sample by sample), or synthetic (one random batch again and again, nothing is loaded)")
+    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, local (the files, sample by sample), s3://BUCKET/PREFIX (gs:// and az:// too), or synthetic (one random batch again and again, nothing is loaded)")
     access: Annotated[Access, _choice(Access)] = Field("download", description="an object store's data: download first, or stream while training")
     endpoint_url: str | None = Field(None, description="address of an S3-compatible object store")
     pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="build a whole batch with array operations, or image by image: batch, sample")
     shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="full, or block (blocks of 1,000 samples in random order, shuffled within)")
     augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="random crop and flip of training images, or none: crop-flip, none")
+    input: Annotated[tuple[int, int, int] | None, BeforeValidator(_shape)] = Field(None, description="what the images of a folder are brought to: channels, height, width [default: 3,224,224]")
+    on_bad_sample: Annotated[OnBadSample, _choice(OnBadSample)] = Field("skip", description="an image that cannot be read: skip (the next one stands in), fail")
     page_cache: Annotated[PageCache, _choice(PageCache)] = Field("keep", description="what the system keeps of the files: keep, cold (out of memory before the first epoch), cold-epochs (before every epoch)")
     pipeline_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if making a batch took longer: by this for each of its samples")
     source_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if the disk were slower: by this for each sample that is read")
@@ -124,11 +146,12 @@ class RunSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, values: Any) -> Any:
-        """Read from files where they are to be cold, and test on no made-up images."""
+        """Read from files where they are to be cold or are a person's own; test on nothing made up."""
         if not isinstance(values, dict):
             return values
         implied = dict(values)
-        if _fold(str(values.get("page_cache", "keep"))) != "keep":
+        cold = _fold(str(values.get("page_cache", "keep"))) != "keep"
+        if cold or values.get("data") == "folder":
             implied.setdefault("source", "local")
         if values.get("source") == "synthetic":
             implied["evaluate"] = False
@@ -159,17 +182,19 @@ class RunSpec(BaseModel):
                 complaints.append(f"workers: wants 0, found {self.workers}: {nothing}")
             if self.pipeline_delay_ms:
                 complaints.append(f"pipeline_delay_ms: wants 0 with source synthetic: {nothing}")
-        if self.source in ("memory", "synthetic"):
-            if self.source_delay_ms:
-                complaints.append(
-                    f"source_delay_ms: wants samples that are read while training, {found}. "
-                    "Use source local"
-                )
-            if self.page_cache != "keep":
-                complaints.append(
-                    f"page_cache: {self.page_cache} wants samples that are read from files, "
-                    f"{found}. Use source local, or leave it out"
-                )
+        stored = "://" in self.source
+        in_memory = self.source in ("memory", "synthetic")
+        if self.source_delay_ms and (in_memory or (stored and self.access == "download")):
+            also = ", or access stream" if stored else ""
+            complaints.append(
+                f"source_delay_ms: wants samples that are read while training, {found}. "
+                f"Use source local{also}"
+            )
+        if self.page_cache != "keep" and (in_memory or stored):
+            complaints.append(
+                f"page_cache: {self.page_cache} wants samples that are read from files, "
+                f"{found}. Use source local, or leave it out"
+            )
         return complaints
 
     @property

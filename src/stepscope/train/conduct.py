@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
-from stepscope.train import checkpoint, device, job, load_only, loop
+from stepscope.train import checkpoint, device, from_store, job, load_only, loop
 from stepscope.train.cold import cooling
 from stepscope.train.foretell import Foretold, foretell, refuse_what_does_not_fit
 from stepscope.train.inside import InsideView, find_place
 from stepscope.train.lifetime import Send, StopRequest
-from stepscope.train.recorder import Recorder
 from stepscope.train.options import Options
+from stepscope.train.recorder import Recorder
 from stepscope.train.rewind import forget_rows_after
 from stepscope.train.shorten import shorten
 from stepscope.train.telling import Telling
@@ -58,7 +59,8 @@ def conduct(
     if not options.force:
         refuse_what_does_not_fit(foretold)
     before_data_bytes = resident_bytes()
-    built = job.build(spec, model, data_dir, telling.fallback, telling.notice)
+    hear = partial(from_store.told_of, telling=telling, stop=stop)
+    built = job.build(spec, model, data_dir, telling.fallback, telling.notice, hear)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
@@ -66,6 +68,7 @@ def conduct(
     saved = folder.path / schema.CHECKPOINT
     start = checkpoint.load(saved, built) if saved.exists() else checkpoint.Progress()
     forget_rows_after(folder.path, built.stages, start.position, spec.accumulate)
+    from_store.record_downloads(folder.path, built.buckets)
     with ExitStack() as logs:
         logs.callback(built.close)
         steps, epochs, records = (
@@ -102,6 +105,7 @@ def conduct(
         finally:
             meter.settle()  # whatever ended the run, the steps before it are in the record
             closing["instrument"] = weigh_instrument(meter)
+            closing["requests"] = from_store.requests_of(built.buckets.values())
             closing["layers"], why_not = _seen_inside(inside, spec.layers)
             closing["absent"] |= why_not
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,15 +11,19 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stepscope.data import catalogue
+from stepscope.data.bucket import FromBucket
 from stepscope.data.crew import Crew
 from stepscope.data.delays import DelayedDataset
 from stepscope.data.enduring import EnduringLoader, Remaining
 from stepscope.data.loader import make_loader
+from stepscope.data.notices import Notice
 from stepscope.data.order import EpochOrder
+from stepscope.data.reading import Reading
 from stepscope.data.synthetic import DirectLoader, SyntheticBatches
 from stepscope.measure.loading import TimedDataset
 from stepscope.spec import RunSpec
 from stepscope.train.lifetime import start_worker
+from stepscope.train.noticing import NoticingLoader
 from stepscope.train.reading import reading_of
 from stepscope.train.stages import Stage, plan_stages
 
@@ -41,14 +45,26 @@ class Split:
     order: EpochOrder
     dataset: TimedDataset
     files: tuple[Path, ...] = ()
+    bucket: FromBucket | None = None
 
 
-def open_split(spec: RunSpec, split: catalogue.Split, data_dir: Path, crew: Crew) -> Split:
-    """Make the batches of a split ready to be asked for; `crew` are the workers that make them."""
+def open_split(
+    spec: RunSpec,
+    split: catalogue.Split,
+    data_dir: Path,
+    crew: Crew,
+    tell: Callable[[Notice], None] = lambda notice: None,
+    hear: Callable[[Reading], Reading] = lambda reading: reading,
+) -> Split:
+    """Make the batches of a split ready to be asked for.
+
+    `crew` are the workers that make them; `tell` hears what they notice in the making, and `hear`
+    puts into a reading who is told of an object store.
+    """
     if spec.source == "synthetic":
         return _synthetic(spec, split, data_dir)
     training = split == "train"
-    reading = reading_of(spec, data_dir, training=training)
+    reading = hear(reading_of(spec, data_dir, training=training))
     opened = catalogue.find(spec.data, reading).open(split, reading)
     batches: Dataset[Any] = opened.batches
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
@@ -70,7 +86,8 @@ def open_split(spec: RunSpec, split: catalogue.Split, data_dir: Path, crew: Crew
             on_worker_start=start_worker,
         )
 
-    return Split(EnduringLoader(split, order, make, crew), order, timed, opened.files)
+    loader = NoticingLoader(EnduringLoader(split, order, make, crew), tell)
+    return Split(loader, order, timed, opened.files, opened.bucket)
 
 
 def _synthetic(spec: RunSpec, split: catalogue.Split, data_dir: Path) -> Split:

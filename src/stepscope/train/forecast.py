@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stepscope.data.address import is_store_url
 from stepscope.data.catalogue import DataSet, Split
 from stepscope.estimate.limits import memory_limits
 from stepscope.estimate.memory_bill import Bill, How, Item
@@ -104,10 +105,14 @@ def _workers(spec: RunSpec, grounds: Grounds) -> Item:
 def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
     if spec.source == "synthetic":
         return Item(0, "counted", "one batch, again and again")
-    if spec.source != "memory":
+    downloaded = is_store_url(spec.source) and spec.access == "download"
+    if spec.source != "memory" and not downloaded:
         return Item(0, "counted", "read sample by sample")
     splits: tuple[Split, ...] = ("train", "test") if spec.evaluate else ("train",)
     samples = sum(dataset.count(split, spec.samples) for split in splits)
+    if dataset.held_bytes is not None:
+        held = sum(dataset.held_bytes(split, spec.samples) for split in splits)
+        return Item(held, "counted", f"{samples:,} files as they are, compressed")
     return Item(samples * _sample_bytes(dataset, 1), "counted", f"{samples:,} samples as bytes")
 
 

@@ -11,7 +11,10 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepscope.data import catalogue
+from stepscope.data.bucket import FromBucket
 from stepscope.data.crew import Crew, Fallback
+from stepscope.data.notices import Notice
+from stepscope.data.reading import Reading
 from stepscope.errors import RequestError
 from stepscope.models import registry
 from stepscope.spec import RunSpec
@@ -42,6 +45,12 @@ class Job:
     def files(self) -> tuple[Path, ...]:
         """The files that samples are read from while training."""
         return self.train.files + (self.test.files if self.test is not None else ())
+
+    @property
+    def buckets(self) -> dict[catalogue.Split, FromBucket]:
+        """The splits that come out of an object store."""
+        splits: dict[catalogue.Split, Split | None] = {"train": self.train, "test": self.test}
+        return {name: each.bucket for name, each in splits.items() if each and each.bucket}
 
     def close(self) -> None:
         """End the loader workers and the watch for them."""
@@ -86,15 +95,20 @@ def build(
     model: nn.Module,
     data_dir: Path,
     tell: Callable[[Fallback], None] = lambda fallback: None,
+    tell_notice: Callable[[Notice], None] = lambda notice: None,
+    hear: Callable[[Reading], Reading] = lambda reading: reading,
 ) -> Job:
     """Build the rest of a training around its network.
 
-    `tell` hears of each time that a loader goes on with fewer workers.
+    `tell` hears of each time that a loader goes on with fewer workers, `tell_notice` what was
+    noticed while batches were made. `hear` puts into a reading who is told of an object store.
     """
     device = torch.device(spec.device)
     crew = Crew(spec.workers, tell)
-    train = open_split(spec, "train", data_dir, crew)
-    test = open_split(spec, "test", data_dir, crew) if spec.evaluate else None
+    train = open_split(spec, "train", data_dir, crew, tell_notice, hear)
+    test = None
+    if spec.evaluate:
+        test = open_split(spec, "test", data_dir, crew, tell_notice, hear)
     stages = plan(spec, train, evaluate=spec.evaluate)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(

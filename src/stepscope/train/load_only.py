@@ -10,11 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from stepscope.data.bucket import FromBucket
+from stepscope.data.catalogue import Split as CatalogueSplit
 from stepscope.data.crew import Crew
 from stepscope.measure.clock import now_ns, other_clock_ns, seconds
 from stepscope.measure.device import queue_of
@@ -23,6 +26,7 @@ from stepscope.measure.steps import DATA, TRANSFER, EpochTiming, StepMeter, weig
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.spec import RunSpec
+from stepscope.train import from_store
 from stepscope.train.cold import BeforeEpoch, cooling
 from stepscope.train.device import layout_of
 from stepscope.train.feed import Split, open_split, plan
@@ -64,11 +68,14 @@ def load(spec: RunSpec, telling: Telling, stop: StopRequest, closing: dict[str, 
     telling.send({"type": "forecast", "forecast": Foretold(reason=_NO_NETWORK).to_json()})
     prepare_process(spec)
     crew = Crew(spec.workers, telling.fallback)
-    train = open_split(spec, "train", Path(spec.data_dir).resolve(), crew)
+    hear = partial(from_store.told_of, telling=telling, stop=stop)
+    train = open_split(spec, "train", Path(spec.data_dir).resolve(), crew, telling.notice, hear)
     stages = plan(spec, train, evaluate=False)
     telling.ready(spec, began_ns)
     path = telling.folder.path
     forget_rows_after(path, stages, Position(), spec.accumulate)
+    buckets: dict[CatalogueSplit, FromBucket] = {"train": train.bucket} if train.bucket else {}
+    from_store.record_downloads(path, buckets)
     with ExitStack() as opened:
         opened.callback(crew.stop_watching)
         opened.callback(train.loader.close)
@@ -91,6 +98,7 @@ def load(spec: RunSpec, telling: Telling, stop: StopRequest, closing: dict[str, 
         finally:
             meter.settle()
             closing["instrument"] = weigh_instrument(meter)
+            closing["requests"] = from_store.requests_of(buckets.values())
 
 
 def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:

@@ -16,4 +16,10 @@ def reading_of(spec: RunSpec, data_dir: Path | None = None, *, training: bool = 
         samples=spec.samples,
         pipeline=spec.pipeline,
         augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
+        shape=spec.input,
+        on_bad_sample=spec.on_bad_sample,
+        access=spec.access,
+        endpoint_url=spec.endpoint_url,
+        shuffle=spec.shuffle,
+        workers=spec.workers,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from stepscope.data.crew import Fallback
+from stepscope.data.notices import Notice
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.records.folder import RunFolder
 from stepscope.spec import RunSpec
@@ -37,6 +38,10 @@ class Telling:
         told["from"], told["to"] = told.pop("before"), told.pop("after")
         self.event("workers_fallback", **told)
         self.send({"type": "workers", **told})
+
+    def notice(self, notice: Notice) -> None:
+        """Tell what was noticed while a batch was made."""
+        self.event(notice.event, path=notice.path, reason=notice.reason)
 
     def ready(self, spec: RunSpec, began_ns: int) -> None:
         """Tell that all is built which was begun at `began_ns`."""

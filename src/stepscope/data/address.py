@@ -1,0 +1,78 @@
+"""Where a bucket is: the URL of an object store, taken apart and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from stepscope.errors import RequestError
+
+SCHEMES = ("s3", "gs", "az")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place in an object store: bucket, prefix and, for an S3-compatible server, its endpoint.
+
+    It holds no credentials, so it may be written down and shown.
+    """
+
+    url: str
+    endpoint_url: str | None = None
+
+    @property
+    def bucket(self) -> str:
+        """The bucket's name; a container, in Azure."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def prefix(self) -> str:
+        """What every key begins with, without slashes around it."""
+        return urlsplit(self.url).path.strip("/")
+
+    def __str__(self) -> str:
+        return f"{self.url} at {self.endpoint_url}" if self.endpoint_url else self.url
+
+
+def is_store_url(source: str) -> bool:
+    """Say whether a source is meant as an object store, rightly written or not."""
+    return "://" in source
+
+
+def parse_address(url: str, endpoint_url: str | None = None) -> Address:
+    """Check a URL such as `s3://bucket/prefix`.
+
+    Raises:
+        RequestError: it has no bucket, another scheme, or a password in it, which is not repeated.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise RequestError(f"source: {scheme}:// is not something this version reads from: {known}")
+    refuse_secrets("source", url)
+    if not rest.strip("/").partition("/")[0] or rest.startswith("/"):
+        raise RequestError(
+            f"source: wanted {scheme}://BUCKET/PREFIX, found no bucket in {url!r}. "
+            "Name the bucket, such as s3://my-bucket/cifar10."
+        )
+    if endpoint_url is not None:
+        refuse_secrets("endpoint_url", endpoint_url)
+        if scheme != "s3":
+            raise RequestError(
+                f"endpoint_url: is for s3://, found source {scheme}://. Leave it out."
+            )
+        if urlsplit(endpoint_url).scheme not in ("http", "https"):
+            raise RequestError(
+                f"endpoint_url: wanted http:// or https:// and a host, found {endpoint_url!r}."
+            )
+    return Address(f"{scheme}://{rest.strip('/')}", endpoint_url)
+
+
+def refuse_secrets(name: str, url: str) -> None:
+    """Refuse a URL with a user, a password or a query in it: it would be written into records."""
+    if "@" in url or "?" in url or "#" in url:
+        raise RequestError(
+            f"{name}: wants a URL without user name, password or query, since it is written into "
+            "the run's record. Give credentials in the environment (AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY) or in a profile (~/.aws/credentials, AWS_PROFILE)."
+        )

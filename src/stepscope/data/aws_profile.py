@@ -1,0 +1,62 @@
+"""The usual profile: credentials of an S3 store from the files that AWS's own tools read.
+
+The environment comes first and is read by the client itself. What is found here goes to the
+client and nowhere else.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from pathlib import Path
+
+from stepscope.errors import DataError
+
+_WANTED = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region")
+
+
+def profile_settings() -> dict[str, str]:
+    """Return key, secret, token and region of the chosen profile; what it lacks is left out.
+
+    Credentials in the environment win: then none is taken from the profile.
+
+    Raises:
+        DataError: `AWS_PROFILE` names a profile that no file has, or a file cannot be read.
+    """
+    asked = os.environ.get("AWS_PROFILE")
+    profile = asked or "default"
+    found = {
+        **_section(_file("AWS_CONFIG_FILE", "config"), profile, f"profile {profile}"),
+        **_section(_file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), profile, profile),
+    }
+    if asked and not found:
+        raise DataError(
+            f"AWS_PROFILE is {asked!r}, and neither ~/.aws/credentials nor ~/.aws/config has it. "
+            "Name a profile that is there, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        found = {name: value for name, value in found.items() if name == "region"}
+    if os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        found.pop("region", None)
+    return found
+
+
+def _file(variable: str, name: str) -> Path:
+    named = os.environ.get(variable)
+    return Path(named).expanduser() if named else Path.home() / ".aws" / name
+
+
+def _section(path: Path, *names: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError, PermissionError) as error:
+        # Not the error's own words: those of a parser quote the line, which may be a secret.
+        raise DataError(
+            f"cannot read {path}: {type(error).__name__}. Mend it, or set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY."
+        ) from None
+    for name in names:
+        if parser.has_section(name):
+            return {key: parser[name][key] for key in _WANTED if parser[name].get(key)}
+    return {}
