@@ -12,6 +12,7 @@ from stepscope.errors import (
     MissingExtraError,
     StepscopeError,
     disk_full,
+    error_of,
     nearest,
 )
 
@@ -87,3 +88,13 @@ def test_a_name_with_dashes_is_suggested_as_it_is_written() -> None:
 
 def test_where_nothing_is_near_everything_known_is_listed() -> None:
     assert nearest("zzz", ["lr", "epochs"]) == " Known: epochs, lr."
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in family().values() if kind.__init__ is Exception.__init__]
+)
+def test_an_error_is_made_again_from_what_a_process_ended_with(kind: type[StepscopeError]) -> None:
+    again = error_of(kind.exit_code, "so it was")
+
+    assert type(again) is kind
+    assert str(again) == "so it was"

@@ -75,6 +75,13 @@ class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
     exit_code = 130
 
 
+def error_of(exit_code: int, message: str) -> StepscopeError:
+    """Make the error again that another process ended with."""
+    kinds = (AnswerIsNo, RequestError, DataError, OutOfMemoryError, MachineError, Interrupted)
+    kind = next((kind for kind in kinds if kind.exit_code == exit_code), StepscopeError)
+    return kind(message)
+
+
 def disk_full(error: OSError, what: str) -> MachineError:
     """Describe a write that found no room as the error a person should read."""
     return MachineError(

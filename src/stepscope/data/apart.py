@@ -22,11 +22,9 @@ from stepscope.data.download import Progress, download, fetch_manifest
 from stepscope.data.manifest import Manifest, manifest_of
 from stepscope.data.object_store import Account, ObjectStore
 from stepscope.data.samples import Split
-from stepscope.errors import DataError, MachineError, StepscopeError
+from stepscope.errors import StepscopeError, error_of
 
 Report = Callable[[Progress], None]
-
-_ERRORS: dict[int, type[StepscopeError]] = {DataError.exit_code: DataError, 5: MachineError}
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def ask_apart(
 
 def _brought(answer: dict[str, Any]) -> Brought:
     if answer["type"] == "error":
-        raise _ERRORS.get(answer["exit_code"], StepscopeError)(answer["message"])
+        raise error_of(answer["exit_code"], answer["message"])
     account = Account(**answer["account"])
     return Brought(manifest_of(answer["manifest"]), answer["fetching_s"], account)
 

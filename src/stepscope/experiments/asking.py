@@ -9,19 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.errors import (
-    AnswerIsNo,
-    DataError,
-    MachineError,
-    OutOfMemoryError,
-    RequestError,
-    StepscopeError,
-)
-
-_BY_EXIT_CODE = {
-    error.exit_code: error
-    for error in (AnswerIsNo, RequestError, DataError, OutOfMemoryError, MachineError)
-}
+from stepscope.errors import OutOfMemoryError, error_of
 
 
 def ask(
@@ -48,5 +36,5 @@ def ask(
         )
     answer: dict[str, Any] = json.loads(done.stdout)
     if "error" in answer:
-        raise _BY_EXIT_CODE.get(answer["exit_code"], StepscopeError)(answer["error"])
+        raise error_of(answer["exit_code"], answer["error"])
     return answer
