@@ -161,6 +161,8 @@ def test_a_phase_lasts_as_long_as_timers_placed_by_hand_say(trace, case: str, ph
     by_hand_s = timers[phase]
     traced_s = traced.summary["phases"][phase]["total_s"]
     allowed_s = max(0.05 * by_hand_s, 0.3e-3 * timers["steps"])
+    # Our own work between steps falls into one of the timers, and into none of our phases.
+    allowed_s += traced.answer.json["instrument"]["overhead_per_step_s"] * timers["steps"]
     assert traced_s == pytest.approx(by_hand_s, rel=0, abs=allowed_s)
 
 
