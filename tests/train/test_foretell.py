@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from stepscope.data import catalogue
+from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
 from stepscope.train.device import resolve
 from stepscope.train.forecast import Grounds, forecast
@@ -34,25 +35,31 @@ def test_weights_statistics_and_random_numbers_are_as_before() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
-    spec = resolve(validate({"model": "resnet18", "batch_size": 512, "memory_limit": "1GiB"}))
+def total_with_batch(size: int, spec: RunSpec, grounds: Grounds) -> int:
+    return forecast(spec.model_copy(update={"batch_size": size}), grounds).total_bytes
+
+
+def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, Grounds]:
+    """A batch of 512 where there is room for 100: the tests' own process counts in both."""
+    spec = resolve(validate({"model": "resnet18", "batch_size": 512}))
     model = build_model(spec)
     grounds = Grounds(look_ahead(spec, model, SHAPES, CPU), SHAPES)
-    totals = [
-        forecast(spec.model_copy(update={"batch_size": size}), grounds).total_bytes
-        for size in (8, 64, 512)
-    ]
+    room_bytes = total_with_batch(100, spec, grounds)
+    return spec.model_copy(update={"memory_limit": room_bytes}), model, grounds
+
+
+def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
+    spec, _, grounds = too_large_for_its_limit()
+    totals = [total_with_batch(size, spec, grounds) for size in (8, 64, 512)]
     assert totals == sorted(totals)
     largest = largest_batch(spec, grounds)
     assert largest is not None
-    assert 1 <= largest < 512
+    assert 64 <= largest <= 100
     assert forecast(spec.model_copy(update={"batch_size": largest}), grounds).fits
 
 
 def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
-    spec = resolve(validate({"model": "resnet18", "batch_size": 512, "memory_limit": "1GiB"}))
-    model = build_model(spec)
-    grounds = Grounds(look_ahead(spec, model, SHAPES, CPU), SHAPES)
+    spec, _, grounds = too_large_for_its_limit()
     found = remedies(spec, grounds, None)
     assert found
     now = forecast(spec, grounds).total_bytes
