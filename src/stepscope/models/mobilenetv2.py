@@ -6,18 +6,59 @@ stem and the second stage, and projects the shortcut where only the channels cha
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
-# Expansion, output channels, number of blocks and stride of the first of them.
-STAGES = (
-    (1, 16, 1, 1),
-    (6, 24, 2, 1),
-    (6, 32, 3, 2),
-    (6, 64, 4, 2),
-    (6, 96, 3, 1),
-    (6, 160, 3, 2),
-    (6, 320, 1, 1),
-)
+# Of channels in and out, expansion and stride.
+MakeBlock = Callable[[int, int, int, int], nn.Module]
+
+
+class MobileNetV2(nn.Module):
+    """A stem, seventeen inverted residuals, a 1x1 to 1,280 channels, a classifier."""
+
+    def __init__(
+        self, stem: nn.Module, blocks: nn.Module, widen: nn.Module, classifier: nn.Module
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.blocks = blocks
+        self.widen = widen
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return one score a class for every image."""
+        out = self.widen(self.blocks(self.stem(images)))
+        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
+        return scores
+
+
+def inverted_residuals(make_block: MakeBlock, *, second_stride: int) -> nn.Sequential:
+    """Build the seven stages; only the second's stride depends on the size of the images."""
+    stages = (  # expansion, output channels, number of blocks, stride of the first of them
+        (1, 16, 1, 1),
+        (6, 24, 2, second_stride),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+    blocks = nn.Sequential()
+    channels = 32
+    for expansion, width, depth, stride in stages:
+        for position in range(depth):
+            blocks.append(make_block(channels, width, expansion, stride if position == 0 else 1))
+            channels = width
+    return blocks
+
+
+def activated(convolution: nn.Conv2d, activation: Callable[..., nn.Module]) -> nn.Sequential:
+    """Follow a convolution by batch norm and an activation."""
+    norm = nn.BatchNorm2d(convolution.out_channels)
+    return nn.Sequential(convolution, norm, activation(inplace=True))
 
 
 class InvertedResidual(nn.Module):
@@ -55,39 +96,11 @@ class InvertedResidual(nn.Module):
         return out
 
 
-class MobileNetV2(nn.Module):
-    """A stem, seventeen inverted residuals, a 1x1 to 1,280 channels, one linear layer."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1, bias=False),
-            nn.BatchNorm2d(32),
-            nn.ReLU(inplace=True),
-        )
-        self.blocks = nn.Sequential()
-        channels = 32
-        for expansion, width, depth, stride in STAGES:
-            for position in range(depth):
-                block_stride = stride if position == 0 else 1
-                self.blocks.append(InvertedResidual(channels, width, expansion, block_stride))
-                channels = width
-        self.widen = nn.Sequential(
-            nn.Conv2d(channels, 1280, 1, bias=False),
-            nn.BatchNorm2d(1280),
-            nn.ReLU(inplace=True),
-        )
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.classifier = nn.Linear(1280, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
-        out = self.widen(self.blocks(self.stem(images)))
-        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
-        return scores
-
-
 def mobilenetv2(num_classes: int = 10) -> MobileNetV2:
     """Build MobileNetV2 for 32x32 images."""
-    return MobileNetV2(num_classes)
+    return MobileNetV2(
+        activated(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.ReLU),
+        inverted_residuals(InvertedResidual, second_stride=1),
+        activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU),
+        nn.Linear(1280, num_classes),
+    )
