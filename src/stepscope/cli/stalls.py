@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from json import dumps
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
-from stepscope.cli.subjects import count, named_settings
+from stepscope.cli.subjects import count, named_settings, place_of
 from stepscope.experiments.stalls import REPEATS, find_stalls
 from stepscope.experiments.subjects import OwnTraining
 from stepscope.report.stalls import print_stalls
@@ -44,7 +43,7 @@ def stalls(
     asked: dict[str, Any] = dict(settings or {})
     subject = OwnTraining(named_settings([] if spec is None else [spec], asked))
     rounds = REPEATS if repeats is None else count("repeats", repeats)
-    out, name = Path(subject.out), subject.name or f"stalls-{subject.spec({}).run_name}"
+    out, name = place_of(subject, f"stalls-{subject.spec({}).run_name}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_stalls(subject, display, summarize, repeats=rounds, out=out, name=name)
     if json:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stepscope.cli.script_arguments import ScriptCommand
 from stepscope.errors import RequestError
+from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.traced import TraceRequest
 from stepscope.spec.load import read_settings, with_changes
 
@@ -55,6 +56,12 @@ def script_request(
         name=checked.name,
         max_steps=checked.max_steps,
     )
+
+
+def place_of(subject: OwnTraining | OwnScript, usual_name: str) -> tuple[Path, str]:
+    """Return where somebody wants what is tried recorded, and under which name."""
+    named = subject.spec({}) if isinstance(subject, OwnTraining) else subject.request
+    return Path(named.out), named.name or usual_name
 
 
 def count(name: str, text: str) -> int:

@@ -14,10 +14,10 @@ from stepscope.analyze.settings_of_sweep import rows_of
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.script_arguments import split_script
-from stepscope.cli.subjects import count, named_settings, script_request
+from stepscope.cli.subjects import count, named_settings, place_of, script_request
 from stepscope.errors import RequestError
 from stepscope.experiments import sweep as sweeps
-from stepscope.experiments.subjects import OwnScript, OwnTraining, Subject
+from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.sweep.plan import DEFAULT_REPEATS, grid, read_axes
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep
@@ -70,11 +70,12 @@ def sweep(
         else:
             subject = _subject(command, asked, mode)
             axes = read_axes(over or [], of_script=isinstance(subject, OwnScript))
+            out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
             request = sweeps.Request(
                 grid(axes),
                 DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
-                out=Path(subject.out),
-                name=subject.name or f"sweep-{'-'.join(axes)}",
+                out=out,
+                name=name,
                 over=axes,
                 seed=None if order_seed is None else count("order_seed", order_seed),
                 time_limit_s=None if time_limit is None else _seconds(time_limit),
@@ -87,7 +88,9 @@ def sweep(
     return _exit_code(done)
 
 
-def _subject(words: tuple[str, ...], asked: dict[str, Any], mode: str | None) -> Subject:
+def _subject(
+    words: tuple[str, ...], asked: dict[str, Any], mode: str | None
+) -> OwnTraining | OwnScript:
     if mode not in (None, "train", "load"):
         raise RequestError(f"mode: wanted train or load, found {mode}.")
     ours, script = split_script(words)

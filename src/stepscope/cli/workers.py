@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from json import dumps
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -13,7 +12,7 @@ from rich.console import Console
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.script_arguments import split_script
-from stepscope.cli.subjects import named_settings, script_request
+from stepscope.cli.subjects import named_settings, place_of, script_request
 from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.workers import find_workers
 from stepscope.report.sweep import SweepDisplay
@@ -46,7 +45,7 @@ def workers(
     else:
         subject = OwnScript(script_request(words, script, asked))
         what = subject.request.run_name
-    out, name = Path(subject.out), subject.name or f"workers-{what}"
+    out, name = place_of(subject, f"workers-{what}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_workers(subject, display, summarize, out=out, name=name)
     if json:

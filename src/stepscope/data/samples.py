@@ -67,7 +67,7 @@ class MemorySamples:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Copy the samples at `indices`."""
-        chosen = _checked(indices, len(self))
+        chosen = checked(indices, len(self))
         return np.take(self.images, chosen, axis=0), np.take(self.labels, chosen)
 
 
@@ -96,7 +96,7 @@ class RecordFiles:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the records at `indices`, one `pread` each."""
-        chosen = _checked(indices, len(self))
+        chosen = checked(indices, len(self))
         records = np.empty((len(chosen), RECORD_BYTES), dtype=np.uint8)
         for row, index in enumerate(chosen.tolist()):
             records[row] = np.frombuffer(self._read(index), dtype=np.uint8)
@@ -158,7 +158,8 @@ class RecordFiles:
         return {**self.__dict__, "_descriptors": {}, "_pid": -1}
 
 
-def _checked(indices: np.ndarray, length: int) -> np.ndarray:
+def checked(indices: np.ndarray, length: int) -> np.ndarray:
+    """Return indices as whole numbers; one outside the samples is an IndexError."""
     chosen = np.asarray(indices, dtype=np.int64)
     outside = (chosen < 0) | (chosen >= length)
     if outside.any():

@@ -16,6 +16,7 @@ import numpy as np
 from stepscope.data.layouts import Bytes, Labels, Shard, decode_image, unpack_shard
 from stepscope.data.manifest import Entry
 from stepscope.data.object_store import Account, ObjectStore
+from stepscope.data.samples import checked
 from stepscope.errors import DataError
 
 Note = Callable[[Account], None]
@@ -35,7 +36,7 @@ class StoredObjects:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ask for all samples at once; each image comes with the label of its own key."""
-        wanted = [self._entries[index] for index in _checked(indices, len(self)).tolist()]
+        wanted = [self._entries[index] for index in checked(indices, len(self)).tolist()]
         bodies = _fetch(self._store, wanted, self._note)
         return samples_of(wanted, bodies)
 
@@ -57,7 +58,7 @@ class StoredShards:
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Read the shards that the samples lie in, unless they are at hand, and pick."""
-        chosen = _checked(indices, len(self))
+        chosen = checked(indices, len(self))
         shards = np.searchsorted(self._starts, chosen, side="right") - 1
         needed = np.unique(shards).tolist()
         self._bring(needed)
@@ -106,11 +107,3 @@ def _fetch(store: ObjectStore, entries: Sequence[Entry], note: Note) -> list[byt
         )
     finally:
         note(account)
-
-
-def _checked(indices: np.ndarray, length: int) -> np.ndarray:
-    chosen = np.asarray(indices, dtype=np.int64)
-    outside = (chosen < 0) | (chosen >= length)
-    if outside.any():
-        raise IndexError(f"sample {chosen[outside][0]} of {length}")
-    return chosen

@@ -32,30 +32,24 @@ LOADER_SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """How a trial is made: the exact folder of its record, who looks on, how long it may take."""
+
+    path: Path
+    onlooker: Onlooker
+    summarize: Summarize
+    time_limit_s: float | None = None
+
+
 class Subject(Protocol):
     """Something that can be run again and again with other values of its settings."""
-
-    @property
-    def out(self) -> str:
-        """The folder that somebody named for records."""
-
-    @property
-    def name(self) -> str | None:
-        """The name that somebody gave."""
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse values that could only fail, before anything starts."""
 
-    def run(
-        self,
-        values: Mapping[str, Any],
-        path: Path,
-        onlooker: Onlooker,
-        summarize: Summarize,
-        *,
-        time_limit_s: float | None = None,
-    ) -> Outcome:
-        """Run it once, recorded in a new folder at an exact path."""
+    def run(self, values: Mapping[str, Any], attempt: Attempt) -> Outcome:
+        """Run it once, recorded in a new folder."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what `subject_of` makes it again from."""
@@ -71,16 +65,6 @@ class OwnTraining:
     asked: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = "train"
     quick: bool = False
-
-    @property
-    def out(self) -> str:
-        """The folder that somebody named for records."""
-        return self.spec({}).out
-
-    @property
-    def name(self) -> str | None:
-        """The name that somebody gave."""
-        return self.spec({}).name
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
         """Return the settings with some of them changed.
@@ -99,15 +83,7 @@ class OwnTraining:
         except MachineError:
             return
 
-    def run(
-        self,
-        values: Mapping[str, Any],
-        path: Path,
-        onlooker: Onlooker,
-        summarize: Summarize,
-        *,
-        time_limit_s: float | None = None,
-    ) -> Outcome:
+    def run(self, values: Mapping[str, Any], attempt: Attempt) -> Outcome:
         """Train, or only load, in a process of its own."""
         spec = self.spec(values)
         try:
@@ -117,16 +93,16 @@ class OwnTraining:
         except MachineError as error:  # too little room here: that is a result
             return Outcome(schema.FAILED, str(error), error.exit_code)
         kind = "run" if self.mode == "train" else "load"
-        made = folder.create_at(path, spec.run_name, kind, spec.model_dump(mode="json"))
+        made = folder.create_at(attempt.path, spec.run_name, kind, spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as limit:
             charge = training_of(
                 made,
                 limit,
                 has_workers=spec.workers > 0,
                 options=Options(forecast=not self.quick, checkpoint=False),
-                time_limit_s=time_limit_s,
+                time_limit_s=attempt.time_limit_s,
             )
-            return carry_out(made, charge, onlooker, summarize)
+            return carry_out(made, charge, attempt.onlooker, attempt.summarize)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as somebody named them."""
@@ -138,16 +114,6 @@ class OwnScript:
     """Somebody's script, unchanged but for the loaders that it makes and flags of its own."""
 
     request: TraceRequest
-
-    @property
-    def out(self) -> str:
-        """The folder that somebody named for records."""
-        return self.request.out
-
-    @property
-    def name(self) -> str | None:
-        """The name that somebody gave."""
-        return self.request.name
 
     def request_with(self, values: Mapping[str, Any]) -> TraceRequest:
         """Return what is to be run, with some values changed."""
@@ -180,18 +146,15 @@ class OwnScript:
                 wanted = "true or false" if is_switch else f"a whole number of {least} or more"
                 raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
 
-    def run(
-        self,
-        values: Mapping[str, Any],
-        path: Path,
-        onlooker: Onlooker,
-        summarize: Summarize,
-        *,
-        time_limit_s: float | None = None,
-    ) -> Outcome:
+    def run(self, values: Mapping[str, Any], attempt: Attempt) -> Outcome:
         """Run the script; what it prints goes into the trial's folder."""
-        asked = self.request_with(values)
-        return run_script(asked, path, onlooker, summarize, time_limit_s=time_limit_s)
+        return run_script(
+            self.request_with(values),
+            attempt.path,
+            attempt.onlooker,
+            attempt.summarize,
+            time_limit_s=attempt.time_limit_s,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return how the script is called."""

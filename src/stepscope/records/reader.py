@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import RequestError
 from stepscope.records import schema
+from stepscope.records.record_file import read_record
 
 
 @dataclass(frozen=True)
@@ -78,26 +78,7 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Open a run folder (or a link to one, such as `runs/latest`)."""
-    folder = Path(path)
-    if folder.name == schema.RUN:
-        folder = folder.parent
-    try:
-        info = json.loads((folder / schema.RUN).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise RequestError(
-            f"{folder} is not a run folder: there is no {schema.RUN} in it. "
-            "Give the folder that a run printed at its end, such as runs/latest."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {folder / schema.RUN}: {error}") from error
-    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
-        raise RequestError(f"{folder / schema.RUN} is not the record of a run: it has no `schema`.")
-    if info["schema"] > schema.SCHEMA:
-        raise RequestError(
-            f"{folder} was written by a newer stepscope (schema {info['schema']}, this one reads "
-            f"up to {schema.SCHEMA}). Update stepscope to read it."
-        )
-    return Run(folder.resolve(), info)
+    return Run(*read_record(path, schema.RUN, "run"))
 
 
 def read_table(path: Path) -> Table:

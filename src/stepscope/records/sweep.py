@@ -6,7 +6,6 @@ says what is missing. A trial's own record is a run folder in `trials/`.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -15,6 +14,7 @@ from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
+from stepscope.records.record_file import read_record
 from stepscope.records.record_folder import RecordFolder, make_folder, point_latest, slug
 
 
@@ -119,27 +119,11 @@ def load_sweep(path: str | Path) -> Sweep:
     Raises:
         RequestError: it is none, or not readable by this version.
     """
-    folder = Path(path)
-    if folder.name == schema.SWEEP:
-        folder = folder.parent
-    file = folder / schema.SWEEP
-    try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise RequestError(
-            f"{folder} is not a sweep folder: there is no {schema.SWEEP} in it. "
-            "Give the folder that a sweep printed, such as runs/latest."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise RequestError(f"cannot read {file}: {error}") from error
-    if not isinstance(info, dict) or not _are_trials(info.get("trials")):
+    folder, info = read_record(path, schema.SWEEP, "sweep")
+    if not _are_trials(info.get("trials")):
+        file = folder / schema.SWEEP
         raise RequestError(f"{file} is not the record of a sweep: it has no `trials` that read.")
-    if not isinstance(info.get("schema"), int) or info["schema"] > schema.SCHEMA:
-        raise RequestError(
-            f"{folder} was written by another stepscope (schema {info.get('schema')}, this one "
-            f"reads up to {schema.SCHEMA}). Update stepscope to read it."
-        )
-    return Sweep(folder.resolve(), info)
+    return Sweep(folder, info)
 
 
 def _are_trials(found: Any) -> bool:

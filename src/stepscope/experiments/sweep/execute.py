@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from stepscope.analyze.trial_metrics import metrics
 from stepscope.errors import Interrupted
 from stepscope.experiments.carry_out import Summarize
-from stepscope.experiments.subjects import Subject
+from stepscope.experiments.subjects import Attempt, Subject
 from stepscope.experiments.supervise import Onlooker as RunOnlooker
 from stepscope.records import reader, schema
 from stepscope.records.sweep import SweepFolder, Trial, load_sweep
@@ -106,9 +106,8 @@ class Bench:
         shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
         trial = replace(trial, run=str(path.relative_to(self.folder.path.resolve())), reason=None)
         self.folder.put(replace(trial, status=schema.RUNNING))
-        outcome = self.subject.run(
-            trial.values, path, self.onlooker, self.summarize, time_limit_s=self.time_limit_s
-        )
+        attempt = Attempt(path, self.onlooker, self.summarize, self.time_limit_s)
+        outcome = self.subject.run(trial.values, attempt)
         recorded = (path / schema.RUN).is_file()
         return replace(
             trial,
