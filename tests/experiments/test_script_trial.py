@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.errors import RequestError
-from stepscope.experiments.script_loaders import training_loader
+from stepscope.experiments.script_loaders import batch_bytes, training_loader
 from stepscope.experiments.script_trial import OUTPUT, run_script, with_argument
 from stepscope.experiments.supervise import Outcome
 from stepscope.experiments.traced import TraceRequest
@@ -117,6 +117,23 @@ def test_a_script_that_ends_earlier_ends_by_itself(trial: Trial) -> None:
     loader = training_loader(run)
     assert loader is not None
     assert (loader["found"]["batch_size"], loader["samples"], loader["set"]) == (120, 240, {})
+
+
+def test_what_a_batch_takes_is_known_from_the_largest(trial: Trial) -> None:
+    code = """
+data = [{"x": torch.ones(3), "pair": (torch.tensor(1), "a word")} for _ in range(240)]
+next(iter(DataLoader(data, 2)))
+for batch in DataLoader(data, 8):
+    train([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))], epochs=1)
+next(iter(DataLoader(data, 4)))
+"""
+    _, run = trial(TRAIN + code)
+    assert batch_bytes(run) == 8 * (3 * 4 + 8)
+
+
+def test_without_a_loader_nobody_knows_what_a_batch_takes(trial: Trial) -> None:
+    _, run = trial(TRAIN + "train([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))])")
+    assert batch_bytes(run) is None
 
 
 def test_settings_without_a_loader_are_a_failed_trial_that_says_so(trial: Trial) -> None:

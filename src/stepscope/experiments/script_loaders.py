@@ -34,6 +34,14 @@ def training_loader(run: Run) -> dict[str, Any] | None:
     return next(iter(shuffling + sampled + largest), None)
 
 
+def batch_bytes(run: Run) -> int | None:
+    """Return what a batch of the script takes, or None where none was fetched."""
+    for event in run.events:
+        if event["event"] == "batch":
+            return int(event["bytes"])
+    return None
+
+
 def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
     """Say why settings did not reach the training, or None where they did.
 

@@ -89,12 +89,14 @@ class _Attachment:
         self.loaders = LoaderSettings(self.loader, self._note_loader)
         self.loaders.install(self.patches)
 
-    def _note_loader(self, record: dict[str, Any]) -> None:
-        """Put a loader into the record at once: the script may be killed later."""
+    def _note(self, event: str, **fields: Any) -> None:
         from stepscope.records.folder import RunFolder
 
-        elapsed_s = seconds(now_ns() - self.origin_ns)
-        RunFolder(self.folder).add_event("loader", elapsed_s, **record)
+        RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **fields)
+
+    def _note_loader(self, record: dict[str, Any]) -> None:
+        """Put a loader into the record at once: the script may be killed later."""
+        self._note("loader", **record)
         tracer, now = self.tracer, {**record["found"], **record["set"]}
         if self.through_prefetch and tracer is not None and tracer.max_steps is not None:
             ready = now["num_workers"] * (now["prefetch_factor"] or 0)
@@ -114,6 +116,8 @@ class _Attachment:
                 last.update(_trouble(self.loaders.trouble))
             if self.tracer is not None:
                 last.update(self.tracer.last_words())
+                if self.tracer.batch_bytes is not None:
+                    self._note("batch", bytes=self.tracer.batch_bytes)
         except Exception:
             last["traceback"] = traceback.format_exc()
         self.send(last)

@@ -1,8 +1,8 @@
-"""How many samples somebody's batch has, whatever it is made of."""
+"""How many samples and bytes somebody's batch has, whatever it is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,23 @@ def samples_of(batch: Any) -> int | None:
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs
-    parts: Any = ()
-    if isinstance(batch, Mapping):
-        parts = batch.values()
-    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
-        parts = batch
-    for part in parts:
+    for part in _parts(batch):
         samples = samples_of(part)
         if samples is not None:
             return samples
     return None
+
+
+def bytes_of(batch: Any) -> int:
+    """Add up the tensors of a batch: what a worker passes on through shared memory."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() * batch.element_size()
+    return sum(map(bytes_of, _parts(batch)))
+
+
+def _parts(batch: Any) -> Iterable[Any]:
+    if isinstance(batch, Mapping):
+        return batch.values()
+    if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        return batch
+    return ()

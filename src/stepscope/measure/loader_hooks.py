@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
 from stepscope.measure import events as e
-from stepscope.measure.batches import samples_of
+from stepscope.measure.batches import bytes_of, samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns
 from stepscope.measure.foreign_loading import start_timed
 from stepscope.measure.loading import LoadTiming
@@ -46,6 +46,7 @@ def _iterate(book: Notebook, original: Any) -> Any:
             book.longest = max(book.longest, length or 0)
             book.note(e.ITERATED, key, e.Iteration(length, _number_of(book, loader)))
         _remember(book, iterator, key)
+        book.weigh = True
         return iterator
 
     return iterate
@@ -118,6 +119,8 @@ def _fetch(book: Notebook, original: Any) -> Any:
             note(e.FETCHED, key, (None, None))
             raise
         book.busy = False
+        if book.weigh:
+            book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
         got = (samples_of(batch), timings.popleft() if timings else None)
         append((end, now_ns(), key, got, book.queue and book.queue.mark()))
         return batch

@@ -53,6 +53,9 @@ class Notebook:
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     next_key: int = 0
     longest: int = 0
+    # The largest batch, among the first of each iteration; `weigh` asks for the next one.
+    batch_bytes: int = 0
+    weigh: bool = False
 
     def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         """Put down what happened now."""

@@ -102,6 +102,11 @@ class Tracer:
         """How many steps were seen and settled."""
         return self._recognizer.steps_seen
 
+    @property
+    def batch_bytes(self) -> int | None:
+        """What the largest batch takes, among the first of each loader; None without a loader."""
+        return self._book.batch_bytes or None
+
     def finish(self) -> dict[str, Any]:
         """Take the hooks off, write everything, and state what the watching cost."""
         self._close_window()

@@ -9,7 +9,7 @@ from typing import Any
 from stepscope.analyze.trial_metrics import start_up_steps, whole_turns
 from stepscope.errors import RequestError
 from stepscope.experiments.fit_answer import limit_now
-from stepscope.experiments.script_loaders import NO_LOADER, training_loader
+from stepscope.experiments.script_loaders import NO_LOADER, batch_bytes, training_loader
 from stepscope.experiments.subjects import OwnScript, OwnTraining, Subject
 from stepscope.experiments.workers.budget import Budget, budget_of
 from stepscope.experiments.workers.candidates import Bounds, Candidate
@@ -112,6 +112,8 @@ def setup_of_script(subject: OwnScript, looked: Run) -> Setup:
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(None).bytes,
         alone_bytes=looked.summary.get("peak_memory_bytes"),
+        shm_free_bytes=host.shared_memory_free_bytes(),
+        batch_bytes=batch_bytes(looked),
         prefetch=found["prefetch_factor"] or 2,
         by_epoch=budget.most_workers,
     )
