@@ -172,7 +172,7 @@ def test_what_is_noted_is_in_order_and_in_pairs() -> None:
     times = [time_ns for _, time_ns, *_ in book.events]
     assert times == sorted(times)
     names = [NAMES[kind] for kind, *_ in book.events]
-    step = "FETCH FETCHED ZERO ZEROED MOVE MOVED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
+    step = "FETCH FETCHED ZERO ZEROED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
     # nobody is surprised by a loader that is iterated over, three steps, and the end
     assert names == [
         "ITERATE",
@@ -181,6 +181,18 @@ def test_what_is_noted_is_in_order_and_in_pairs() -> None:
         "FETCH",
         "EXHAUSTED",
     ]
+
+
+def test_a_move_that_moves_nothing_is_none() -> None:
+    with watched() as book:
+        batch = torch.ones(2, 3)
+        for device in ("cpu", torch.device("cpu")):
+            batch.to(device)
+            batch.to(device=device)
+        assert not kinds(book)
+        batch.to("cpu", torch.float64)
+        batch.to("meta")
+    assert kinds(book) == {"MOVE": 2, "MOVED": 2}
 
 
 def test_models_loaders_and_optimisers_are_copied_and_saved_as_before() -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
+from played_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, EventByEvent, Loop
 from scripted import MS
 
 from stepscope.measure import events as e
 from stepscope.measure.loading import LoadTiming
+from stepscope.measure.recognize import Recognizer
 
 KINDS = range(19)
 SUBJECTS = {
@@ -105,6 +106,27 @@ def whole_loops(draw: st.DrawFn) -> Loop:
     return loop
 
 
+@st.composite
+def nearly_plain_loops(draw: st.DrawFn) -> Loop:
+    """One step after the other, nearly all alike, and now and then something else."""
+    loop = Loop()
+    for epoch in range(draw(st.integers(1, 2))):
+        loop.iterate(epoch, ms=2, length=draw(st.sampled_from([None, 12])), of=1)
+        for _ in range(draw(st.integers(3, 12))):
+            loop.fetch(1, epoch, samples=draw(SAMPLES), load=draw(LOADS))
+            if draw(st.integers(0, 7)) == 0:
+                work(draw, loop)
+            wait(draw, loop)
+            loop.zero(1)
+            loop.learn()
+            wait(draw, loop)
+            if draw(st.integers(0, 7)) == 0:
+                work(draw, loop)
+        if draw(st.booleans()):
+            loop.exhaust(1, epoch)
+    return loop
+
+
 def hold_what_always_holds(loop: Loop) -> None:
     sheet = loop.recognized()
     end_ns = 0
@@ -149,3 +171,25 @@ def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
     sheet = loop.recognized()
     updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
     assert len(sheet.steps) == updates, "one optimiser: as many steps as updates"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(nearly_plain_loops(), whole_loops(), any_events()), st.integers(1, 60))
+def test_a_step_that_goes_like_one_before_gives_the_same_row(loop: Loop, at_once: int) -> None:
+    assert loop.recognized(at_once=at_once) == loop.recognized(EventByEvent)
+
+
+def test_plain_steps_are_not_found_out_anew() -> None:
+    found_out = []
+
+    class Watched(Recognizer):
+        def _take_round(self, events: Sequence[e.Event], begin: int) -> int:
+            taken = super()._take_round(events, begin)
+            found_out.append(taken == 0)
+            return taken
+
+    loop = Loop()
+    loop.train(6)
+    loop.recognized(Watched)
+    # the first shows what a step is like; the last fetch finds nothing
+    assert found_out == [True, *[False] * 5, True]

@@ -163,3 +163,20 @@ def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
     assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.003] * 3)
     assert len(sheet.of("train")) == 1
     assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_inside_of_what_is_taken_out_is_not_taken_out_twice(loop: Loop) -> None:
+    loop.iterate(TRAIN)
+    loop.step()
+    loop.iterate(TEST)
+    loop.fetch(1, TEST)
+    loop.call(2)  # with gradients, and nothing comes of them
+    loop.iterate(OTHER_LOADER)
+    loop.fetch(1, OTHER_LOADER)
+    loop.predict(2)  # not read to its end
+    loop.exhaust(1, TEST)
+    loop.exhaust(1, TRAIN)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10]
+    assert sum(sheet.phases_ms().values()) == 10
+    assert sheet.closure() == pytest.approx(1)

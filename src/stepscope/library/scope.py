@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,7 @@ from stepscope.errors import RequestError, nearest
 from stepscope.library.session import Session
 from stepscope.measure import foreign_loading
 from stepscope.measure.batches import samples_of
-from stepscope.measure.clock import now_ns, other_clock_ns, seconds
+from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns, seconds
 from stepscope.measure.device import queue_of
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.loading import LoadTiming
@@ -81,11 +80,11 @@ class Scope:
         samples = fetched = steps = 0
         try:
             while True:
-                cpu_ns, begin_ns = time.process_time_ns(), now_ns()
+                cpu_ns, begin_ns = own_cpu_ns(), now_ns()
                 batch = next(batches)
                 self._meter.lap(DATA)
                 if not loads and isinstance(loader, DataLoader):  # it was made in this process
-                    took_ns, took_cpu_ns = now_ns() - begin_ns, time.process_time_ns() - cpu_ns
+                    took_ns, took_cpu_ns = now_ns() - begin_ns, own_cpu_ns() - cpu_ns
                     loads.append(LoadTiming(-1, begin_ns, took_ns, took_cpu_ns))
                 for load in loads:
                     self._meter.loaded(load)

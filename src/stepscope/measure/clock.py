@@ -13,6 +13,12 @@ now_ns: Callable[[], int] = time.perf_counter_ns
 # A clock apart, to check the first by: closure compares sums of one with pairs of the other.
 other_clock_ns: Callable[[], int] = time.monotonic_ns
 
+# CPU time of who makes a batch. A worker's is its process's: decoding libraries start threads of
+# their own. In the training process it is this thread's, since torch's other threads still spin
+# after an operation; and the kernel tells it sooner.
+worker_cpu_ns: Callable[[], int] = time.process_time_ns
+own_cpu_ns: Callable[[], int] = time.thread_time_ns
+
 
 def seconds(nanoseconds: int) -> float:
     """Convert from the clock's unit to the record's."""

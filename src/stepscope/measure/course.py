@@ -93,14 +93,16 @@ class Course:
         if self.epoch is None and not self.asides:
             self.step = None
 
-    def end_evaluations(self) -> None:
+    def end_evaluations(self, since: Aside | None = None) -> None:
         """The training goes on: evaluations whose loader was not read to its end are over.
 
-        They end with the last call in them. So do those without a loader.
+        They end with the last call in them. So do those without a loader. `since` ends only those
+        that began after it: they are in what it took.
         """
         if not self.asides:
             return
-        for aside in [aside for aside in self.asides if aside.is_evaluation]:
+        first = 0 if since is None else self.asides.index(since) + 1
+        for aside in [aside for aside in self.asides[first:] if aside.is_evaluation]:
             assert aside.last_call is not None
             self.end_aside(aside, aside.last_call)
 
@@ -153,6 +155,20 @@ class Course:
                 taken += 1
 
     # steps
+
+    def begin_plain_step(self, time_ns: int, key: int, phase: int) -> Step | None:
+        """Begin a step with a fetch of the only loader; None where more than that is under way."""
+        epoch, tail = self.epoch, self.tail
+        if epoch is None or tail is None or self.asides or self._ahead:
+            return None
+        if epoch.first_key != key or epoch.keys != {key} or any(self._fetched.values()):
+            return None
+        tail.spent[phase] += time_ns - self.now_ns
+        self.now_ns = epoch.asked_ns = time_ns
+        self.end_step_at(time_ns)
+        if epoch.batches_left:
+            epoch.batches_left -= 1
+        return self.step
 
     def begin_tail(self, other_ns: int) -> None:
         """There was an update: what comes now may belong to its step, or to the next."""

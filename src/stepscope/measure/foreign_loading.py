@@ -8,7 +8,6 @@ same to it. Batches come over as `TimedBatch` and are unwrapped before the scrip
 from __future__ import annotations
 
 import re
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from stepscope.measure.clock import now_ns
+from stepscope.measure.clock import now_ns, worker_cpu_ns
 from stepscope.measure.loading import LoadTiming
 
 TakeTiming = Callable[[LoadTiming], None]
@@ -52,10 +51,9 @@ class TimedStart:
 def _timed(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], TimedBatch]:
     def timed(fetcher: Any, index: Any) -> TimedBatch:
         info = get_worker_info()
-        # Process time, not thread time: decoding libraries start threads of their own.
-        cpu_start, start = time.process_time_ns(), now_ns()
+        cpu_start, start = worker_cpu_ns(), now_ns()
         batch = fetch(fetcher, index)
-        wall, cpu = now_ns() - start, time.process_time_ns() - cpu_start
+        wall, cpu = now_ns() - start, worker_cpu_ns() - cpu_start
         return TimedBatch(batch, LoadTiming(-1 if info is None else info.id, start, wall, cpu))
 
     return timed

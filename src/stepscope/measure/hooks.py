@@ -129,15 +129,19 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
 
 
 def _to(book: Notebook, original: Any) -> Any:
+    """Note a move of something that is on the CPU, unless it stays there as it is."""
     device_kinds = (torch.device, str, int)
     append, begin, end = book.events.append, e.MOVE, e.MOVED
+    here = (torch.device("cpu"), "cpu")
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        device = args[0] if args else kwargs.get("device")
         if (
             book.busy
             or not book.full
             or not tensor.is_cpu
-            or not ((args and isinstance(args[0], device_kinds)) or "device" in kwargs)
+            or not isinstance(device, device_kinds)
+            or (device in here and len(args) + len(kwargs) == 1)
             or is_compiling()
             or get_ident() != book.thread
         ):

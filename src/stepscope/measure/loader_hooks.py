@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 import weakref
 from threading import get_ident
 from typing import Any
@@ -13,7 +12,7 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from stepscope.measure import events as e
 from stepscope.measure.batches import bytes_of, samples_of
-from stepscope.measure.clock import now_ns, other_clock_ns
+from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns
 from stepscope.measure.foreign_loading import start_timed
 from stepscope.measure.loading import LoadTiming
 from stepscope.measure.notebook import Notebook, Patches, new_tuple
@@ -130,7 +129,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
 
 def _load_here(book: Notebook, original: Any) -> Any:
     """Time the making of a batch in the training process itself."""
-    take_timing, cpu_ns = book.timings.append, time.process_time_ns
+    take_timing, cpu_ns = book.timings.append, own_cpu_ns
 
     def load_here(iterator: Any) -> Any:
         cpu_start, start = cpu_ns(), now_ns()

@@ -7,12 +7,11 @@ each item comes out with the time it took, through workers of every start method
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 from torch.utils.data import Dataset, get_worker_info
 
-from stepscope.measure.clock import now_ns
+from stepscope.measure.clock import now_ns, own_cpu_ns, worker_cpu_ns
 
 
 class LoadTiming(NamedTuple):
@@ -35,8 +34,8 @@ class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
 
     def __getitem__(self, key: Any) -> tuple[Any, LoadTiming]:
         info = get_worker_info()
-        # Process time, not thread time: decoding libraries start threads of their own.
-        cpu_start, start = time.process_time_ns(), now_ns()
+        cpu_ns = own_cpu_ns if info is None else worker_cpu_ns
+        cpu_start, start = cpu_ns(), now_ns()
         item = self.dataset[key]
-        wall, cpu = now_ns() - start, time.process_time_ns() - cpu_start
+        wall, cpu = now_ns() - start, cpu_ns() - cpu_start
         return item, LoadTiming(-1 if info is None else info.id, start, wall, cpu)

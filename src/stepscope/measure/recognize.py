@@ -23,7 +23,7 @@ makes rows of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from stepscope.measure import events as e
 from stepscope.measure.course import Course
 from stepscope.measure.device import Mark
 from stepscope.measure.finished import Finished, Sink
+from stepscope.measure.rounds import Round, plain_round
 from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
 from stepscope.measure.steps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
 
@@ -62,15 +63,28 @@ class Recognizer:
     _fetch_ns: int = 0
     _at_fetch: tuple[Step, Moment] | None = None
     _trained: set[int] = field(default_factory=set)
+    _round: Round | None = None
+    _passed: list[e.Event] = field(default_factory=list)
+    _phases: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._finished = Finished(self.sink, self.origin_ns)
         self._course = Course(self._finished)
 
-    def take(self, events: Iterable[e.Event]) -> None:
+    def take(self, events: Sequence[e.Event]) -> None:
         """Go on with events that came after all earlier ones."""
         course = self._course
-        for kind, time_ns, subject, detail, mark in events:
+        passed, phases = self._passed, self._phases
+        position = 0
+        while position < len(events):
+            if events[position][0] == e.FETCH:
+                taken = self._take_round(events, position)
+                if taken:
+                    position += taken
+                    continue
+            event = events[position]
+            position += 1
+            kind, time_ns, subject, detail, mark = event
             # Give the time since the last event to the phase that was open.
             current = course.tail or course.step
             if current is not None:
@@ -86,7 +100,44 @@ class Recognizer:
                 self._phase = self._open.pop() if self._open else self._base()
             else:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
+            passed.append(event)
+            phases.append(self._phase)
         self._finished.write()
+
+    def _take_round(self, events: Sequence[e.Event], begin: int) -> int:
+        """Take a step that goes like one before; return how many events it had, or 0."""
+        if self._passed:
+            self._round = plain_round(self._passed, self._phases) or self._round
+            self._passed.clear()
+            self._phases.clear()
+        known = self._round
+        found = known and known.find(events, begin)
+        if not known or not found:
+            return 0
+        course = self._course
+        _, begin_ns, key, _, _ = found[0]
+        step = course.begin_plain_step(begin_ns, key, self._phase)
+        if step is None:
+            return 0
+        for phase, (_, time_ns, _, _, _) in zip(known.phases, found[1:], strict=False):
+            step.spent[phase] += time_ns - begin_ns
+            begin_ns = time_ns
+        step.batches = step.backwards = 1
+        step.take_batch(found[1][3])
+        loss = found[known.backward_done][3]
+        if loss is not None:
+            step.losses.append(loss)
+        call: e.Call = found[known.call][3]
+        samples = call.samples if self._call_samples is None else self._call_samples
+        if samples is not None:
+            step.called_samples.append(samples)
+        step.optimizers.add(known.optimizer)
+        course.now_ns = begin_ns
+        course.begin_tail(found[-1][3])
+        self.updates += 1
+        self._updating, self._phase, self._at_fetch, self._call_samples = 0, OTHER, None, None
+        self._open.clear()
+        return len(found)
 
     @property
     def steps(self) -> int:
@@ -205,6 +256,7 @@ class Recognizer:
         epoch = course.epoch
         aside = course.find_aside(subject)
         if aside is not None:
+            course.end_evaluations(since=aside)
             course.end_aside(aside, course.moment(detail), time_ns - self._fetch_ns)
         elif epoch is not None and epoch.first_key == subject and epoch.ended is None:
             course.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
