@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.report.charts import FORMATS, PHASE_COLOURS, Chart, Mark, colours_of, save
+from stepscope.report.charts import FORMATS, PHASE_COLOURS, Chart, Kind, Mark, colours_of, save
 from stepscope.report.graph import print_graph
 
 EVIL = "</script><b onload=alert(1)>[red]&\"'{{x}}"
@@ -53,7 +54,41 @@ BARS = Chart(
     "samples/s",
     [Mark(name, 50, who, low=45, high=60) for name in ("one", "two") for who in ("cpu", "cuda")],
 )
-ALL = (POINTS, STACKED, LINES, BARS)
+AREAS = Chart(
+    "Phases by step",
+    "areas",
+    "step",
+    "time, s",
+    [Mark(step, step * 0.5, part) for part in ("data", "forward") for step in (1, 50, 100)],
+)
+BANDS = Chart(
+    "Memory over time",
+    "bands",
+    "time, s",
+    "memory, MB",
+    [Mark(time, 100 + time, low=90, high=180) for time in (0.5, 1.0, 1.5)],
+    limit=(EVIL, 200.0),
+)
+ROWS = Chart(
+    "Time by layer",
+    "rows",
+    "layer",
+    "time, ms",
+    [Mark(layer, 2, part) for layer in ("conv1", EVIL) for part in ("forward", "backward")],
+)
+WATERFALL = Chart(
+    "Memory bill",
+    "waterfall",
+    "part",
+    "memory, MB",
+    [
+        Mark("parameters", 40, low=0, high=40),
+        Mark("activations", 60, low=40, high=100),
+        Mark("total", 100, low=0, high=100, chosen=True),
+    ],
+    limit=("limit", 200.0),
+)
+ALL = (POINTS, STACKED, LINES, BARS, AREAS, BANDS, ROWS, WATERFALL)
 
 BEGINNINGS = {"png": b"\x89PNG", "svg": b"<svg", "pdf": b"%PDF", "json": b"{"}
 
@@ -130,10 +165,10 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
         save(POINTS, tmp_path / "chart.png")
 
 
-def test_describing_a_chart_imports_neither_altair_nor_numpy():
+def test_describing_a_chart_imports_nothing_that_draws_it():
     code = (
-        "import sys, stepscope.report.charts, stepscope.report.graph, stepscope.report.sheets;"
-        "print(sorted({'altair', 'vl_convert', 'numpy', 'pandas', 'torch'} & {*sys.modules}))"
+        "import sys, stepscope.report.charts, stepscope.report.graph, stepscope.report.drawing;"
+        "print(sorted({'vl_convert', 'numpy', 'pandas', 'torch'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "[]\n", done.stderr
@@ -173,7 +208,7 @@ def test_markup_in_a_name_is_printed_as_it_is():
 
 
 def test_a_chart_without_marks_is_a_title_alone():
-    for kind in ("points", "bars", "stacked", "lines"):
+    for kind in get_args(Kind):
         assert text_of(Chart("empty", kind, "x", "y", [])).startswith("empty: y by x\n")
 
 
@@ -183,7 +218,7 @@ FINITE = st.floats(0, 1e12, allow_nan=False)
 @settings(max_examples=60, deadline=None)
 @given(
     values=st.lists(st.tuples(FINITE, FINITE, FINITE), min_size=1, max_size=8),
-    kind=st.sampled_from(["points", "bars", "stacked", "lines"]),
+    kind=st.sampled_from(get_args(Kind)),
     width=st.integers(20, 200),
 )
 def test_any_values_are_drawn_at_any_width(values, kind, width):

@@ -1,8 +1,8 @@
 """Charts: described once in plain values, drawn as PNG, SVG, PDF, HTML or Vega-Lite's JSON.
 
 A `Chart` knows nothing of the library that draws it; `report.graph` draws the same one as text.
-Altair and vl-convert are the extra `report`. They need neither a browser nor a network, and an
-HTML file holds all that it shows itself with.
+vl-convert, which draws files, is the extra `report`. It needs neither a browser nor a network, and
+an HTML file holds all that it shows itself with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
 
-Kind = Literal["points", "bars", "stacked", "lines"]
+# Points, bars side by side, parts on top of each other, lines; areas on top of each other and lines
+# within the band of their extremes, against a number; lying bars, and lying parts that add up.
+Kind = Literal["points", "bars", "stacked", "lines", "areas", "bands", "rows", "waterfall"]
 
 FORMATS = ("png", "svg", "pdf", "html", "json")
 
@@ -41,7 +43,10 @@ _PNG_SCALE = 2  # dots a point: sharp in print
 
 @dataclass(frozen=True)
 class Mark:
-    """One value. `low` and `high` are its interval, None where there is none."""
+    """One value. `low` and `high` are its interval, None where there is none.
+
+    In a waterfall they are where the part begins and ends.
+    """
 
     x: float | str
     y: float
@@ -54,7 +59,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is to be seen. Names of axes have their units in them; words on x keep their order."""
+    """What is to be seen. Names of axes have their units in them; words on x keep their order.
+
+    `limit` is the name and the value of what must not be reached.
+    """
 
     title: str
     kind: Kind
@@ -62,6 +70,7 @@ class Chart:
     y: str
     marks: Sequence[Mark]
     subtitle: str = ""
+    limit: tuple[str, float] | None = None
 
     def series(self) -> list[str]:
         """List the series, in the order in which they come."""
@@ -85,7 +94,7 @@ def save(chart: Chart, path: Path) -> Path:
 
     Raises:
         RequestError: the form is unknown, or the file cannot be written.
-        MissingExtraError: Altair or vl-convert is not installed.
+        MissingExtraError: vl-convert is not installed.
     """
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMATS:

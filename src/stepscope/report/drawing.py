@@ -1,23 +1,25 @@
-"""How each kind of chart is drawn, in Altair's words. Needs the extra `report`."""
+"""How each kind of chart is drawn, in the words of Vega-Lite.
+
+Plain values, made without a library: what a page shows is described in a millisecond, at the end of
+every run.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, replace
 from typing import Any
 
-import altair as alt
+from stepscope.report.charts import Chart, Kind, colours_of
 
-from stepscope.report.charts import Chart, colours_of
+# As vl-convert names it, which brings several.
+VEGA_LITE = "5.20"
 
-# vl-convert brings several versions of Vega-Lite, and names them by their first two numbers.
-VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-
-_WIDTH, _PANEL_WIDTH, _HEIGHT = 460, 290, 280
+WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
 _INK, _GRID, _CHOSEN = "#222222", "#E3E3E3", "#D55E00"
 _MOST_TICKS = 12
 _NO_SERIES = [""]
 
-_CONFIG = {
+CONFIG = {
     "font": "Helvetica, Arial, sans-serif",
     "view": {"stroke": None},
     "axis": {
@@ -42,23 +44,33 @@ _CONFIG = {
     },
 }
 
+Drawn = dict[str, Any]
 
-def to_vega_lite(chart: Chart) -> dict[str, Any]:
+
+def to_vega_lite(chart: Chart) -> Drawn:
     """Describe a chart in Vega-Lite's words."""
     chart = _consistent(chart)
-    base = alt.Chart(alt.InlineData(values=[asdict(mark) for mark in chart.marks]))
-    draw = {"points": _points, "bars": _bars, "stacked": _stacked, "lines": _lines}[chart.kind]
-    drawn: Any = alt.layer(*draw(base, chart))
+    layers = _LAYERS[chart.kind](chart) + _limit(chart)
+    data = {"values": [asdict(mark) for mark in chart.marks]}
+    height: Any = {"step": _ROW_HEIGHT} if chart.kind in LYING else _HEIGHT
+    body: Drawn = {"layer": layers, "height": height}
     if len(chart.panels()) > 1:
-        column = alt.Column("panel:N", title=None, sort=chart.panels())
-        drawn = drawn.properties(width=_PANEL_WIDTH, height=_HEIGHT).facet(column=column)
+        column = {"field": "panel", "type": "nominal", "title": None, "sort": chart.panels()}
+        body = {"facet": {"column": column}, "spec": {**body, "width": _PANEL_WIDTH}}
     else:
-        drawn = drawn.properties(width=_WIDTH, height=_HEIGHT)
-    under: dict[str, Any] = {"subtitle": chart.subtitle} if chart.subtitle else {}
-    title = alt.TitleParams(chart.title, anchor="start", **under)
-    described: dict[str, Any] = drawn.properties(title=title, background="white").to_dict()
-    # As plain values: a theme of the person's own must not change what a paper shows.
-    return {**described, "config": _CONFIG}
+        body["width"] = WIDTH
+    title = {"text": chart.title, "anchor": "start"}
+    if chart.subtitle:
+        title["subtitle"] = chart.subtitle
+    return {
+        "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE.partition('.')[0]}.json",
+        "description": f"{chart.title}: {chart.y} by {chart.x}",
+        "title": title,
+        "background": "white",
+        "data": data,
+        **body,
+        "config": CONFIG,
+    }
 
 
 def _consistent(chart: Chart) -> Chart:
@@ -70,109 +82,199 @@ def _consistent(chart: Chart) -> Chart:
     return replace(chart, marks=marks)
 
 
-def _points(base: alt.Chart, chart: Chart) -> list[Any]:
-    """Draw points with their intervals against a number; the chosen one stands out."""
-    x = _words(chart) if any(isinstance(mark.x, str) for mark in chart.marks) else _numbers(chart)
-    y = alt.Y("y:Q", title=chart.y, scale=alt.Scale(zero=True))
-    placed = base.encode(x=x, color=_colour(chart))
-    layers: list[Any] = [placed.mark_line(strokeWidth=1, opacity=0.45).encode(y=y)]
-    layers += [
-        *_intervals(placed, chart),
-        placed.mark_point(size=60, filled=True, opacity=1).encode(y=y),
-    ]
-    chosen = base.transform_filter("datum.chosen").encode(x=x, y=y)
-    layers.append(chosen.mark_point(size=260, color=_CHOSEN, strokeWidth=2))
-    layers.append(
-        chosen.mark_text(dy=26, fontSize=11, fontWeight="bold", color=_CHOSEN).encode(
-            text=alt.value("chosen")
-        )
-    )
-    return layers
+# kinds
 
 
-def _bars(base: alt.Chart, chart: Chart) -> list[Any]:
-    """Draw bars side by side, with their intervals."""
-    many = chart.series() != _NO_SERIES
-    offset: dict[str, Any] = (
-        {"xOffset": alt.XOffset("series:N", sort=chart.series())} if many else {}
-    )
-    placed = base.encode(x=_words(chart), **offset)
-    bars = placed.mark_bar().encode(y=alt.Y("y:Q", title=chart.y), color=_colour(chart))
-    return [bars, *_intervals(placed, chart, color=_INK)]
-
-
-def _stacked(base: alt.Chart, chart: Chart) -> list[Any]:
-    """Draw one bar for each x, its parts on top of each other, the first at the bottom."""
-    order = [{"part": number, "series": name} for number, name in enumerate(chart.series())]
-    looked_up = alt.LookupData(data=alt.InlineData(values=order), key="series", fields=["part"])
-    placed = base.transform_lookup(lookup="series", from_=looked_up)
+def _points(chart: Chart) -> list[Drawn]:
+    """Draw points with their intervals; the chosen one stands out."""
+    placed = {"x": _x(chart), "color": _colour(chart)}
+    y = _y(chart, zero=True)
+    chosen = {"transform": [{"filter": "datum.chosen"}], "encoding": {"x": _x(chart), "y": y}}
+    ring = {"type": "point", "size": 260, "color": _CHOSEN, "strokeWidth": 2}
+    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": _CHOSEN}
+    named = {**chosen["encoding"], "text": {"value": "chosen"}}  # type: ignore[dict-item]
     return [
-        placed.mark_bar().encode(
-            x=_words(chart),
-            y=alt.Y("y:Q", title=chart.y, stack="zero"),
-            color=_colour(chart),
-            order=alt.Order("part:Q"),
-        )
+        _layer({"type": "line", "strokeWidth": 1, "opacity": 0.45}, **placed, y=y),
+        *_intervals(chart, placed),
+        _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed, y=y),
+        {**chosen, "mark": ring},
+        {**chosen, "mark": word, "encoding": named},
     ]
 
 
-def _lines(base: alt.Chart, chart: Chart) -> list[Any]:
+def _bars(chart: Chart) -> list[Drawn]:
+    """Draw bars side by side, with their intervals."""
+    placed: Drawn = {"x": _words(chart)}
+    if chart.series() != _NO_SERIES:
+        placed["xOffset"] = _series(chart)
+    bars = _layer("bar", **placed, y=_y(chart), color=_colour(chart))
+    return [bars, *_intervals(chart, placed, color=_INK)]
+
+
+def _stacked(chart: Chart) -> list[Drawn]:
+    """Draw one bar for each x, its parts on top of each other, the first at the bottom."""
+    y = {**_y(chart), "stack": "zero"}
+    return [
+        {
+            **_layer("bar", x=_words(chart), y=y, color=_colour(chart), order=_ORDER),
+            "transform": [_parts_in_order(chart)],
+        }
+    ]
+
+
+def _lines(chart: Chart) -> list[Drawn]:
     """Draw a line for each series; a shape for each as well, for those who print without colour."""
     whole = all(float(mark.x).is_integer() for mark in chart.marks)
-    x = _numbers(chart) if whole else alt.X("x:Q", title=chart.x, axis=alt.Axis(grid=False))
-    placed = base.encode(
-        x=x,
-        y=alt.Y("y:Q", title=chart.y, scale=alt.Scale(zero=False)),
-        color=_colour(chart),
-    )
-    points = placed.mark_point(size=45, filled=True, opacity=1)
+    placed = {
+        "x": _numbers(chart) if whole else _quantities(chart),
+        "y": _y(chart, zero=False),
+        "color": _colour(chart),
+    }
+    point: Drawn = _layer({"type": "point", "size": 45, "filled": True, "opacity": 1}, **placed)
     if chart.series() != _NO_SERIES:
-        points = points.encode(
-            shape=alt.Shape("series:N", title=None, sort=chart.series(), scale=_scale(chart))
-        )
-    return [placed.mark_line(strokeWidth=1.8), points]
+        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    return [_layer({"type": "line", "strokeWidth": 1.8}, **placed), point]
 
 
-def _intervals(placed: Any, chart: Chart, **look: Any) -> list[Any]:
-    known = placed.transform_filter("isValid(datum.low) && isValid(datum.high)")
+def _areas(chart: Chart) -> list[Drawn]:
+    """Draw areas on top of each other against a number, the first at the bottom."""
+    y = {**_y(chart), "stack": "zero"}
+    area = _layer("area", x=_quantities(chart), y=y, color=_colour(chart), order=_ORDER)
+    return [{**area, "transform": [_parts_in_order(chart)]}]
+
+
+def _bands(chart: Chart) -> list[Drawn]:
+    """Draw a line in the band of its extremes, for each series."""
+    placed = {"x": _quantities(chart), "color": _colour(chart)}
+    extremes = {
+        "y": {"field": "low", "type": "quantitative", "title": chart.y},
+        "y2": {"field": "high"},
+    }
+    band = _layer({"type": "area", "opacity": 0.22, "interpolate": "step"}, **placed, **extremes)
+    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=_y(chart, zero=True))
+    return [{**band, "transform": [_HAS_INTERVAL]}, line]
+
+
+def _rows(chart: Chart) -> list[Drawn]:
+    """Draw lying bars, one for each word, the parts of each after each other."""
+    x = {"field": "y", "type": "quantitative", "title": chart.y, "stack": "zero"}
+    rows = _layer("bar", y=_words(chart, lying=True), x=x, color=_colour(chart), order=_ORDER)
+    return [{**rows, "transform": [_parts_in_order(chart)]}]
+
+
+def _waterfall(chart: Chart) -> list[Drawn]:
+    """Draw parts that add up, each from where the last one ended; the chosen one is their sum."""
+    placed: Drawn = {
+        "y": _words(chart, lying=True),
+        "x": {"field": "low", "type": "quantitative", "title": chart.y},
+        "x2": {"field": "high"},
+    }
+    colour = {
+        "condition": {"test": "datum.chosen", "value": _INK},
+        "value": colours_of(_NO_SERIES)[""],
+    }
+    return [_layer("bar", **placed, color=colour)]
+
+
+_LAYERS = {
+    "points": _points,
+    "bars": _bars,
+    "stacked": _stacked,
+    "lines": _lines,
+    "areas": _areas,
+    "bands": _bands,
+    "rows": _rows,
+    "waterfall": _waterfall,
+}
+LYING: tuple[Kind, ...] = ("rows", "waterfall")
+
+
+# parts of them
+
+
+def _layer(mark: str | Drawn, **encoding: Any) -> Drawn:
+    described = {"type": mark} if isinstance(mark, str) else mark
+    return {"mark": {**described, "tooltip": True}, "encoding": encoding}
+
+
+_HAS_INTERVAL = {"filter": "isValid(datum.low) && isValid(datum.high)"}
+_ORDER = {"field": "part", "type": "quantitative"}
+
+
+def _parts_in_order(chart: Chart) -> Drawn:
+    order = [{"part": number, "series": name} for number, name in enumerate(chart.series())]
+    looked_up = {"data": {"values": order}, "key": "series", "fields": ["part"]}
+    return {"lookup": "series", "from": looked_up}
+
+
+def _intervals(chart: Chart, placed: Drawn, **look: Any) -> list[Drawn]:
     if all(mark.low is None for mark in chart.marks):
         return []
-    ends = {"y": alt.Y("low:Q", title=chart.y), "y2": alt.Y2("high:Q")}
-    caps = [
-        known.mark_tick(size=9, thickness=1.3, orient="horizontal", **look).encode(
-            y=alt.Y(f"{end}:Q", title=chart.y)
-        )
-        for end in ("low", "high")
+    low, high = (
+        {"field": end, "type": "quantitative", "title": chart.y} for end in ("low", "high")
+    )
+    rule = _layer({"type": "rule", "strokeWidth": 1.3, **look}, **placed, y=low, y2=high)
+    rule["encoding"]["y2"] = {"field": "high"}
+    cap = {"type": "tick", "size": 9, "thickness": 1.3, "orient": "horizontal", **look}
+    drawn = [rule, *(_layer(cap, **placed, y=end) for end in (low, high))]
+    return [{**layer, "transform": [_HAS_INTERVAL]} for layer in drawn]
+
+
+def _limit(chart: Chart) -> list[Drawn]:
+    """Draw a line at a value that must not be reached, with its name."""
+    if chart.limit is None:
+        return []
+    name, value = chart.limit
+    across = "x" if chart.kind in LYING else "y"
+    at = {across: {"datum": value, "type": "quantitative", "title": chart.y}}
+    rule = {"type": "rule", "strokeDash": [5, 4], "color": _CHOSEN, "strokeWidth": 1.3}
+    text = {"type": "text", "color": _CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
+    start = {} if chart.kind in LYING else {"x": {"value": 0}}
+    return [
+        {"mark": rule, "encoding": at},
+        {"mark": text, "encoding": {**at, **start, "text": {"value": name}}},
     ]
-    return [known.mark_rule(strokeWidth=1.3, **look).encode(**ends), *caps]
 
 
-def _numbers(chart: Chart) -> alt.X:
+def _x(chart: Chart) -> Drawn:
+    return _words(chart) if any(isinstance(m.x, str) for m in chart.marks) else _numbers(chart)
+
+
+def _y(chart: Chart, *, zero: bool | None = None) -> Drawn:
+    scale = {} if zero is None else {"scale": {"zero": zero}}
+    return {"field": "y", "type": "quantitative", "title": chart.y, **scale}
+
+
+def _quantities(chart: Chart) -> Drawn:
+    return {"field": "x", "type": "quantitative", "title": chart.x, "axis": {"grid": False}}
+
+
+def _numbers(chart: Chart) -> Drawn:
     """Mark the values themselves on the axis, where there are few."""
     values = sorted({float(mark.x) for mark in chart.marks})
-    ticks: dict[str, Any] = {"values": values} if len(values) <= _MOST_TICKS else {}
-    axis = alt.Axis(format="~", grid=False, **ticks)
-    scale = alt.Scale(zero=False, nice=False, padding=12)
-    return alt.X("x:Q", title=chart.x, axis=axis, scale=scale)
+    ticks = {"values": values} if len(values) <= _MOST_TICKS else {}
+    scale = {"zero": False, "nice": False, "padding": 12}
+    return {**_quantities(chart), "axis": {"format": "~", "grid": False, **ticks}, "scale": scale}
 
 
-def _words(chart: Chart) -> alt.X:
+def _words(chart: Chart, *, lying: bool = False) -> Drawn:
     order: list[Any] = list(dict.fromkeys(mark.x for mark in chart.marks))
-    return alt.X("x:N", title=chart.x, sort=order, axis=alt.Axis(labelAngle=_angle(order)))
+    axis = {"labelLimit": 260} if lying else {"labelAngle": _angle(order)}
+    return {"field": "x", "type": "nominal", "title": chart.x, "sort": order, "axis": axis}
 
 
 def _angle(words: list[Any]) -> int:
     """Turn the words under an axis where they would run into each other."""
-    return -35 if sum(len(str(word)) + 1 for word in words) > _WIDTH / 7 else 0
+    return -35 if sum(len(str(word)) + 1 for word in words) > WIDTH / 7 else 0
 
 
-def _colour(chart: Chart) -> Any:
+def _colour(chart: Chart) -> Drawn:
     if chart.series() == _NO_SERIES:
-        return alt.value(colours_of(_NO_SERIES)[""])
+        return {"value": colours_of(_NO_SERIES)[""]}
     colours = colours_of(chart.series())
-    scale = alt.Scale(domain=list(colours), range=list(colours.values()))
-    return alt.Color("series:N", title=None, sort=chart.series(), scale=scale)
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {**_series(chart), "scale": scale}
 
 
-def _scale(chart: Chart) -> alt.Scale:
-    return alt.Scale(domain=chart.series())
+def _series(chart: Chart) -> Drawn:
+    return {"field": "series", "type": "nominal", "title": None, "sort": chart.series()}

@@ -1,8 +1,8 @@
 """The charts of `report.charts` as text, for a terminal of any width and any encoding.
 
-points, bars   a line for each value: its interval `├──●──┤`, or a bar where there is none
-stacked        a bar for each x, a letter of the scale for each part
-lines          a row of steps for each series, from its first value to its last
+points, bars, waterfall   a line for each value: its interval `├──●──┤`, or a bar if there is none
+stacked, rows             a bar for each x, a letter of the scale for each part
+lines, areas, bands       a row of steps for each series, from its first value to its last
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def print_graph(console: Console, chart: Chart) -> None:
     """Print a chart: its title, its lines, and what its letters mean."""
     letters = _ASCII if console.options.ascii_only else _UNICODE
     console.print(Text(f"{chart.title}: {chart.y} by {chart.x}", style="bold"), soft_wrap=True)
-    draw = {"stacked": _stacked, "lines": _lines}.get(chart.kind, _intervals)
+    draw = _DRAW.get(chart.kind, _intervals)
     for line in draw(chart, letters, console.width):
         console.print(line, soft_wrap=True)
 
@@ -165,3 +165,9 @@ def _aligned(texts: list[str], most: int, *, right: bool = False) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+_DRAW = {
+    **dict.fromkeys(("stacked", "rows"), _stacked),
+    **dict.fromkeys(("lines", "areas", "bands"), _lines),
+}
