@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.analyze.device_time import device_time
-from stepscope.records.reader import Table
+from stepscope.records.table import Table
 from stepscope.records.schema import STEP_COLUMNS
 
 

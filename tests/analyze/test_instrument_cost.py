@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.analyze.instrument_cost import LEAST_BLOCKS, cost_by_off_blocks
-from stepscope.records.reader import Table
+from stepscope.records.table import Table
 
 
 def a_run(blocks: int, full_s: float, off_s: float, drift: float = 0.0) -> Table:

@@ -16,7 +16,8 @@ from stepscope.analyze.where_time_goes import (
     summarize,
     time_by_phase,
 )
-from stepscope.records.reader import Run, Table, load_run
+from stepscope.records.reader import Run, load_run
+from stepscope.records.table import Table
 
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 

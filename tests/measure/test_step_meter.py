@@ -23,7 +23,7 @@ from stepscope.measure.steps import (
     StepMeter,
 )
 from stepscope.records.csvlog import CsvLog
-from stepscope.records.reader import read_table
+from stepscope.records.table import read_table
 from stepscope.records.schema import STEP_COLUMNS
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
-from stepscope.records.reader import Run, Table
+from stepscope.records.reader import Run
+from stepscope.records.table import Table
 from stepscope.report import chrome
 
 Rows = list[dict[str, Any]]

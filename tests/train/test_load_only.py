@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepscope.analyze.where_time_goes import summarize
-from stepscope.records.reader import load_run, read_table
+from stepscope.records.reader import load_run
+from stepscope.records.table import read_table
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from train_helpers import LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
-from stepscope.records.reader import read_table
+from stepscope.records.table import read_table
 from stepscope.spec.load import validate
 from stepscope.train.device import resolve
 

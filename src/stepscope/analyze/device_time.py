@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepscope.records import schema
-from stepscope.records.reader import Table
+from stepscope.records.table import Table
 from stepscope.stats import quantile
 
 _PHASES = ("transfer", "forward", "backward", "optimizer")

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from stepscope.records import schema
-from stepscope.records.reader import Table
+from stepscope.records.table import Table
 from stepscope.stats import median, quantile
 
 NEIGHBOURS = 20
@@ -25,15 +25,11 @@ def cost_by_off_blocks(steps: Table) -> dict[str, Any] | None:
         begin, at = at, at + len(list(block))
         if detail != schema.OFF:
             continue
-        beside = [
-            took_s
-            for took_s, kind in zip(
-                step_s[max(0, begin - NEIGHBOURS) : begin] + step_s[at : at + NEIGHBOURS],
-                details[max(0, begin - NEIGHBOURS) : begin] + details[at : at + NEIGHBOURS],
-                strict=True,
-            )
-            if kind == schema.FULL
+        neighbours = [
+            *range(max(0, begin - NEIGHBOURS), begin),
+            *range(at, min(at + NEIGHBOURS, len(steps))),
         ]
+        beside = [step_s[near] for near in neighbours if details[near] == schema.FULL]
         if len(beside) >= NEIGHBOURS:
             without_s = median(step_s[begin:at])
             differences.append(median(beside) - without_s)

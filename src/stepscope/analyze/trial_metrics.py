@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from stepscope.records import schema
-from stepscope.records.reader import Run, Table
+from stepscope.records.reader import Run
+from stepscope.records.table import Table
 from stepscope.stats import known_mean
 
 _OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))

@@ -8,13 +8,15 @@ do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from stepscope.analyze.device_time import device_time
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.where_memory_goes import compare_with_forecast
 from stepscope.records import schema
-from stepscope.records.reader import Run, Table
+from stepscope.records.reader import Run
+from stepscope.records.table import Table
 from stepscope.stats import quantile
 
 NOT_BUILT = {
@@ -175,5 +177,5 @@ def _rate(epochs: list[dict[str, Any]]) -> float | None:
     return sum(row["samples"] for row in epochs) / total_s if total_s else None
 
 
-def _chosen(values: list[Any], chosen: list[bool]) -> list[float]:
+def _chosen(values: Sequence[Any], chosen: list[bool]) -> list[float]:
     return [value for value, take in zip(values, chosen, strict=True) if take]

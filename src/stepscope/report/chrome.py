@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
-from stepscope.records.reader import Run, Table
+from stepscope.records.reader import Run
+from stepscope.records.table import Table
 
 FILE = "trace.json"
 
@@ -333,7 +334,7 @@ def lay_out(
             at = until
 
 
-def _extents(epochs: list[int | None], spans: list[Span]) -> dict[int | None, tuple[int, int]]:
+def _extents(epochs: Sequence[int | None], spans: list[Span]) -> dict[int | None, tuple[int, int]]:
     """Find when the steps of each epoch begin and end."""
     found: dict[int | None, tuple[int, int]] = {}
     for begin, end, row in spans:
