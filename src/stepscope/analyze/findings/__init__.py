@@ -1,0 +1,50 @@
+"""What a run's numbers say, as ranked sentences with their evidence and the command to go on with.
+
+A finding that the numbers do not carry is not made: each kind has its least number of steps and its
+least share, and names both.
+"""
+
+from __future__ import annotations
+
+from stepscope.analyze.findings.course import drift, far_steps, start_up
+from stepscope.analyze.findings.events import bad_samples, lost_workers, retried_requests
+from stepscope.analyze.findings.finding import Finding
+from stepscope.analyze.findings.loading import uneven_workers, waiting_for_data, waits_in_turns
+from stepscope.analyze.findings.look import Look
+from stepscope.analyze.findings.memory import growing_memory, swapping
+from stepscope.analyze.findings.proportion import (
+    costly_instrument,
+    large_optimizer,
+    large_transfer,
+    too_noisy,
+    too_short,
+    unattributed,
+)
+from stepscope.records.reader import Run
+
+__all__ = ["Finding", "findings_of"]
+
+_OF_STEPS = (
+    waiting_for_data,
+    uneven_workers,
+    waits_in_turns,
+    start_up,
+    far_steps,
+    drift,
+    large_optimizer,
+    large_transfer,
+    unattributed,
+    costly_instrument,
+    too_short,
+    too_noisy,
+)
+_OF_ANY_RUN = (growing_memory, swapping, lost_workers, bad_samples, retried_requests)
+
+
+def findings_of(run: Run) -> list[Finding]:
+    """Return what the numbers of a run carry, the weightiest first; [] is an answer too."""
+    look = Look(run)
+    has_steps = look.step_s and look.median_s > 0
+    kinds = _OF_STEPS + _OF_ANY_RUN if has_steps else _OF_ANY_RUN
+    found = [finding for kind in kinds if (finding := kind(look)) is not None]
+    return sorted(found, key=lambda finding: finding.weight, reverse=True)

@@ -1,0 +1,77 @@
+"""What the findings look at: a run's steps without start-up, and how it would be run again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import compress
+from typing import Any
+
+from stepscope.analyze.where_time_goes import DROP_EPOCHS, dropped_epochs
+from stepscope.records import schema
+from stepscope.records.reader import Run
+from stepscope.stats import median
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run, and its steps of full detail after the epochs that carry start-up cost."""
+
+    run: Run
+
+    @cached_property
+    def dropped(self) -> list[int]:
+        """The first epochs, which are left out."""
+        return dropped_epochs(self.run.steps, self.run.spec.get("drop_epochs", DROP_EPOCHS))
+
+    @cached_property
+    def _kept(self) -> list[bool]:
+        steps = self.run.steps
+        return [
+            detail == schema.FULL and epoch not in self.dropped
+            for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
+        ]
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column of those steps."""
+        return list(compress(self.run.steps[name], self._kept))
+
+    @cached_property
+    def step_s(self) -> list[float]:
+        """How long each of those steps took."""
+        return self.column("step_s")
+
+    @cached_property
+    def median_s(self) -> float:
+        """The usual length of a step."""
+        return median(self.step_s)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a column over the steps that know it."""
+        known = [value for value in self.column(name) if value is not None]
+        return sum(known) / len(known) if known else None
+
+    def share(self, phase: str) -> float:
+        """Return a phase's share of the time of those steps."""
+        return float(sum(self.column(f"{phase}_s")) / sum(self.step_s))
+
+    @cached_property
+    def workers(self) -> int | None:
+        """How many workers loaded; None where nobody knows."""
+        if self.run.info.get("kind") != "trace":
+            found = self.run.spec.get("workers")
+            return None if found is None else int(found)
+        seen = {worker for worker in self.column("load_worker") if worker is not None}
+        return len(seen - {-1}) if seen else None
+
+    def again(self, command: str, *flags: str) -> str:
+        """Return the command line of something that is to be done with the same training."""
+        spec = self.run.spec
+        if self.run.info.get("kind") != "trace":
+            return shlex.join(["stepscope", command, str(self.run.path / schema.RUN), *flags])
+        module, script = spec.get("module"), spec.get("script")
+        what = ["-m", str(module)] if module else [str(script)]
+        words: Sequence[str] = spec.get("arguments") or ()
+        return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])

@@ -1,0 +1,277 @@
+"""What is planted in a run's records is found, and nothing is found that is not there."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepscope.analyze.findings import Finding, findings_of
+from stepscope.records import schema
+from stepscope.records.reader import load_run
+
+PHASES_S = {"data": 0.0, "transfer": 0.0, "forward": 0.03, "backward": 0.06, "optimizer": 0.01}
+Step = dict[str, Any]
+
+
+@dataclass
+class Planted:
+    """A run of steps of 0.1 s that hardly differ, in three epochs, with something planted in it."""
+
+    path: Path
+    change: Callable[[int, Step], None] = lambda number, step: None
+    steps: int = 120
+    epochs: int = 3
+    epoch_s: Sequence[float] = ()
+    telemetry: Iterable[Mapping[str, Any]] = ()
+    events: Sequence[Mapping[str, Any]] = ()
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def findings(self) -> dict[str, Finding]:
+        record = {"schema": 1, "status": "completed", "kind": "run", "spec": {"workers": 0}}
+        (self.path / schema.RUN).write_text(json.dumps(record | self.info))
+        self._write(schema.STEPS, schema.STEP_COLUMNS, self._steps())
+        self._write(schema.EPOCHS, schema.EPOCH_COLUMNS, self._epochs())
+        self._write(schema.TELEMETRY, schema.TELEMETRY_COLUMNS, self.telemetry)
+        events = "".join(json.dumps(event) + "\n" for event in self.events)
+        (self.path / schema.EVENTS).write_text(events)
+        found = findings_of(load_run(self.path))
+        weights = [finding.weight for finding in found]
+        assert weights == sorted(weights, reverse=True)
+        assert all(0 < weight <= 1 for weight in weights)
+        for finding in found:
+            assert finding.text.endswith(".")
+            assert finding.evidence
+            json.dumps(finding.to_json())
+        return {finding.name: finding for finding in found}
+
+    def _steps(self) -> Iterable[Step]:
+        jitter, each, start_s = random.Random(7), self.steps // self.epochs, 0.0
+        for number in range(self.steps):
+            step: Step = {
+                "epoch": number // each + 1,
+                "step": number % each + 1,
+                "start_s": start_s,
+                "samples": 8,
+                "detail": "full",
+            }
+            step |= {f"{phase}_s": s * jitter.uniform(0.99, 1.01) for phase, s in PHASES_S.items()}
+            step["other_s"] = 0.0
+            self.change(number, step)
+            if "step_s" not in step:
+                step["step_s"] = sum(step[f"{phase}_s"] for phase in schema.PHASES)
+            start_s += step["step_s"]
+            yield step
+
+    def _epochs(self) -> Iterable[Step]:
+        lengths = self.epoch_s or [4.0 + 0.01 * number for number in range(self.epochs)]
+        start_s = 0.0
+        for number, total_s in enumerate(lengths, 1):
+            row = {"epoch": number, "split": "train", "start_s": start_s, "total_s": total_s}
+            yield row | {"loader_start_s": 0.1, "loader_stop_s": 0.0}
+            start_s += total_s
+
+    def _write(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+        lines = [",".join(str(row.get(column, "")) for column in columns) for row in rows]
+        (self.path / name).write_text("\n".join([",".join(columns), *lines, ""]))
+
+
+def test_a_steady_run_gives_no_finding(tmp_path: Path) -> None:
+    assert Planted(tmp_path).findings() == {}
+
+
+def test_loading_in_the_training_process_is_found_with_the_command_to_check_it(
+    tmp_path: Path,
+) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": 0.048, "load_worker": -1}
+
+    found = Planted(tmp_path, load).findings()
+    assert set(found) == {"waiting_for_data"}
+    finding = found["waiting_for_data"]
+    assert finding.weight == pytest.approx(1 / 3, abs=0.01)
+    assert "in the training process itself, mostly at work on samples" in finding.text
+    assert finding.command == f"stepscope workers {tmp_path / 'run.json'}"
+
+
+def test_workers_that_wait_themselves_are_told_from_workers_that_work(tmp_path: Path) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_s": 0.2, "load_cpu_s": 0.01, "load_worker": number % 2}
+
+    planted = Planted(tmp_path, load, info={"spec": {"workers": 2}})
+    finding = planted.findings()["waiting_for_data"]
+    assert "batches that 2 workers make, mostly waiting for storage or a CPU" in finding.text
+
+
+def test_the_command_for_a_script_is_that_script_whatever_its_words(tmp_path: Path) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_s": 0.05, "load_cpu_s": 0.05, "load_worker": -1}
+
+    spec = {"script": "my train.py", "module": None, "arguments": ["--name", "$(rm)"]}
+    found = Planted(tmp_path, load, info={"kind": "trace", "spec": spec}).findings()
+    command = found["waiting_for_data"].command
+    assert command == "stepscope workers -- 'my train.py' --name '$(rm)'"
+
+
+def test_a_slow_worker_is_named(tmp_path: Path) -> None:
+    def load(number: int, step: Step) -> None:
+        worker = number % 3
+        step |= {"load_worker": worker, "load_s": 0.3 if worker == 1 else 0.1, "load_cpu_s": 0.1}
+        step["data_s"] = 0.06 if worker == 1 else 0.0
+
+    found = Planted(tmp_path, load, info={"spec": {"workers": 3}}).findings()
+    assert found["uneven_workers"].text.startswith("Worker 1 takes 3.0 times as long")
+    assert "Every 3th step waits" in found["waits_in_turns"].text
+
+
+def test_a_wait_at_every_step_is_no_rhythm(tmp_path: Path) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_worker": number % 4, "load_s": 0.2, "load_cpu_s": 0.2}
+
+    found = Planted(tmp_path, load, info={"spec": {"workers": 4}}).findings()
+    assert set(found) == {"waiting_for_data"}
+
+
+def test_a_first_epoch_that_takes_longer_is_start_up(tmp_path: Path) -> None:
+    found = Planted(tmp_path, epoch_s=[9.0, 4.0, 4.1]).findings()
+    assert set(found) == {"start_up"}
+    assert found["start_up"].weight == pytest.approx((9 - 4.05) / 17.1)
+
+
+def test_of_two_epochs_nobody_knows_which_is_usual(tmp_path: Path) -> None:
+    assert Planted(tmp_path, epochs=2, epoch_s=[9.0, 4.0]).findings() == {}
+
+
+def test_steps_far_from_the_median_are_counted_with_their_phase_and_what_happened(
+    tmp_path: Path,
+) -> None:
+    def stall(number: int, step: Step) -> None:
+        if number in (60, 80, 100):
+            step["other_s"] = 1.0
+
+    events = [{"time_s": 6.2, "event": "checkpoint", "stage": 1, "step": 20, "took_s": 1.0}]
+    found = Planted(tmp_path, stall, events=events).findings()
+    finding = found["far_steps"]
+    assert "3 steps that take far longer, mostly in `other`" in finding.text
+    assert "1 `checkpoint` events at those times" in finding.evidence
+
+
+def test_steps_that_get_slower_are_a_drift_and_a_single_slow_one_is_none(tmp_path: Path) -> None:
+    def slow_down(number: int, step: Step) -> None:
+        step["backward_s"] *= 1 + number / 120
+
+    found = Planted(tmp_path, slow_down).findings()
+    assert set(found) == {"drift"}
+    assert "slower" in found["drift"].text
+
+    def once(number: int, step: Step) -> None:
+        step["backward_s"] *= 1 if number != 119 else 4
+
+    assert Planted(tmp_path, once).findings() == {}
+
+
+def memory(by_epoch_mib: Sequence[float]) -> list[dict[str, Any]]:
+    return [
+        {"time_s": 4.0 * epoch + 2 + part, "rss_bytes": int(size * 2**20)}
+        for epoch, size in enumerate(by_epoch_mib)
+        for part in (0.0, 1.0)
+    ]
+
+
+def test_memory_that_grows_in_every_epoch_is_found(tmp_path: Path) -> None:
+    planted = Planted(tmp_path, epochs=5, telemetry=memory([900, 1000, 1050, 1100, 1150]))
+    assert "grows by 50.0 MiB an epoch" in planted.findings()["growing_memory"].text
+
+
+@pytest.mark.parametrize(
+    "sizes", [[900, 1000, 1050, 1040, 1100], [500, 1000, 1001, 1002, 1003], [900, 1000, 1100]]
+)
+def test_memory_that_falls_once_or_hardly_grows_is_none(tmp_path: Path, sizes: list[float]) -> None:
+    planted = Planted(tmp_path, epochs=len(sizes), steps=150, telemetry=memory(sizes))
+    assert planted.findings() == {}
+
+
+def test_swap_that_was_there_before_is_no_finding_and_more_of_it_is(tmp_path: Path) -> None:
+    before = [{"time_s": t, "swap_bytes": 2**30, "major_faults": 5} for t in range(5)]
+    assert Planted(tmp_path, telemetry=before).findings() == {}
+    more = [*before, {"time_s": 6, "swap_bytes": 2**31, "major_faults": 905}]
+    finding = Planted(tmp_path, telemetry=more).findings()["swapping"]
+    assert "900 pages had to be read back from a disk" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("phase", "name"),
+    [("optimizer", "large_optimizer"), ("transfer", "large_transfer"), ("other", "unattributed")],
+)
+def test_a_phase_out_of_proportion_is_found(tmp_path: Path, phase: str, name: str) -> None:
+    def grow(number: int, step: Step) -> None:
+        step[f"{phase}_s"] = 0.05
+
+    found = Planted(tmp_path, grow).findings()
+    assert set(found) == {name}
+    assert found[name].weight == pytest.approx(0.05 / 0.15, abs=0.03)
+
+
+def test_a_run_too_short_or_too_noisy_says_so_first(tmp_path: Path) -> None:
+    short = Planted(tmp_path, steps=20, epochs=1).findings()
+    assert list(short) == ["too_short"]
+
+    def jump(number: int, step: Step) -> None:
+        step["backward_s"] *= 2 if number % 2 else 1
+
+    assert next(iter(Planted(tmp_path, jump).findings())) == "too_noisy"
+
+
+def test_what_went_wrong_on_the_way_is_told(tmp_path: Path) -> None:
+    events = [
+        {"time_s": 1, "event": "workers_fallback", "epoch": 1, "batch": 7, "from": 4, "to": 2}
+        | {"split": "train", "reason": "a worker was killed"},
+        {"time_s": 2, "event": "bad_sample", "path": "a.jpg", "reason": "cut short"},
+        {"time_s": 3, "event": "requests_retried", "split": "train", "retries": 3}
+        | {"waited_s": 0.5, "reasons": ["503"]},
+    ]
+    found = Planted(tmp_path, events=events).findings()
+    assert list(found) == ["lost_workers", "retried_requests", "bad_samples"]
+    assert "went on with 2 of 4" in found["lost_workers"].text
+
+
+def test_a_costly_instrument_is_confessed(tmp_path: Path) -> None:
+    info = {"instrument": {"overhead_share": 0.04, "overhead_per_step_s": 0.004}}
+    assert "4.0 %" in Planted(tmp_path, info=info).findings()["costly_instrument"].text
+
+
+def test_a_folder_without_any_row_has_no_finding(tmp_path: Path) -> None:
+    assert Planted(tmp_path, steps=0).findings() == {}
+
+
+def test_steps_of_no_time_at_all_have_no_shares(tmp_path: Path) -> None:
+    def nothing(number: int, step: Step) -> None:
+        step |= {f"{phase}_s": 0.0 for phase in schema.PHASES}
+
+    assert Planted(tmp_path, nothing).findings() == {}
+
+
+VALUES = st.one_of(st.none(), st.floats(0, 1e4), st.just(float("nan")))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.fixed_dictionaries({"load_s": VALUES, "loss": VALUES}), max_size=80), st.data())
+def test_whatever_is_recorded_findings_never_fail(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Step], data: st.DataObject
+) -> None:
+    seconds = st.floats(0, 100)
+
+    def anything(number: int, step: Step) -> None:
+        drawn = {f"{phase}_s": data.draw(seconds) for phase in schema.PHASES}
+        known = {name: value for name, value in rows[number].items() if value is not None}
+        workers = data.draw(st.sampled_from(["", -1, 0, 1]))
+        step |= drawn | known | {"load_worker": workers}
+
+    Planted(tmp_path_factory.mktemp("any"), anything, steps=len(rows) // 3 * 3).findings()
