@@ -128,7 +128,7 @@ def test_a_slow_worker_is_named(tmp_path: Path) -> None:
 
     found = Planted(tmp_path, load, info={"spec": {"workers": 3}}).findings()
     assert found["uneven_workers"].text.startswith("Worker 1 takes 3.0 times as long")
-    assert "Every 3th step waits" in found["waits_in_turns"].text
+    assert "One step in 3 waits" in found["waits_in_turns"].text
 
 
 def test_a_wait_at_every_step_is_no_rhythm(tmp_path: Path) -> None:

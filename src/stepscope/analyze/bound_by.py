@@ -91,12 +91,10 @@ def _waiting(evidence: Evidence) -> tuple[Bound, str]:
     made = f"a batch takes {format_duration(load_s)} to make"
     if fetched is not None and fetched > _MOSTLY:
         return "storage", f"{made}, {format_share(fetched)} of it to read the samples"
-    idle = False
-    if evidence.workers:  # without, the CPU time is of the whole process, its idle threads included
-        cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
-        idle = cpu_share < _MOSTLY
-        made += f", {format_share(cpu_share)} of it on a CPU"
-    if fetched is None and (idle or not evidence.workers) and _reads_much(evidence):
+    cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
+    idle = cpu_share < _MOSTLY
+    made += f", {format_share(cpu_share)} of it on a CPU"
+    if fetched is None and idle and _reads_much(evidence):
         return "storage", f"{made}, while a disk was read from"
     if idle and _lacks_cores(evidence):
         return "contention", f"{made}: workers and the network wait for {evidence.cpus} CPUs"

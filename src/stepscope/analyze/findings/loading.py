@@ -84,7 +84,7 @@ def waits_in_turns(look: Look) -> Finding | None:
         return None
     return Finding(
         "waits_in_turns",
-        f"Every {workers}th step waits: the {workers} workers deliver their batches together "
+        f"One step in {workers} waits: the {workers} workers deliver their batches together "
         "and are then waited for together, so they do not keep up.",
         (
             f"{format_duration(longest)} at that step, at most {format_duration(max(others))} "
