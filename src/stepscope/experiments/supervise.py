@@ -51,7 +51,10 @@ class Onlooker(Protocol):
 
 @dataclass
 class Outcome:
-    """How a training ended, and what it said of itself before."""
+    """How a training ended, and what it said of itself before.
+
+    It may have been `asked_to_stop` and still have ended in its own way.
+    """
 
     status: str = schema.FAILED
     reason: str | None = None
@@ -66,6 +69,7 @@ class Outcome:
     forecast: dict[str, Any] | None = None
     measured_bytes: dict[str, int] = field(default_factory=dict)
     requests: dict[str, Any] | None = None
+    asked_to_stop: bool = False
 
 
 @dataclass
@@ -172,6 +176,7 @@ def supervise(
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
     outcome.forecast = watch.forecast
+    outcome.asked_to_stop = signals.stops > 0
     return outcome
 
 

@@ -94,14 +94,20 @@ class Bench:
         Raises:
             Interrupted: somebody asked it to stop.
         """
-        done = _finished_before(trial, self.folder) or self._run(trial)
+        done, asked_to_stop = _finished_before(trial, self.folder), False
+        if done is None:
+            done, asked_to_stop = self._run(trial)
         self.folder.put(done)
         self.onlooker.tried(done)
-        if done.status == schema.INTERRUPTED:
+        if asked_to_stop or done.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
         return done
 
-    def _run(self, trial: Trial) -> Trial:
+    def _run(self, trial: Trial) -> tuple[Trial, bool]:
+        """Run a trial; return it and whether somebody asked it to stop.
+
+        One that was asked to and failed is no result: it is made again when the sweep goes on.
+        """
         path = load_sweep(self.folder.path).folder_of(trial)
         shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
         trial = replace(trial, run=str(path.relative_to(self.folder.path.resolve())), reason=None)
@@ -109,14 +115,16 @@ class Bench:
         attempt = Attempt(path, self.onlooker, self.summarize, self.time_limit_s)
         outcome = self.subject.run(trial.values, attempt)
         recorded = (path / schema.RUN).is_file()
-        return replace(
+        cut_short = outcome.asked_to_stop and outcome.status != schema.COMPLETED
+        done = replace(
             trial,
-            status=outcome.status,
+            status=schema.INTERRUPTED if cut_short else outcome.status,
             reason=outcome.reason,
             exit_code=outcome.exit_code,
             run=trial.run if recorded else None,
             metrics=metrics(reader.load_run(path)) if recorded else {},
         )
+        return done, outcome.asked_to_stop
 
 
 def _finished_before(trial: Trial, folder: SweepFolder) -> Trial | None:
