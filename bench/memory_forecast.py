@@ -22,7 +22,11 @@ from stepscope.models import registry
 from stepscope.stats import median, quantile
 
 MEDIAN_MOST, WORST_MOST = 0.05, 0.15
-MODELS = [name for name, entry in registry.ZOO.items() if "imagenet" not in name or "vgg" in name]
+MODELS = [
+    name
+    for name, entry in registry.ZOO.items()
+    if entry.tokens is None and ("imagenet" not in name or "vgg" in name)
+]
 STEPS = 4
 SAMPLES = 512  # enough for the steps of the largest batch
 

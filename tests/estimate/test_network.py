@@ -152,7 +152,7 @@ def sizes(network: Network) -> list[float]:
 def test_of_every_network_of_the_zoo_all_is_counted_and_the_columns_add_up(name):
     entry = registry.ZOO[name]
     model = registry.build(name, classes=entry.classes)
-    network = count_network(model, entry.input_shape, name)
+    network = count_network(model, entry.input_shape, name, entry.tokens)
     assert network.not_counted == ()
     assert (
         network.gradients == network.parameters == sum(each.numel() for each in model.parameters())

@@ -43,7 +43,8 @@ def summary(
     model
         A network of the zoo, or package.module:factory for your own.
     shape
-        Shape of one sample, like 3,32,32 [default: what the zoo's network is laid out for].
+        Shape of one sample, like 3,32,32, or tokens of a text [default: what the zoo's network is
+        laid out for].
     classes
         How many classes the model is built for [default: the zoo's number, 10 for your own].
     norm
@@ -84,7 +85,9 @@ def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> dict[
     model = registry.build(asked.model, classes=classes, norm=asked.norm)
     from stepscope.estimate.network import count_network, optimizer_state
 
-    network = count_network(model, sample_shape, asked.model)
+    entry = registry.ZOO.get(asked.model)
+    tokens = entry.tokens if entry else None
+    network = count_network(model, sample_shape, asked.model, tokens)
     states: dict[str, Any] = {}
     for name in get_args(Optimizer):
         # Only some have momentum; where it changes nothing, one row says it all.

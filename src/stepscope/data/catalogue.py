@@ -19,6 +19,7 @@ _MODULES = {
     "shapes": "stepscope.data.shapes",
     "cifar10": "stepscope.data.cifar10",
     "folder": "stepscope.data.folder",
+    "text": "stepscope.data.text",
 }
 
 NAMES = tuple(_MODULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,8 @@ class DataSet:
     """What a data set is, and how it is had.
 
     `samples` is what `--samples` says: see `samples_taken`, which turns it into a number of
-    samples of a split. `tokens` is the size of a text's vocabulary, None for images.
+    samples of a split. `tokens` is the size of a text's vocabulary, None for images; the shape of
+    a text is the most tokens that it may have.
     """
 
     name: str
@@ -90,6 +92,11 @@ class DataSet:
     records: Records | None = None
     held_bytes: Callable[[Split, int | None], int] | None = None
     """What a split takes in memory, where that is not its samples times their shape."""
+
+    @property
+    def input_bytes(self) -> int:
+        """What one sample takes in a batch, without its label: float32, or int64 for tokens."""
+        return math.prod(self.shape) * (4 if self.tokens is None else 8)
 
     @property
     def classes(self) -> int:

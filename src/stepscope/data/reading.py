@@ -23,6 +23,9 @@ class Reading:
     `shape` is what images are brought to, None for the data set's own. `augment_seed` is for
     training batches; None leaves images as they are.
 
+    For texts: `sequence_length` is what longer ones are cut to, in tokens; `tokens` how many the
+    network can tell apart; `vocabulary_dir` has a vocabulary to use instead of one trained on them.
+
     The rest is for object stores: `journal` is told what happened in whatever process it happens,
     so it must survive being pickled; `report` hears how a download goes, and may end it by raising.
     """
@@ -38,5 +41,8 @@ class Reading:
     endpoint_url: str | None = None
     shuffle: str = "full"
     workers: int = 0
+    sequence_length: int = 128
+    tokens: int = 30_522
+    vocabulary_dir: Path | None = None
     journal: Callable[[str, Mapping[str, Any]], None] | None = None
     report: Callable[[Split, Progress], None] | None = None

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -88,16 +89,19 @@ class OptimizerState:
     bytes: int
 
 
-def count_network(model: nn.Module, sample_shape: Sequence[int], name: str) -> Network:
+def count_network(
+    model: nn.Module, sample_shape: Sequence[int], name: str, tokens: int | None = None
+) -> Network:
     """Send two random samples through a network in training mode and count what is in it.
 
-    `name` is the network's in messages, and tells whose code it is that fails.
+    `name` is the network's in messages, and tells whose code it is that fails. A network of texts
+    is given tokens, of which it can tell so many apart.
 
     Raises:
         RequestError: the network fails on samples of this shape, or gives no tensor.
     """
     watch = ForwardWatch(model)
-    output = _call(watch, sample_shape, name)
+    output = _call(watch, partial(_random_samples, sample_shape, tokens), sample_shape, name)
     reached = _reached_by_gradients(output)
     parameters = list(model.parameters())
     values = sum(each.numel() for each in parameters)
@@ -132,10 +136,15 @@ def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerState:
     )
 
 
-def _call(watch: ForwardWatch, sample_shape: Sequence[int], name: str) -> Any:
+def _call(
+    watch: ForwardWatch,
+    make_samples: Callable[[], torch.Tensor],
+    sample_shape: Sequence[int],
+    name: str,
+) -> Any:
     shape = "x".join(map(str, sample_shape))
     try:
-        output = watch.call(lambda: _random_samples(sample_shape))
+        output = watch.call(make_samples)
     except (Exception, SystemExit) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise
@@ -154,9 +163,12 @@ def _call(watch: ForwardWatch, sample_shape: Sequence[int], name: str) -> Any:
     return output
 
 
-def _random_samples(sample_shape: Sequence[int]) -> torch.Tensor:
+def _random_samples(sample_shape: Sequence[int], tokens: int | None) -> torch.Tensor:
     # Not blank: a network that divides by a deviation or inverts a matrix would fail on those.
-    return torch.rand(_SAMPLES, *sample_shape, generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(0)
+    if tokens is not None:
+        return torch.randint(1, tokens, (_SAMPLES, *sample_shape), generator=random)
+    return torch.rand(_SAMPLES, *sample_shape, generator=random)
 
 
 def _layers(watch: ForwardWatch) -> Iterator[Layer]:
@@ -220,7 +232,8 @@ def _not_counted(watch: ForwardWatch, reached: set[int]) -> Iterator[str]:
             yield f"{seen.label} is scripted: what it does counts for the module that calls it"
     for module in dict.fromkeys(_never_called(watch, watch.model)):
         values = sum(each.numel() for each in module.parameters())
-        yield f"{watch.seen[module].label} was never called; it has {values:,} parameters"
+        if values:  # a dropout that the network does by a function is no loss
+            yield f"{watch.seen[module].label} was never called; it has {values:,} parameters"
     without = {
         name: each.numel()
         for name, each in watch.model.named_parameters()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from stepscope.data.address import is_store_url, parse_address
 from stepscope.errors import MachineError, MissingExtraError, RequestError, nearest
 from stepscope.hardware.host import shared_memory_free_bytes
 from stepscope.models import registry
+from stepscope.models.pretrained import check_weights
 from stepscope.spec import RunSpec
 from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 def check(spec: RunSpec) -> None:
     """Refuse a run that could only fail: unknown names, missing data, sizes that do not fit."""
     registry.check_name(spec.model)
+    if spec.weights is not None:
+        check_weights(spec.model, Path(spec.weights))
     _check_source(spec)
     for package in ("torch", "numpy"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("training", package, "train")
+    registry.check_installed(spec.model)
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
     dataset = catalogue.find(spec.data, reading_of(spec))
+    _check_model_takes(spec, dataset)
     samples = dataset.count("train", spec.samples)
     if spec.batch_size * spec.accumulate > samples:
         times, smaller = "", "--batch-size"
@@ -38,11 +42,24 @@ def check(spec: RunSpec) -> None:
             f"batch_size: wanted {spec.batch_size}{times} samples for a step, found {samples:,} "
             f"training samples in all ({spec.data}). Choose a smaller {smaller}."
         )
-    _check_shared_memory(spec, math.prod(dataset.shape))
+    _check_shared_memory(spec, dataset.input_bytes)
     if is_store_url(spec.source):
         _check_bucket(spec, dataset)
     elif spec.source != "synthetic":
         dataset.check(Path(spec.data_dir))
+
+
+def _check_model_takes(spec: RunSpec, dataset: DataSet) -> None:
+    """Refuse a network of the zoo for images on texts, and the other way round."""
+    entry = registry.ZOO.get(spec.model)
+    if entry is None or (entry.tokens is None) == (dataset.tokens is None):
+        return
+    takes, has, use = "images", "texts", "a model such as mobilebert-small"
+    if entry.tokens is not None:
+        takes, has, use = has, takes, "--data text"
+    raise RequestError(
+        f"model {spec.model} takes {takes}, and the samples of {spec.data} are {has}. Use {use}."
+    )
 
 
 def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
@@ -62,12 +79,12 @@ def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
     bucket.check(dataset.name, reading_of(spec), counts)
 
 
-def _check_shared_memory(spec: RunSpec, values_per_sample: int) -> None:
+def _check_shared_memory(spec: RunSpec, input_bytes: int) -> None:
     """Workers hand batches over in shared memory; where that is full torch waits for ever."""
     free_bytes = shared_memory_free_bytes()
     if spec.workers == 0 or free_bytes is None:
         return
-    batch_bytes = spec.batch_size * values_per_sample * 4
+    batch_bytes = spec.batch_size * input_bytes
     needed_bytes = batch_bytes * (spec.workers * spec.prefetch + 1)
     if needed_bytes > free_bytes:
         raise MachineError(

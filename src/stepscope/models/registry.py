@@ -6,6 +6,7 @@ Importing this module, `names` and `check_name` need no torch; `build` does.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,19 +23,22 @@ if TYPE_CHECKING:
 class ZooEntry:
     """Where a network of the zoo is made, and what it was laid out for.
 
-    `module` is a file of this room. `input_shape` is channels, height, width. `classes` is what
-    the table of parameters counts with; `build` makes any number.
+    `module` is a file of this room. `input_shape` is channels, height, width of an image, or the
+    length of a text, for which `tokens` is how many tokens the network can tell apart. `classes` is
+    what the table of parameters counts with; `build` makes any number.
     """
 
     module: str
     factory: str
-    input_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     about: str
+    tokens: int | None = None
 
 
 _CIFAR = (3, 32, 32)
 _IMAGENET = (3, 224, 224)
+_TEXT = (128,)
 
 ZOO: Mapping[str, ZooEntry] = MappingProxyType(
     {
@@ -64,6 +68,12 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
             1000,
             "MobileNetV2 in the ImageNet layout",
         ),
+        "mobilebert": ZooEntry(
+            "mobilebert", "mobilebert", _TEXT, 2, "MobileBERT, as published", tokens=30_522
+        ),
+        "mobilebert-small": ZooEntry(
+            "mobilebert", "mobilebert_small", _TEXT, 2, "MobileBERT for boards", tokens=8_192
+        ),
     }
 )
 
@@ -90,6 +100,18 @@ def check_name(name: str) -> None:
         )
 
 
+def check_installed(name: str) -> None:
+    """Refuse a network of the zoo whose library is not there. Nothing is imported.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if name in ZOO and ZOO[name].tokens is not None:
+        for package in ("transformers", "safetensors"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtraError(f"model {name}", package, "text")
+
+
 def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") -> nn.Module:
     """Build a network by its name, with fresh weights, on the CPU.
 
@@ -98,12 +120,12 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
 
     Args:
         name: A name of the zoo, or `package.module:factory`.
-        classes: How many scores the network gives an image.
+        classes: How many scores the network gives a sample.
         norm: `none` takes out every batch norm.
 
     Raises:
         RequestError: the name is unknown, or the person's own code did not give a network.
-        MissingExtraError: torch is not installed.
+        MissingExtraError: torch, or what this network is made with, is not installed.
     """
     check_name(name)
     if classes < 1:
@@ -117,6 +139,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
         raise MissingExtraError("building a model", "torch", "train") from error
 
     if name in ZOO:
+        check_installed(name)
         entry = ZOO[name]
         family = importlib.import_module(f"{__package__}.{entry.module}")
         model: nn.Module = getattr(family, entry.factory)(num_classes=classes)

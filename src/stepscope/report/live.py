@@ -62,6 +62,8 @@ class LiveDisplay:
             self._say(_epoch_line(message))
         elif message["type"] == "workers":
             self._say(_workers_line(message))
+        elif message["type"] == "weights":
+            self._say(_weights_line(message))
         elif message["type"] == "forecast" and (line := workers_warning(message["forecast"])):
             self._say(line)
 
@@ -134,6 +136,18 @@ def _workers_line(fallback: dict[str, Any]) -> str:
     return (
         f"data loader: {fallback['reason']}; going on with {workers} instead of {fallback['from']}"
     )
+
+
+def _weights_line(taken: dict[str, Any]) -> str:
+    line = f"started from a checkpoint: {taken['tensors']:,} tensors"
+    if taken["fresh"]:
+        line += f"; left out and drawn anew: {', '.join(taken['fresh'])}"
+    if not taken["has_vocabulary"]:
+        line += (
+            "; there is no vocab.txt with it, so the training text makes the vocabulary, and the "
+            "checkpoint's word embeddings stand for other words"
+        )
+    return line
 
 
 def _epoch_line(row: dict[str, Any]) -> str:

@@ -92,7 +92,8 @@ class RunSpec(BaseModel):
 
     # fmt: off
     model: str = Field("lenet", min_length=1, description="a network of the zoo, or package.module:factory for your own")
-    data: str = Field("shapes", min_length=1, description="data set: shapes (built in), cifar10, or folder (your own images in the ImageNet layout)")
+    weights: str | None = Field(None, min_length=1, description="folder of a pre-trained checkpoint (safetensors) to start from, for mobilebert")
+    data: str = Field("shapes", min_length=1, description="data set: shapes (built in), cifar10, folder (your own images in the ImageNet layout), or text (your own texts with labels)")
     data_dir: str = Field("data", min_length=1, description="folder where data sets lie")
     source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, local (the files, sample by sample), s3://BUCKET/PREFIX (gs:// and az:// too), or synthetic (one random batch again and again, nothing is loaded)")
     access: Annotated[Access, _choice(Access)] = Field("download", description="an object store's data: download first, or stream while training")
@@ -100,6 +101,7 @@ class RunSpec(BaseModel):
     pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="build a whole batch with array operations, or image by image: batch, sample")
     shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="full, or block (blocks of 1,000 samples in random order, shuffled within)")
     augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="random crop and flip of training images, or none: crop-flip, none")
+    sequence_length: int = Field(128, ge=3, le=LONGEST_SIDE, description="cut texts to this many tokens, for data text")
     input: Annotated[tuple[int, int, int] | None, BeforeValidator(_shape)] = Field(None, description="what the images of a folder are brought to: channels, height, width [default: 3,224,224]")
     on_bad_sample: Annotated[OnBadSample, _choice(OnBadSample)] = Field("skip", description="an image that cannot be read: skip (the next one stands in), fail")
     page_cache: Annotated[PageCache, _choice(PageCache)] = Field("keep", description="what the system keeps of the files: keep, cold (out of memory before the first epoch), cold-epochs (before every epoch)")
@@ -153,6 +155,10 @@ class RunSpec(BaseModel):
         cold = _fold(str(values.get("page_cache", "keep"))) != "keep"
         if cold or values.get("data") == "folder":
             implied.setdefault("source", "local")
+        if values.get("data") == "text":
+            implied.setdefault("augment", "none")
+            if _fold(str(values.get("memory_format", "auto"))) == "auto":
+                implied["memory_format"] = "contiguous"
         if values.get("source") == "synthetic":
             implied["evaluate"] = False
         return implied
@@ -167,7 +173,7 @@ class RunSpec(BaseModel):
             )
         if self.persistent_workers and self.workers == 0:
             complaints.append("persistent_workers: wants workers of 1 or more, found 0")
-        complaints += self._unfit_for_source()
+        complaints += self._unfit_for_source() + self._unfit_for_data()
         if complaints:
             raise ValueError("; ".join(complaints))
         return self
@@ -196,6 +202,19 @@ class RunSpec(BaseModel):
                 f"{found}. Use source local, or leave it out"
             )
         return complaints
+
+    def _unfit_for_data(self) -> list[str]:
+        """Name the settings that would mean nothing for such samples."""
+        if self.data != "text":
+            if self.sequence_length == type(self).model_fields["sequence_length"].default:
+                return []
+            return [f"sequence_length: wants data text, found data {self.data}"]
+        of_images = {"augment": "none", "pipeline": "batch", "memory_format": "contiguous"}
+        return [
+            f"{name}: wants {wanted} with data text, found {found}: that is for images"
+            for name, wanted in of_images.items()
+            if (found := getattr(self, name)) != wanted
+        ]
 
     @property
     def run_name(self) -> str:

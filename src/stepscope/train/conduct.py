@@ -53,7 +53,7 @@ def conduct(
         return
     closing["absent"] = _why_untested(spec)
     data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
-    model = job.build_model(spec)
+    model = job.build_model(spec, telling.weights)
     foretold = foretell(spec, model) if options.forecast else Foretold(reason=_NO_FORECAST)
     send({"type": "forecast", "forecast": foretold.to_json()})
     if not options.force:

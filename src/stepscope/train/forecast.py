@@ -16,7 +16,6 @@ from stepscope.train.foresee import Foresight
 from stepscope.units import format_bytes
 
 _LABEL_BYTES = 8  # an int64
-_VALUE_BYTES = 4  # a float32
 
 # Where the allocator could not be tried: what it took for ResNet-18, batch 14, on glibc.
 _ASSUMED = AllocatorTrial(kept_bytes=62 * 2**20, excess_bytes=60 * 2**20)
@@ -38,7 +37,7 @@ def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
         UnlikeSteps: the network's steps could not be counted.
     """
     seen, step = grounds.foresight, grounds.foresight.step(spec.batch_size)
-    batch_bytes = spec.batch_size * _sample_bytes(grounds.dataset, _VALUE_BYTES)
+    batch_bytes = spec.batch_size * (grounds.dataset.input_bytes + _LABEL_BYTES)
     peak_bytes = step.peak_bytes
     if spec.accumulate > 1:  # gradients stay from one batch of the step to the next
         peak_bytes += seen.gradients_bytes - step.at_peak["gradients"]
@@ -64,7 +63,7 @@ def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
             f"{spec.optimizer}: {seen.optimizer.state:g} values a trained weight",
         ),
         "activations": Item(activations, "counted", _about_activations(activations, step)),
-        "batch": Item(batch_bytes, "counted", f"{spec.batch_size:,} samples as float32"),
+        "batch": Item(batch_bytes, "counted", _about_batch(spec, grounds.dataset)),
         "prefetch": _prefetch(spec, batch_bytes),
         "workers": _workers(spec, grounds),
         "dataset": _dataset(spec, grounds.dataset),
@@ -72,6 +71,12 @@ def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
         "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
     }
     return Bill(items, memory_limits(spec.memory_limit, spec.workers))
+
+
+def _about_batch(spec: RunSpec, dataset: DataSet) -> str:
+    if dataset.tokens is None:
+        return f"{spec.batch_size:,} samples as float32"
+    return f"{spec.batch_size:,} texts of {dataset.shape[0]:,} tokens, the most that one may have"
 
 
 def _about_activations(shown_bytes: int, step: StepMemory) -> str:
@@ -112,9 +117,7 @@ def _dataset(spec: RunSpec, dataset: DataSet) -> Item:
     samples = sum(dataset.count(split, spec.samples) for split in splits)
     if dataset.held_bytes is not None:
         held = sum(dataset.held_bytes(split, spec.samples) for split in splits)
-        return Item(held, "counted", f"{samples:,} files as they are, compressed")
-    return Item(samples * _sample_bytes(dataset, 1), "counted", f"{samples:,} samples as bytes")
-
-
-def _sample_bytes(dataset: DataSet, value_bytes: int) -> int:
-    return math.prod(dataset.shape) * value_bytes + _LABEL_BYTES
+        held_as = "files as they are, compressed" if dataset.tokens is None else "texts"
+        return Item(held, "counted", f"{samples:,} {held_as}")
+    held = samples * (math.prod(dataset.shape) + _LABEL_BYTES)
+    return Item(held, "counted", f"{samples:,} samples as bytes")

@@ -15,8 +15,10 @@ from stepscope.data.bucket import FromBucket
 from stepscope.data.crew import Crew, Fallback
 from stepscope.data.notices import Notice
 from stepscope.data.reading import Reading
+from stepscope.data.vocabulary import read_vocabulary
 from stepscope.errors import RequestError
 from stepscope.models import registry
+from stepscope.models.pretrained import Taken, load_weights
 from stepscope.spec import RunSpec
 from stepscope.train.device import layout_of
 from stepscope.train.feed import Split, open_split, plan
@@ -70,11 +72,21 @@ def prepare_process(spec: RunSpec) -> None:
         torch.set_num_threads(spec.threads)
 
 
-def build_model(spec: RunSpec) -> nn.Module:
-    """Build the network of a resolved spec. The same seed builds the same weights."""
+def build_model(
+    spec: RunSpec, tell_weights: Callable[[Taken, bool], None] = lambda taken, has_vocabulary: None
+) -> nn.Module:
+    """Build the network of a resolved spec. The same seed builds the same weights.
+
+    Where the network starts from a checkpoint, `tell_weights` hears what was taken of it, and
+    whether its vocabulary lies with it.
+    """
     dataset, device = catalogue.find(spec.data, reading_of(spec)), torch.device(spec.device)
     prepare_process(spec)
     model = registry.build(spec.model, classes=dataset.classes, norm=spec.norm)
+    if spec.weights is not None:
+        folder = Path(spec.weights)
+        taken = load_weights(model, spec.model, folder)
+        tell_weights(taken, read_vocabulary(folder) is not None)
     _try_forward(spec, model, dataset)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RequestError(
@@ -126,8 +138,9 @@ def build(
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) -> None:
-    """Send two blank images through, so that a network that does not fit fails now, not later."""
+    """Send two blank samples through, so that a network that does not fit fails now, not later."""
     wanted = (2, dataset.classes)
+    samples = "images" if dataset.tokens is None else "texts"
     training = model.training
     model.eval()
     try:
@@ -136,7 +149,7 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) ->
     except Exception as error:
         shape = "x".join(map(str, dataset.shape))
         raise RequestError(
-            f"model {spec.model} fails on images of {shape} ({spec.data}): "
+            f"model {spec.model} fails on {samples} of {shape} ({spec.data}): "
             f"{type(error).__name__}: {error}"
         ) from error
     finally:
@@ -145,5 +158,5 @@ def _try_forward(spec: RunSpec, model: nn.Module, dataset: catalogue.DataSet) ->
     if found is None or tuple(found) != wanted:
         raise RequestError(
             f"model {spec.model} gives {type(outputs).__name__ if found is None else tuple(found)} "
-            f"for two images, wanted a tensor of shape {wanted}: a score for each class."
+            f"for two {samples}, wanted a tensor of shape {wanted}: a score for each class."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.data.reading import Reading
+from stepscope.models import registry
 from stepscope.spec import RunSpec
 
 
@@ -22,4 +23,13 @@ def reading_of(spec: RunSpec, data_dir: Path | None = None, *, training: bool = 
         endpoint_url=spec.endpoint_url,
         shuffle=spec.shuffle,
         workers=spec.workers,
+        sequence_length=spec.sequence_length,
+        tokens=_tokens_of(spec.model),
+        vocabulary_dir=Path(spec.weights) if spec.weights else None,
     )
+
+
+def _tokens_of(model: str) -> int:
+    """Return how many tokens a network can tell apart; for one of images that is of no matter."""
+    entry = registry.ZOO.get(model)
+    return (entry.tokens if entry else None) or Reading.tokens

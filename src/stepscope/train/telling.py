@@ -10,6 +10,7 @@ import torch
 from stepscope.data.crew import Fallback
 from stepscope.data.notices import Notice
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.models.pretrained import Taken
 from stepscope.records.folder import RunFolder
 from stepscope.spec import RunSpec
 from stepscope.train.device import describe_torch
@@ -42,6 +43,12 @@ class Telling:
     def notice(self, notice: Notice) -> None:
         """Tell what was noticed while a batch was made."""
         self.event(notice.event, path=notice.path, reason=notice.reason)
+
+    def weights(self, taken: Taken, has_vocabulary: bool) -> None:
+        """Tell what a network took of the checkpoint that it starts from."""
+        told = {**asdict(taken), "has_vocabulary": has_vocabulary}
+        self.event("weights", **told)
+        self.send({"type": "weights", **told})
 
     def ready(self, spec: RunSpec, began_ns: int) -> None:
         """Tell that all is built which was begun at `began_ns`."""

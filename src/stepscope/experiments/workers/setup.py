@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,7 +74,7 @@ def setup_of_training(subject: OwnTraining) -> Setup:
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(spec.memory_limit).bytes,
         shm_free_bytes=host.shared_memory_free_bytes(),
-        batch_bytes=spec.batch_size * math.prod(dataset.shape) * 4,
+        batch_bytes=spec.batch_size * dataset.input_bytes,
         prefetch=spec.prefetch,
         by_epoch=budget.most_workers,
     )

@@ -1,0 +1,140 @@
+"""Start a MobileBERT from a checkpoint of the transformers library that lies on this machine.
+
+Only safetensors are read: a file of numbers, where `pytorch_model.bin` is a pickle, which may run
+code when it is opened.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.errors import DataError, RequestError
+from stepscope.models.registry import ZOO
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from stepscope.models.mobilebert import MobileBert
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+# What belongs to a task, not to the language: left out where it does not fit, and trained anew.
+_HEAD = ("classifier.", "mobilebert.pooler.")
+# What must agree beside the shapes: it changes what the same weights compute.
+_SAME = (
+    *("vocab_size", "embedding_size", "hidden_size", "true_hidden_size", "intra_bottleneck_size"),
+    *("intermediate_size", "num_hidden_layers", "num_attention_heads", "num_feedforward_networks"),
+    *("max_position_embeddings", "type_vocab_size", "trigram_input", "hidden_act"),
+    *("use_bottleneck", "use_bottleneck_attention", "key_query_shared_bottleneck"),
+    *("normalization_type", "layer_norm_eps", "pad_token_id"),
+)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was taken of a checkpoint: how many tensors, and which were left as they were drawn."""
+
+    tensors: int
+    fresh: tuple[str, ...]
+
+
+def check_weights(model_name: str, folder: Path) -> None:
+    """Refuse a folder that no network of this name could start from. Needs no torch.
+
+    Raises:
+        RequestError: the network takes no weights, or the folder has none that are safetensors.
+    """
+    takes = [name for name, entry in ZOO.items() if entry.tokens is not None]
+    if model_name not in takes:
+        raise RequestError(
+            f"weights: {' and '.join(takes)} can start from a checkpoint, found {model_name}. "
+            "Leave --weights out: its weights are fresh."
+        )
+    if (folder / WEIGHTS).is_file():
+        return
+    pickled = sorted(file.name for file in folder.glob("*.bin")) if folder.is_dir() else []
+    if pickled:
+        raise RequestError(
+            f"weights: wanted {folder / WEIGHTS}, found {', '.join(pickled)}: a pickle, which may "
+            "run code when it is opened, and is not read. Save it with "
+            "`model.save_pretrained(DIR, safe_serialization=True)`."
+        )
+    found = f"a folder without {WEIGHTS}" if folder.is_dir() else "no folder"
+    raise RequestError(
+        f"weights: wanted the folder that `save_pretrained` wrote, with {WEIGHTS}; {folder} is "
+        f"{found}."
+    )
+
+
+def load_weights(model: nn.Module, model_name: str, folder: Path) -> Taken:
+    """Put the weights of a checkpoint into a network; its head stays fresh where it does not fit.
+
+    Raises:
+        RequestError: the checkpoint is of another network.
+        DataError: it cannot be read.
+    """
+    check_weights(model_name, folder)
+    from stepscope.models.mobilebert import MobileBert
+
+    assert isinstance(model, MobileBert), "no other network of the zoo takes weights"
+    _check_config(model, model_name, folder / CONFIG)
+    own = model.network.state_dict()
+    found = _read(folder / WEIGHTS)
+    fits = {name: each for name, each in found.items() if own.get(name, each).shape == each.shape}
+    taken = {name: each for name, each in fits.items() if name in own}
+    fresh = tuple(name for name in own if name not in taken)
+    wrong = [name for name in fresh if not name.startswith(_HEAD)]
+    if wrong:
+        name = wrong[0]
+        there = f"it is {_shape(found[name])}" if name in found else "there is none"
+        raise RequestError(
+            f"weights: {folder / WEIGHTS} is of another network than {model_name}: wanted {name} "
+            f"of {_shape(own[name])}, {there}; {len(wrong)} of {len(own)} tensors do not fit."
+        )
+    model.network.load_state_dict(taken, strict=False)
+    return Taken(len(taken), fresh)
+
+
+def _check_config(model: MobileBert, model_name: str, file: Path) -> None:
+    """Compare what the checkpoint says of its network with ours; one that says nothing may pass."""
+    if not file.is_file():
+        return
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        kind = said["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"cannot read {file}: {type(error).__name__}: {error}.") from error
+    if kind != model.config.model_type:
+        raise RequestError(
+            f"weights: wanted a checkpoint of {model.config.model_type}, {file} says {kind!r}."
+        )
+    theirs = type(model.config)().to_dict() | said  # what it leaves out has the library's default
+    ours = model.config.to_dict()
+    differ = [
+        f"{name} is {theirs[name]} there and {ours[name]} here"
+        for name in _SAME
+        if theirs[name] != ours[name]
+    ]
+    if differ:
+        raise RequestError(
+            f"weights: the checkpoint in {file.parent} is not of {model_name}: {'; '.join(differ)}."
+        )
+
+
+def _read(file: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"cannot read {file}: {error}. Copy or download the checkpoint again."
+        ) from error
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape))
