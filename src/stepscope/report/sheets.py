@@ -124,7 +124,10 @@ def _marks(row: Row, plot: Row) -> list[Mark]:
 
 
 def _show(name: str, row: Row) -> str:
-    value = row.get(name)
+    """Show a figure: `?` is one that could not be had, and one that does not apply is left out."""
+    if name not in row:
+        return ""
+    value = row[name]
     low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if isinstance(value, list):
         return " ".join(_figure(name, each) for each in value)

@@ -5,20 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.experiments.labs import Finding, Tools, found
-from stepscope.experiments.labs.counted import count
+from stepscope.experiments.labs.counted import count_for
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import best_of, curves_of, try_settings
+from stepscope.spec.load import with_changes
 from stepscope.units import format_bytes, format_share
 
 _FIGURES = ("samples_per_s", "epoch_s", "wall_s", "peak_memory_bytes", "test_accuracy")
 
 
 def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
-    """Train every network on the same data, and count what each has."""
+    """Train every network on the same data, and count what each has for it."""
     tried, missing = try_settings(plan, folder, tools)
     rows = []
     for each in tried:
-        network = count(each.setting.values["model"])
+        network = count_for(with_changes(plan.asked, each.setting.values))
         counted = {"parameters": network.parameters, "convolutions": network.convolutions}
         rows.append({**each.row(*_FIGURES), **counted})
     most = best_of(tried, lambda each: each.median_of("test_accuracy"))
@@ -27,9 +28,10 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     if most is None or fastest is None:
         return found("No answer: no training completed.", False, rows, missing)
     name = {id(each): each.setting.values["model"] for each in tried}
+    epochs = "1 epoch" if plan.spec.epochs == 1 else f"{plan.spec.epochs} epochs"
     answer = (
-        f"After {plan.spec.epochs} epochs {name[id(most[0])]} is the most accurate "
-        f"({format_share(most[1])} of the test images), {name[id(fastest[0])]} the fastest "
+        f"After {epochs} {name[id(most[0])]} is the most accurate "
+        f"({format_share(most[1])} of the test samples), {name[id(fastest[0])]} the fastest "
         f"({fastest[1]:,.0f} samples/s)"
     )
     if least is not None:

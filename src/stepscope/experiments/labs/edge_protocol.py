@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.experiments.labs import Finding, Tools, found
+from stepscope.experiments.labs.cache import not_cold
 from stepscope.experiments.labs.plan import Plan
-from stepscope.experiments.labs.tried import Tried, try_settings
+from stepscope.experiments.labs.tried import try_settings
 from stepscope.hardware.pseudo_files import first_line_of
-from stepscope.records.reader import Run
 from stepscope.stats import known_mean
 from stepscope.units import format_duration, format_share
 
@@ -25,7 +25,7 @@ _COLUMNS = ("loading_s", "training_s", "other_s", "total_s", "loss", "train_accu
 def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     """Train as the protocol says, and take the mean of all epochs but the first."""
     tried, missing = try_settings(plan, folder, tools)
-    missing += [*_clocks(), *_cache(tried)]
+    missing += [*_clocks(), *not_cold(tried)]
     rows = [row for each in tried for row in each.curve()]
     if not rows:
         reason = tried[0].status if tried else missing[0]["reason"]
@@ -49,20 +49,3 @@ def _clocks() -> list[dict[str, str]]:
         return []
     found = "this machine does not tell" if governor is None else f"the governor is {governor}"
     return [{"name": "frequency scaling off", "reason": f"{found}; wanted {_FIXED}."}]
-
-
-def _cache(tried: list[Tried]) -> list[dict[str, str]]:
-    """Tell where the page cache was not cold although the protocol wants it so."""
-    reasons = [_why_not_cold(run) for each in tried for run in each.runs]
-    known = dict.fromkeys(reason for reason in reasons if reason is not None)
-    return [{"name": "cold page cache", "reason": reason} for reason in known]
-
-
-def _why_not_cold(run: Run) -> str | None:
-    made = run.summary.get("page_cache")
-    if made is None:
-        return str(run.summary["absent"].get("page_cache"))
-    if made["cold_share"] == 1:
-        return None
-    share = "an unknown share" if made["cold_share"] is None else format_share(made["cold_share"])
-    return f"{share} of the files was cold ({made['how']}). {made['reason'] or ''}".strip()

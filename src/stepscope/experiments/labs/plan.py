@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stepscope.data.address import Address, is_store_url, parse_address
 from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
 from stepscope.experiments import preflight
 from stepscope.experiments.labs.sheet import Setting, Sheet
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
+from stepscope.train.reading import reading_of
 
 _BUILT_IN = "shapes"
 _LEAST_EPOCHS = 2  # the first is left out of every figure
@@ -22,6 +24,7 @@ _LEAST_BATCHES = 4
 
 # They say where something lies or is recorded, not what the experiment is.
 _PLACES = frozenset({"out", "name", "data_dir"})
+_STORE = ("source", "endpoint_url")
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a lab will do: `asked` are the settings of every trial, `settings` what is varied."""
+    """What a lab will do: `asked` are the settings of every trial, `settings` what is varied.
+
+    `store` is the object store that somebody named for the lab.
+    """
 
     sheet: Sheet
     asked: Mapping[str, Any]
@@ -45,6 +51,8 @@ class Plan:
     spec: RunSpec
     changed: Mapping[str, Any]
     missing: tuple[Mapping[str, str], ...]
+    whole_samples: int
+    store: Address | None = None
 
     def told(self) -> dict[str, Any]:
         """Return what everybody who reads the result must know of how it was got."""
@@ -68,15 +76,15 @@ class Plan:
 
     def _note(self) -> str | None:
         """Say how much of what the sheet asks for is run, where it is less."""
-        wanted = self.sheet
-        taken = wanted.samples if self.spec.samples is None else self.spec.samples
+        whole = self.whole_samples
+        taken = whole if self.spec.samples is None else self.spec.samples
         less = [
-            f"{done:,} of {whole:,} {what}"
-            for done, whole, what in (
-                (taken, wanted.samples, "samples"),
-                (self.spec.epochs, wanted.epochs, "epochs"),
+            f"{done:,} of {wanted:,} {what}"
+            for done, wanted, what in (
+                (taken, whole, "samples"),
+                (self.spec.epochs, self.sheet.epochs, "epochs"),
             )
-            if done < whole
+            if done < wanted
         ]
         return f"{', '.join(less)}: figures are of a short run" if less else None
 
@@ -85,7 +93,8 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
     """Combine a sheet with what was asked for, and look what of it this machine has.
 
     Raises:
-        RequestError: a flag is wrong, or leaves nothing to compare.
+        RequestError: a flag is wrong, wanting, or leaves nothing to compare.
+        DataError: the sheet is for data of a person's own, and that is not as it should be.
     """
     if not 0 < ask.scale <= 1:
         raise RequestError(f"scale: wanted a share above 0 and up to 1, found {ask.scale:g}.")
@@ -93,16 +102,20 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
         raise RequestError(f"repeats: lab {sheet.name} needs none of them told. Leave it out.")
     if ask.repeats is not None and ask.repeats < 1:
         raise RequestError(f"repeats: wanted 1 or more, found {ask.repeats}.")
-    settings = _varied(sheet, ask.flags)
-    asked = {**sheet.run, "epochs": _epochs(sheet, ask.scale), **ask.flags}
+    for flag, what in sheet.needs.items():
+        if flag not in ask.flags:
+            raise RequestError(f"lab {sheet.name} wants {_dashed(flag)}: {what}")
+    flags, store = _without_store(sheet, ask.flags)
+    settings = _varied(sheet, flags)
+    asked = {**sheet.run, "epochs": _epochs(sheet, ask.scale), **flags}
     specs = [with_changes(asked, setting.values) for setting in settings]
-    if "samples" not in ask.flags and ask.scale < 1:
+    whole = _count(specs[0]) if sheet.samples is None else sheet.samples
+    if "samples" not in flags and ask.scale < 1:
         batch = max(spec.batch_size * spec.accumulate for spec in specs)
-        asked["samples"] = min(
-            sheet.samples, max(round(sheet.samples * ask.scale), _LEAST_BATCHES * batch)
-        )
+        asked["samples"] = min(whole, max(round(whole * ask.scale), _LEAST_BATCHES * batch))
     missing = list(sheet.missing)
-    if "data" not in ask.flags and (reason := _no_data(with_changes(asked, settings[0].values))):
+    replaceable = "data" not in flags and sheet.samples is not None
+    if replaceable and (reason := _no_data(with_changes(asked, settings[0].values))):
         instead = f"{_BUILT_IN} was used instead"
         missing.append({"name": asked["data"], "reason": f"{instead}: {reason}"})
         asked["data"] = _BUILT_IN
@@ -114,9 +127,35 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
         repeats=sheet.repeats if ask.repeats is None else ask.repeats,
         scale=ask.scale,
         spec=spec,
-        changed=_changed(sheet, ask.flags, spec),
+        changed=_changed(sheet, flags, spec),
         missing=tuple(missing),
+        whole_samples=whole,
+        store=store,
     )
+
+
+def _without_store(
+    sheet: Sheet, flags: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Address | None]:
+    """Take the lab's own object store out of the flags."""
+    named = {key: flags[key] for key in _STORE if key in flags}
+    if not sheet.store or not named:
+        return flags, None
+    source = named.get("source")
+    if source is None or not is_store_url(source):
+        found = "no --source" if source is None else repr(source)
+        raise RequestError(
+            f"source: lab {sheet.name} reads from memory and from local disk anyway, and wants an "
+            f"object store beside them, such as s3://BUCKET/PREFIX; found {found}."
+        )
+    others = {key: value for key, value in flags.items() if key not in _STORE}
+    return others, parse_address(source, named.get("endpoint_url"))
+
+
+def _count(spec: RunSpec) -> int:
+    from stepscope.data import catalogue  # needs numpy
+
+    return catalogue.find(spec.data, reading_of(spec)).count("train")
 
 
 def _epochs(sheet: Sheet, scale: float) -> int:
@@ -132,12 +171,16 @@ def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
         shown = setting.shown if same is None else _both(same.shown, setting.shown)
         found[str(values)] = Setting(values, shown)
     if len(found) == 1 < len(sheet.settings):
-        given = ", ".join(f"--{key.replace('_', '-')}" for key in sheet.settings[0].values)
+        given = ", ".join(map(_dashed, sheet.settings[0].values))
         raise RequestError(
             f"lab {sheet.name} compares settings of {given}, and with the value given nothing is "
             "left to compare. Leave the flag out, or use `stepscope run`."
         )
     return tuple(found.values())
+
+
+def _dashed(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
 
 
 def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

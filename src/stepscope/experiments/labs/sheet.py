@@ -2,10 +2,15 @@
 
 about, question, published   words
 samples, epochs, repeats     the whole experiment; `--scale` takes a share of the first two, and
-                             0 repeats leave their number to the lab
+                             0 repeats leave their number to the lab; without `samples` the whole
+                             is what a person's own data has
+[needs]                      flags that must be given, and what each is
+store                        `--source` is an object store that the lab itself makes use of, and no
+                             setting of every trial
 [run]                        the settings of every trial
-[over], [[settings]]         what is varied: every combination, or one setting after the other;
-                             `shown` are words of the sheet's own for the table
+[over], [[settings]]         what is varied: every combination of values, one setting after the
+                             other, or every one of those with each of these; `shown` are words of
+                             the sheet's own for the table
 [columns]                    the table: a figure of a row, and its heading
 [[plots]]                    what is drawn of the rows, or of the `curves` by epoch; `graph_of`
                              names a figure that has a graph of its own
@@ -48,9 +53,11 @@ class Sheet:
     run: Mapping[str, Any]
     settings: tuple[Setting, ...]
     columns: Mapping[str, str]
-    samples: int
     epochs: int
+    samples: int | None = None
     repeats: int = 1
+    needs: Mapping[str, str] = field(default_factory=dict)
+    store: bool = False
     plots: tuple[Mapping[str, Any], ...] = ()
     missing: tuple[Mapping[str, str], ...] = ()
 
@@ -64,10 +71,10 @@ def read_sheet(name: str) -> Sheet:
     text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     try:
         written = tomllib.loads(text)
-        settings = (*_combinations(written.pop("over", {})), *_listed(written.pop("settings", [])))
+        settings = _combinations(written.pop("over", {}), written.pop("settings", []))
         for many in ("plots", "missing"):
             written[many] = tuple(written.get(many, ()))
-        return Sheet(name=name, settings=settings or (Setting({}),), **written)
+        return Sheet(name=name, settings=settings, **written)
     except (ValueError, TypeError) as error:
         raise StepscopeError(f"the sheet of lab {name} does not read: {error}") from error
 
@@ -78,17 +85,16 @@ def sheet_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
-def _combinations(over: Mapping[str, list[Any]]) -> list[Setting]:
-    if not over:
-        return []
-    return [
-        Setting(dict(zip(over, values, strict=True)))
+def _combinations(
+    over: Mapping[str, list[Any]], listed: list[dict[str, Any]]
+) -> tuple[Setting, ...]:
+    """Put every combination of values with each of the settings that are listed, if any are."""
+    return tuple(
+        Setting({**dict(zip(over, values, strict=True)), **each.values}, each.shown)
+        for each in map(_setting, listed or [{"shown": {}}])
         for values in itertools.product(*over.values())
-    ]
+    )
 
 
-def _listed(entries: list[dict[str, Any]]) -> list[Setting]:
-    return [
-        Setting({key: value for key, value in entry.items() if key != "shown"}, entry["shown"])
-        for entry in entries
-    ]
+def _setting(entry: dict[str, Any]) -> Setting:
+    return Setting({key: value for key, value in entry.items() if key != "shown"}, entry["shown"])
