@@ -202,7 +202,9 @@ def test_swap_that_was_there_before_is_no_finding_and_more_of_it_is(tmp_path: Pa
     before = [{"time_s": t, "swap_bytes": 2**30, "major_faults": 5} for t in range(5)]
     assert Planted(tmp_path, telemetry=before).findings() == {}
     more = [*before, {"time_s": 6, "swap_bytes": 2**31, "major_faults": 905}]
-    finding = Planted(tmp_path, telemetry=more).findings()["swapping"]
+    spec = {"model": "resnet18", "batch_size": 64}
+    finding = Planted(tmp_path, telemetry=more, info={"spec": spec}).findings()["swapping"]
+    assert finding.command == "stepscope memory resnet18 --batch-size 64"
     assert "900 pages had to be read back from a disk" in finding.evidence
 
 

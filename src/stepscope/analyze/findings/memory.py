@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
@@ -73,6 +74,15 @@ def swapping(look: Look) -> Finding | None:
         "swapping",
         "The run was swapped: its steps wait for a disk whenever they touch that memory.",
         tuple(evidence),
-        look.again("memory") if look.run.info.get("kind") == "run" else None,
+        _bill(look),
         0.5,
     )
+
+
+def _bill(look: Look) -> str | None:
+    """Return the command that says beforehand where the memory of such a run goes."""
+    spec = look.run.spec
+    if look.run.info.get("kind") != "run" or not {"model", "batch_size"} <= spec.keys():
+        return None
+    words = ["stepscope", "memory", str(spec["model"]), "--batch-size", str(spec["batch_size"])]
+    return shlex.join(words)
