@@ -36,8 +36,10 @@ train-cifar: .venv/.stamp-run ## Train MODEL on CIFAR-10, which is fetched into 
 
 # pytest exits with 5 when it finds no test. For the tests marked alone that is an error if a test
 # bears the mark, and right if none does.
+# A file stays with one worker, whose tests share its servers and runs; tests/conftest.py says which
+# files begin.
 test: check ## Format, lint and type checks, then the tests
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile -m "not long and not alone"
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -m "not long and not alone"
 	@if grep -rqF --include='*.py' 'mark.alone' tests; then \
 	  set -x; $(BIN)/pytest -m "alone and not long"; \
 	else echo "no test is marked alone: no second pass"; fi

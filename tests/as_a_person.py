@@ -59,8 +59,9 @@ class Stepscope:
         return Answer(done.returncode, done.stdout, done.stderr)
 
 
-# One thread: two test processes with two threads each would wait for one another on two cores.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+# Two test processes with two threads each would wait for one another on two cores.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, **ONE_THREAD, "COLUMNS": "100"}
 
 # A training that takes a second: LeNet on a few built-in images.
 TINY = ("--samples", 320, "--batch-size", 32, "--epochs", 2, "--out", "runs")

@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
-from as_a_person import TINY, Stepscope
+from as_a_person import ONE_THREAD, TINY, Stepscope
+
+# Also for what a test computes in its own process, or starts without `Stepscope`: torch looks at
+# it when it is imported, which is later than here.
+os.environ.update(ONE_THREAD)
+
+# The files with the longest tests begin, so that no worker is left alone with one at the end.
+LONGEST_FIRST = (
+    "test_docs_commands.py",
+    "test_scripts.py",
+    "test_sweep_command.py",
+    "test_workers_command.py",
+    "test_object_store_runs.py",
+    "test_fit_script.py",
+    "test_fit_command.py",
+    "test_stopping.py",
+    "test_lab_sheets.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; `make test` keeps this order (`--no-loadscope-reorder`)."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture

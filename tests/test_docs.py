@@ -1,184 +1,25 @@
-"""What the docs say is so: commands run, tables equal the source, links lead somewhere.
-
-How the blocks of a page are read is told in CONTRIBUTING.md, under Tests.
-"""
+"""What the docs say is so: tables equal the source, links lead somewhere."""
 
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
-from cyclopts import App
+from pages import PAGES, ROOT, name_of
 from test_arrows import MAY_IMPORT
 
 from stepscope.cli.main import make_app
-from stepscope.cli.trace_arguments import mark_script
 from stepscope.experiments.traced import TraceRequest
 from stepscope.models import registry
 from stepscope.records import schema
-from stepscope.spec.load import resolve_request
 from stepscope.spec.settings import RunSpec
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "bench" / "README.md"],
-    key=lambda page: page.relative_to(ROOT).as_posix(),
-)
-
-# The last of a flag counts, so these make any documented run take seconds.
-QUICK = shlex.split("--samples 128 --batch-size 16 --max-steps 2 --epochs 1 --threads 1")
-ONLY_PARSED = ("cifar10",)  # a network or 180 MB of data would be needed
-
-
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
 
 
 def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
-
-
-# --- commands -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    text: str
-
-    @property
-    def file(self) -> str | None:
-        """The file that this block is, when its first line is a comment with a file name."""
-        found = re.match(r"# (\S+\.(?:py|toml))\n", self.text)
-        return found[1] if found else None
-
-    @property
-    def commands(self) -> list[list[str]]:
-        """The commands of a shell block, each as its words; in `console`, those after a `$`."""
-        if self.language not in ("sh", "console"):
-            return []
-        lines = self.text.replace("\\\n", " ").splitlines()
-        if self.language == "console":
-            lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-        return [words for line in lines if (words := shlex.split(line, comments=True))]
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    return [Block(*each) for each in found]
-
-
-def shown_commands(program: str) -> list[tuple[Path, list[str]]]:
-    return [
-        (page, words[1:])
-        for page in PAGES
-        for block in blocks_of(page)
-        for words in block.commands
-        if words[0] == program
-    ]
-
-
-def shown(case: object) -> str:
-    return name_of(case) if isinstance(case, Path) else " ".join(map(str, case))  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(("page", "arguments"), shown_commands("stepscope"), ids=shown)
-def test_a_command_in_the_docs_is_one_that_the_parser_takes(
-    page: Path, arguments: list[str]
-) -> None:
-    ours = mark_script(arguments) if arguments[0] == "trace" else arguments
-    _, bound, _ = make_app().parse_args(ours, exit_on_error=False, print_error=False)
-    if arguments[0] == "run":
-        resolve_request(None, bound.arguments.get("settings") or {})
-
-
-def is_run(words: list[str]) -> bool:
-    return words[0] == "stepscope" and not any(word in words for word in ONLY_PARSED)
-
-
-def is_to_do(block: Block) -> bool:
-    return block.language == "python" or any(map(is_run, block.commands))
-
-
-PAGES_WITH_RUNS = [page for page in PAGES if any(map(is_to_do, blocks_of(page)))]
-
-
-@dataclass
-class Reader:
-    """Somebody who does what the pages say, all in one folder, and nothing twice."""
-
-    stepscope: Stepscope
-    done: set[str] = field(default_factory=set)
-
-    def do(self, words: list[str]) -> None:
-        if (command := shlex.join(words)) in self.done:
-            return
-        self.done.add(command)
-        answer = self.stepscope(*words[1:], *(QUICK if words[1] == "run" else []))
-        assert answer.code == 0, f"{command}: {answer.err}"
-
-    def run_python(self, text: str) -> None:
-        command = [sys.executable, "-c", text]
-        folder = self.stepscope.folder
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    reader = Reader(Stepscope(tmp_path_factory.mktemp("docs")))
-    folder = reader.stepscope.folder
-    (folder / "tests").symlink_to(ROOT / "tests")  # pages name scripts as from a checkout
-    shutil.copy(ROOT / "tests" / "scripts" / "plain_cifar.py", folder / "your_script.py")
-    assert reader.stepscope("run", *QUICK).code == 0  # every page may speak of runs/latest
-    return reader
-
-
-@pytest.mark.parametrize("page", PAGES_WITH_RUNS, ids=name_of)
-def test_what_a_page_tells_one_to_do_works(reader: Reader, page: Path) -> None:
-    for block in blocks_of(page):
-        if block.file:
-            (reader.stepscope.folder / block.file).write_text(block.text, encoding="utf-8")
-        elif block.language == "python":
-            reader.run_python(block.text)
-        for words in filter(is_run, block.commands):
-            reader.do(words)
-
-
-def test_make_targets_in_the_docs_exist() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE))
-    for page, arguments in shown_commands("make"):
-        named = [word for word in arguments if "=" not in word]
-        assert set(named) <= targets, name_of(page)
-
-
-def commands_of(app: App, path: str = "stepscope") -> Iterator[str]:
-    for name in app:
-        if not name.startswith("-"):
-            below = list(commands_of(app[name], f"{path} {name}"))
-            yield from below or [f"{path} {name}"]
-
-
-@pytest.mark.parametrize("command", list(commands_of(make_app())))
-def test_every_command_is_documented(command: str) -> None:
-    assert any(command in page.read_text(encoding="utf-8") for page in PAGES)
-
-
-def test_every_option_of_trace_is_on_its_page() -> None:
-    options = [
-        name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
-    ]
-    section = text_of("docs/trace.md").split("\n## Options\n")[1].split("\n## ")[0]
-    documented = set(re.findall(r"`(--?[a-z-]+)`", section.split("```")[0]))
-    assert {name for name in options if name.startswith("-")} == documented
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -220,6 +61,15 @@ def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
     assert statuses | {schema.FAILED} <= documented
     assert set(summarize(Run(Path("nowhere"), {}), {})) <= documented
+
+
+def test_every_option_of_trace_is_on_its_page() -> None:
+    options = [
+        name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
+    ]
+    section = text_of("docs/trace.md").split("\n## Options\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(--?[a-z-]+)`", section.split("```")[0]))
+    assert {name for name in options if name.startswith("-")} == documented
 
 
 def test_every_field_of_a_trace_s_spec_is_documented() -> None:

@@ -19,7 +19,7 @@ from stepscope.records.reader import load_run
 LONG = ("--samples", 1600, "--batch-size", 8, "--epochs", 3, "--out", "runs")
 
 
-def wait_for(condition, what: str, seconds: float = 60):
+def wait_for(condition, what: str, seconds: float = 240):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -104,7 +104,7 @@ def kill_at(stepscope, seconds: float) -> None:
         process.kill()
     process.communicate()
     if training is not None:
-        wait_for(lambda: not training.is_running() or training.status() == "zombie", "its end", 10)
+        wait_for(lambda: not training.is_running() or training.status() == "zombie", "its end")
 
 
 def every_folder(stepscope) -> list[Path]:
@@ -208,9 +208,9 @@ def test_ctrl_z_pauses_the_training_too(stepscope):
         wait_for(lambda: steps_on_disk(stepscope.folder) > 1, "some steps")
         training = training_of(process)
         os.kill(process.pid, signal.SIGTSTP)
-        wait_for(lambda: training.status() == psutil.STATUS_STOPPED, "the training to pause", 10)
+        wait_for(lambda: training.status() == psutil.STATUS_STOPPED, "the training to pause")
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: training.status() != psutil.STATUS_STOPPED, "the training to go on", 10)
+        wait_for(lambda: training.status() != psutil.STATUS_STOPPED, "the training to go on")
     finally:
         process.kill()
         process.communicate()

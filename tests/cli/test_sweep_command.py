@@ -77,13 +77,13 @@ def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(
     assert [row["values"] for row in sweep["rows"]] == [{"workers": 0}, {"workers": 1}]
 
 
-def test_a_sweep_killed_after_its_third_trial_and_resumed_makes_each_trial_once(
+def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once(
     stepscope: Stepscope,
 ) -> None:
     sweep = stepscope.start(
-        "sweep", *QUICK, "--over", "workers=0,1", "--over", "batch_size=8,16", "--repeats", 2
+        "sweep", *QUICK, "--over", "workers=0,1", "--over", "batch_size=8,16", "--repeats", 1
     )
-    folder = wait_for(sweep, stepscope.folder / "runs", completed=3)
+    folder = wait_for(sweep, stepscope.folder / "runs", completed=2)
     sweep.send_signal(signal.SIGKILL)
     sweep.communicate()
     before = recorded(folder)["trials"]
@@ -94,9 +94,9 @@ def test_a_sweep_killed_after_its_third_trial_and_resumed_makes_each_trial_once(
     assert resumed.code == 0, resumed.err
     after = recorded(folder)
     assert after["status"] == "completed"
-    assert [trial["status"] for trial in after["trials"]] == ["completed"] * 8
+    assert [trial["status"] for trial in after["trials"]] == ["completed"] * 4
     assert [trial for trial in after["trials"] if trial in done_before] == done_before
-    assert len(list((folder / "trials").iterdir())) == 8
+    assert len(list((folder / "trials").iterdir())) == 4
     assert stepscope("sweep", "--resume", folder).code == 0  # nothing is left to do
     assert recorded(folder) == after
 
@@ -143,13 +143,13 @@ def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(
     (stepscope.folder / "train.py").write_text(SCRIPT)
 
     done = stepscope(
-        "sweep", "--over", "workers=0,1", "--over", "arg:--lr=0.5,0.25", "--repeats", 1, "--json",
+        "sweep", "--over", "workers=1", "--over", "arg:--lr=0.5,0.25", "--repeats", 1, "--json",
         "--", "train.py", "--lr", "0.1",
     )  # fmt: skip
 
     assert done.code == 0, done.err
     sweep = done.json
-    assert len(sweep["trials"]) == 4
+    assert [trial["values"]["workers"] for trial in sweep["trials"]] == [1, 1]
     for trial in sweep["trials"]:
         assert trial["status"] == "completed", trial["reason"]
         folder = Path(sweep["path"]) / trial["run"]

@@ -1,6 +1,7 @@
 """`stepscope workers` and `stepscope stalls` on trainings whose answer is known.
 
-What is slow is slow by sleeping, so that it takes no core: on any machine more workers hide it.
+What is slow is slow by sleeping, so that it takes no core: the answer is the same on any machine,
+however busy.
 """
 
 from __future__ import annotations
@@ -34,8 +35,22 @@ for x, y in DataLoader(Slow(), batch_size=16, shuffle=True):
     optimizer.step()
 """
 
+# The opposite: 50 ms a step in the network, and data that lie in memory.
+SLOW_NETWORK = """
+import time
+from torch import nn
 
-@pytest.mark.alone
+class Slow(nn.Linear):
+    def forward(self, x):
+        if self.training:
+            time.sleep(0.05)
+        return super().forward(x.flatten(1))
+
+def net():
+    return Slow(3072, 10)
+"""
+
+
 def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(
     stepscope: Stepscope,
 ) -> None:
@@ -64,12 +79,12 @@ def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(
     assert {trial["status"] for trial in trials["trials"]} == {"completed"}
 
 
-@pytest.mark.alone
 def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope: Stepscope) -> None:
+    (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
+
     answer = stepscope(
-        "workers", "--model", "resnet18", "--samples", 480, "--batch-size", 8, "--threads", 1,
-        "--json",
-    )  # fmt: skip
+        "workers", "--model", "slow:net", "--samples", 480, "--batch-size", 8, "--json"
+    )
 
     assert answer.code == 0, answer.err
     found = answer.json
@@ -129,18 +144,19 @@ def test_a_request_for_workers_that_could_only_fail_is_refused(
 SHORT = ("--samples", 640, "--batch-size", 32, "--max-steps", 12, "--repeats", 1, "--threads", 1)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("slow", "bound_by"),
     [
         (("--pipeline-delay-ms", 10), "preprocessing"),
         (("--source", "local", "--source-delay-ms", 10), "storage"),
-        (("--model", "resnet18", "--samples", 96, "--batch-size", 8), "compute"),
+        (("--model", "slow:net"), "compute"),
     ],
 )
 def test_stalls_names_what_was_made_slow(
     stepscope: Stepscope, slow: tuple[object, ...], bound_by: str
 ) -> None:
+    (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
+
     answer = stepscope("stalls", *SHORT, *slow, "--json")
 
     assert answer.code == 0, answer.err

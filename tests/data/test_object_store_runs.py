@@ -60,11 +60,11 @@ def records_of(run: Run) -> list[list[str]]:
 def test_the_same_losses_come_from_disk_from_objects_and_from_shards(
     stepscope: Stepscope, proxy: Proxy
 ) -> None:
-    assert stepscope("run", *TRAINING, "--source", "local", "--shuffle", "block").code == 0
+    once = ("--shuffle", "block", "--epochs", 1, "--no-evaluate")
+    assert stepscope("run", *TRAINING, "--source", "local", *once).code == 0
     expected = load_run(stepscope.folder / "runs" / "latest").steps["loss"]
     for layout, workers in (("objects", 1), ("shards", 0)):
-        how = ("--access", "stream", "--workers", workers, "--shuffle", "block")
-        run, _ = train(stepscope, proxy, layout, *how)
+        run, _ = train(stepscope, proxy, layout, "--access", "stream", "--workers", workers, *once)
         assert run.steps["loss"] == expected, layout
 
 
@@ -101,18 +101,18 @@ def test_a_server_that_dies_in_mid_epoch_and_comes_back_costs_time_only(
 
     killer = threading.Thread(target=kill_in_mid_epoch)
     killer.start()
-    streamed = ("--access", "stream", "--workers", 1)
+    streamed = ("--access", "stream", "--workers", 1, "--epochs", 1)
     run, _ = train(stepscope, proxy, "objects", *streamed)
     killer.join()
     back.join()
 
     assert run.status == "completed"
-    assert sum(run.steps["samples"]) == 2 * SAMPLES
+    assert sum(run.steps["samples"]) == SAMPLES
     told = [event for event in run.events if event["event"] == "requests_retried"]
     assert told
     assert told[0]["split"] in ("train", "test")
     assert sum(event["retries"] for event in told) == run.summary["requests"]["retries"] > 0
-    assert run.summary["requests"]["count"] == 2 * SAMPLES + 3 * SAMPLES // 5
+    assert run.summary["requests"]["count"] == SAMPLES + 2 * SAMPLES // 5
     assert 0 < run.summary["requests"]["p50_s"] <= run.summary["requests"]["p99_s"]
 
 

@@ -64,11 +64,18 @@ class TestBytes:
         assert len(shapes.load("test", NOWHERE, 100)) == 20
         assert not NOWHERE.exists()
 
-    def test_drawing_is_quick(self) -> None:
-        start_s = time.process_time()
-        shapes.draw("test", 2_000, 4_000)
-        # Aimed at: 5 s for 60,000, which is 83 us each. Ten times that still is no nuisance.
-        assert (time.process_time() - start_s) / 2_000 < 830e-6
+    def test_drawn_together_an_image_takes_less_than_half_of_what_it_takes_alone(self) -> None:
+        def least_s(count: int) -> float:
+            """The processor's time for an image, the least of five times."""
+            taken_s = []
+            for _ in range(5):
+                start_s = time.process_time()
+                shapes.draw("test", 2_000, 2_000 + count)
+                taken_s.append(time.process_time() - start_s)
+            return min(taken_s) / count
+
+        # Measured: 65 us against 510 us.
+        assert least_s(200) < least_s(1) / 2
 
 
 class TestClasses:

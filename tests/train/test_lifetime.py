@@ -39,9 +39,7 @@ def test_a_wait_for_a_batch_that_never_comes_is_ended_by_the_signal(stop):
     never = queue.Queue()
     batches = iter(never.get, None)
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-    began = time.monotonic()
     assert stop.next_batch(batches) is None
-    assert time.monotonic() - began < 10
     assert stop.requested
 
 
