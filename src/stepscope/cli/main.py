@@ -42,6 +42,16 @@ def make_app() -> App:
     )
     app.command("stepscope.cli.summary:summary", name="summary", help="Show what is in a model.")
     app.command(
+        "stepscope.cli.estimate:estimate",
+        name="estimate",
+        help="Estimate energy, cycles and peak activation on an accelerator.",
+    )
+    app.command(
+        "stepscope.cli.score:score_command",
+        name="score",
+        help="Give points for an efficient network.",
+    )
+    app.command(
         "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
     )
     app.command(
@@ -54,6 +64,8 @@ def make_app() -> App:
     app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
     app.command("stepscope.cli.stalls:stalls", name="stalls", help="Say what a run waits for.")
     app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
+    app.command("stepscope.cli.report:report", name="report", help="Show a run as a page.")
+    app.command("stepscope.cli.serve:serve", name="serve", help="Show runs in a browser, live.")
     app.command("stepscope.cli.lab:lab", name="lab", help="Do an experiment by name; list them.")
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app

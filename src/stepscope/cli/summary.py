@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
-import re
 import sys
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.errors import OutOfMemoryError, RequestError
+from stepscope.cli.layout import layout_of
+from stepscope.errors import OutOfMemoryError
 from stepscope.models import registry
 from stepscope.report.network import print_network
 from stepscope.spec import RunSpec
@@ -22,9 +22,6 @@ from stepscope.spec.settings import Optimizer
 
 if TYPE_CHECKING:
     from stepscope.estimate.network import MakeOptimizer
-
-_OWN_INPUT, _OWN_CLASSES = (3, 32, 32), 10
-_WHOLE = re.compile(r"\s*([1-9][0-9]{0,8})\s*", re.ASCII)
 
 
 def summary(
@@ -53,14 +50,7 @@ def summary(
         Print one JSON object, and nothing else, on standard output.
     """
     asked = validate({"model": model, "norm": norm})
-    registry.check_name(model)
-    entry = registry.ZOO.get(model)
-    sample_shape: tuple[int, ...] = entry.input_shape if entry else _OWN_INPUT
-    if shape is not None:
-        sample_shape = _read_shape(shape)
-    wanted_classes = entry.classes if entry else _OWN_CLASSES
-    if classes is not None:
-        wanted_classes = _read_classes(classes)
+    sample_shape, wanted_classes = layout_of(model, shape, classes)
     try:
         # What somebody's own model prints is not what was asked for.
         with contextlib.redirect_stdout(sys.stderr):
@@ -112,21 +102,3 @@ def _maker(optimizer: str, momentum: float) -> MakeOptimizer:
     from stepscope.train.optimizers import make_optimizer
 
     return partial(make_optimizer, validate({"optimizer": optimizer, "momentum": momentum}))
-
-
-def _read_shape(text: str) -> tuple[int, ...]:
-    read = [_WHOLE.fullmatch(part) for part in text.split(",")]
-    numbers = tuple(int(part[1]) for part in read if part)
-    if len(numbers) < len(read):
-        raise RequestError(
-            "--input: wanted the shape of one sample without the batch, whole numbers of 1 or more "
-            f"with commas between them, like 3,32,32; found {text!r}."
-        )
-    return numbers
-
-
-def _read_classes(text: str) -> int:
-    read = _WHOLE.fullmatch(text)
-    if read is None:
-        raise RequestError(f"--classes: wanted a whole number of 1 or more, found {text!r}.")
-    return int(read[1])

@@ -1,0 +1,50 @@
+"""`stepscope estimate` and `stepscope score`, as a person types them."""
+
+from __future__ import annotations
+
+import pytest
+from as_a_person import Stepscope
+
+
+def test_a_layer_is_estimated_as_timeloop_prints_it(stepscope: Stepscope) -> None:
+    layer = "C=64,M=64,P=32,Q=32,R=3,S=3,stride=1"
+    found = stepscope("estimate", "--layer", layer, "--spatial", "8x16", "--json").json
+    assert round(found["energy_uj"], 2) == 480.00
+    assert found["cycles"] == 294_912
+
+
+def test_a_network_is_estimated_layer_by_layer(stepscope: Stepscope) -> None:
+    found = stepscope("estimate", "lenet", "--json").json
+    assert len(found["layers"]) == 5
+    assert found["cycles"] == sum(layer["cycles"] for layer in found["layers"])
+    assert found["peak_activation_at"] == "features.0"
+    shown = stepscope("estimate", "lenet").out
+    assert "costs nothing in this model: 4 ReLU" in shown
+
+
+def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
+    figures = "--accuracy 0.7966 --energy-mj 0.32204 --cycles 46344 --peak-activation-bytes 98304"
+    assert stepscope("score", *figures.split(), "--json").json["points"] == 90
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("estimate", "a model or --layer"),
+        ("estimate lenet --layer C=1", "a model or --layer"),
+        ("estimate lenet --spatial 8by16", "free, or MxC"),
+        ("estimate lenet --spatial 17x16", "at most 16x16"),
+        ("estimate lenet --design nowhere.toml", "cannot read nowhere.toml"),
+        ("estimate mobilebert-small", "takes texts"),
+        ("estimate nonet", "unknown model"),
+        ("score --accuracy 0.5", "missing --energy-mj"),
+        ("score --accuracy 50 --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),
+        ("score --accuracy nan --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),
+        ("score nowhere", "is not a run folder"),
+    ],
+)
+def test_a_wrong_request_is_refused(stepscope: Stepscope, words: str, said: str) -> None:
+    answer = stepscope(*words.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+    assert "Traceback" not in answer.err
