@@ -48,7 +48,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
     **dict.fromkeys(BASE, frozenset()),
     "spec": frozenset({"pydantic", "tomli", "tomllib"}),
-    "records": frozenset(),
+    "records": frozenset({"pandas", "polars"}),  # for who asks for a table as a frame
     "analyze": frozenset(),
 }
 

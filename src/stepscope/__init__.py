@@ -13,7 +13,7 @@ line is `stepscope.cli`.
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.records.reader import Run, load_run
+from stepscope.library.notebook import Run, load_run
 
 if TYPE_CHECKING:
     from stepscope.library.scope import Scope

@@ -1,4 +1,4 @@
-"""`stepscope export` from outside: a trace of a real run, and every way in which it can fail."""
+"""`stepscope export` from outside: a real run in every format, and all the ways to fail."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pandas
+import polars
 import pytest
 from as_a_person import ENVIRONMENT, TINY, Answer, Stepscope
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepscope.records.folder import create
 from stepscope.records.reader import load_run
@@ -89,6 +92,61 @@ def test_a_second_export_replaces_the_first(stepscope, run):
     assert trace_in(run / "trace.json")
 
 
+def test_a_real_run_s_accuracy_is_a_table_in_its_folder(stepscope, run):
+    answer = stepscope("export", run, "--to", "tsv", "--json")
+    assert answer.json == {"path": str(run / "accuracy.tsv"), "rows": 3}
+    read = pandas.read_csv(run / "accuracy.tsv", sep="\t")
+    assert read["epoch"].tolist() == [0, 1, 2]
+    assert read["hours"].is_monotonic_increasing
+    assert read["top1Accuracy"].iloc[-1] == pytest.approx(
+        load_run(run).summary["test_accuracy"] * 100
+    )
+    assert stepscope("export", run, "--to", "tsv", "--output", "-").out.count("\n") == 4
+
+
+def test_a_real_run_is_read_by_tensorboard(stepscope, run):
+    answer = stepscope("export", run, "--to", "tensorboard")
+    assert answer.code == 0, answer.err
+    assert f"tensorboard --logdir {run / 'tensorboard'}" in answer.out
+    read = EventAccumulator(str(run / "tensorboard")).Reload()
+    steps = load_run(run).steps
+    shown = read.Scalars("steps/loss")
+    assert [event.step for event in shown] == list(range(1, len(steps) + 1))
+    assert [event.value for event in shown] == pytest.approx(steps["loss"])
+    assert len(read.Scalars("epochs/test_accuracy")) == 3
+    assert read.Scalars("telemetry/rss_bytes")[-1].value > 2**20
+
+
+def test_the_tables_of_a_real_run_are_parquet_files(stepscope, run):
+    answer = stepscope("export", run, "--to", "parquet", "--output", "tables", "--json")
+    recorded = load_run(run)
+    tables = {name: getattr(recorded, name) for name in ("steps", "epochs", "telemetry")}
+    assert answer.json == {"path": "tables", "rows": sum(map(len, tables.values()))}
+    for name, table in tables.items():
+        read = polars.read_parquet(stepscope.folder / "tables" / f"{name}.parquet")
+        assert read.to_dict(as_series=False) == {key: list(table[key]) for key in table.columns}
+
+
+@pytest.mark.parametrize("to", ["parquet", "tensorboard"])
+def test_a_format_with_a_folder_is_written_to_nothing_else(stepscope, run, to):
+    answer = stepscope("export", run, "--to", to, "--output", "-")
+    assert is_refused(answer, 2, "a folder, not to standard output")
+    (stepscope.folder / "taken").write_text("a file")
+    for output in ("missing/folder", "taken"):
+        answer = stepscope("export", run, "--to", to, "--output", output)
+        assert is_refused(answer, 2, "cannot write", "--output DIR")
+    assert (stepscope.folder / "taken").read_text() == "a file"
+
+
+def test_a_folder_is_written_again_and_what_else_is_in_it_stays(stepscope, run):
+    (stepscope.folder / "tables").mkdir()
+    (stepscope.folder / "tables" / "mine.txt").write_text("mine")
+    for _ in range(2):
+        assert stepscope("export", run, "--to", "parquet", "--output", "tables").code == 0
+    names = sorted(each.name for each in (stepscope.folder / "tables").iterdir())
+    assert names == ["epochs.parquet", "mine.txt", "steps.parquet", "telemetry.parquet"]
+
+
 def test_a_run_that_goes_on_is_exported_as_far_as_it_is(stepscope, run):
     info = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**info, "status": "running", "summary": {}}))
@@ -108,7 +166,9 @@ def test_a_link_or_the_run_file_will_do(stepscope, run):
 
 def test_an_unknown_format_is_answered_with_the_nearest(stepscope, run):
     assert is_refused(stepscope("export", run, "--to", "crome"), 2, "Did you mean 'chrome'?")
-    assert is_refused(stepscope("export", run, "--to", "xyz"), 2, "Known: chrome.")
+    assert is_refused(
+        stepscope("export", run, "--to", "xyz"), 2, "Known: chrome, parquet, tensorboard, tsv."
+    )
 
 
 def test_a_folder_that_is_no_run_ends_with_2(stepscope):
@@ -123,11 +183,15 @@ def test_a_run_without_a_step_ends_with_1_and_leaves_no_file(stepscope):
     assert is_refused(stepscope("export", empty, "--output", "-"), 1)
     assert not (empty / "trace.json").exists()
     assert stepscope("export", empty, "--json").json["exit_code"] == 1
+    before = {each.name for each in empty.iterdir()}
+    for to, wanted in (("parquet", "row"), ("tensorboard", "training step"), ("tsv", "test")):
+        assert is_refused(stepscope("export", empty, "--to", to), 1, f"no {wanted} is recorded")
+    assert {each.name for each in empty.iterdir()} == before, "no empty folder is left"
 
 
 def test_a_file_that_cannot_be_written_ends_with_2(stepscope, run):
     (stepscope.folder / "taken").write_text("a file")
-    for output in ("missing/trace.json", "taken/trace.json", ".", ""):
+    for output in ("missing/trace.json", "taken/trace.json", "."):
         answer = stepscope("export", run, "--output", output)
         assert is_refused(answer, 2, "cannot write", "--output FILE")
 
@@ -143,6 +207,12 @@ def test_an_option_is_not_taken_for_a_file(stepscope, run):
     answer = stepscope("export", run, "--output", "--json")
     assert answer.code == 2
     assert "--output wants a file" in answer.json["error"]
+
+
+def test_a_place_without_a_name_is_not_the_folder_where_one_is(stepscope, run):
+    for to in ("chrome", "parquet"):
+        answer = stepscope("export", run, "--to", to, "--output", "")
+        assert is_refused(answer, 2, "--output wants a file, a folder or -, found ''")
 
 
 def test_two_that_want_standard_output_are_refused(stepscope, run):

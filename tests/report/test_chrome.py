@@ -346,7 +346,9 @@ def test_half_written_rows_do_not_matter(recorded: MakeRun) -> None:
 
 
 def test_a_run_without_a_step_is_a_no(recorded: MakeRun) -> None:
-    with pytest.raises(AnswerIsNo, match=r"no training step is recorded .* after its first step"):
+    with pytest.raises(
+        AnswerIsNo, match=r"no training step is recorded .* after its first training step"
+    ):
         list(chrome.encode(recorded([], status="running")))
     with pytest.raises(AnswerIsNo, match=r"\(status failed\). `reason` in run.json says how"):
         list(chrome.encode(recorded([], status="failed")))

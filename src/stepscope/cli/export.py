@@ -7,8 +7,10 @@ import json as json_module
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -17,20 +19,49 @@ from cyclopts import Parameter
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full, nearest
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
-from stepscope.report import chrome
+from stepscope.report import chrome, export_parquet, export_tensorboard, export_tsv
+
+# Gives what a file holds in pieces, each with how much that is (events, rows).
+Encode = Callable[[Run], Iterator[tuple[str, int]]] | Callable[[Run], Iterator[tuple[bytes, int]]]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: the file's usual name, its text in pieces with their events, what opens it."""
+    """A format: its files by their usual names, what is counted in them, how they are opened.
 
-    file: str
-    encode: Callable[[Run], Iterator[tuple[str, int]]]
-    opened_by: str
+    Without a folder it is one file of text.
+    """
+
+    files: Mapping[str, Encode]
+    counted: str
+    how_to_open: str
+    folder: str | None = None
 
 
 FORMATS = {
-    "chrome": Format(chrome.FILE, chrome.encode, "https://ui.perfetto.dev or chrome://tracing"),
+    "chrome": Format(
+        {chrome.FILE: chrome.encode},
+        "events",
+        "open it in https://ui.perfetto.dev or chrome://tracing",
+    ),
+    "parquet": Format(
+        {
+            name: partial(export_parquet.encode, source=source)
+            for name, source in export_parquet.FILES.items()
+        },
+        "rows",
+        "read them with pandas, Polars, DuckDB, Spark or R",
+        folder=export_parquet.FOLDER,
+    ),
+    "tensorboard": Format(
+        {export_tensorboard.FILE: export_tensorboard.encode},
+        "events",
+        "look at it with: tensorboard --logdir {path}",
+        folder=export_tensorboard.FOLDER,
+    ),
+    "tsv": Format(
+        {export_tsv.FILE: export_tsv.encode}, "rows", "accuracies are in percent, times in hours"
+    ),
 }
 
 _STANDARD_OUTPUT = "-"
@@ -52,47 +83,69 @@ def export(
     run
         The run folder; the run may still be going on.
     to
-        The format: chrome, a trace for Perfetto and chrome://tracing.
+        The format: chrome, a trace for Perfetto and chrome://tracing; parquet, the tables of steps,
+        epochs and telemetry; tensorboard, scalars; tsv, epoch, hours, top-1 and top-5 in percent.
     output
-        The file to write, or - for standard output; without it, trace.json in the run folder.
+        Where to write: for chrome and tsv a file, or - for standard output; for parquet and
+        tensorboard a folder. Without it, into the run folder.
     json
-        Print path and number of events, and nothing else, on standard output.
+        Print path and number of events or rows, and nothing else, on standard output.
     """
     wanted = FORMATS.get(to)
     if wanted is None:
         raise RequestError(f"unknown format {to!r}.{nearest(to, FORMATS)}")
-    if output is not None and output.startswith("--"):
-        raise RequestError(f"--output wants a file or -, found {output!r} (a file: ./{output}).")
-    if json and output == _STANDARD_OUTPUT:
-        raise RequestError(
-            "--json and --output - both want standard output. Leave one of them out, or give "
-            "--output a file."
-        )
-    recorded = load_run(run)
-    pieces = _read(wanted.encode(recorded), recorded)
+    if output is not None and (not output or output.startswith("--")):
+        so_named = f" (one of that name: ./{output})" if output else ""
+        raise RequestError(f"--output wants a file, a folder or -, found {output!r}{so_named}.")
     if output == _STANDARD_OUTPUT:
-        for text, _ in pieces:
-            sys.stdout.write(text)
+        _refuse_standard_output(to, wanted, json)
+    recorded = load_run(run)
+    pieces = {name: _read(encode, recorded) for name, encode in wanted.files.items()}
+    if output == _STANDARD_OUTPUT:
+        for content, _ in chain(*pieces.values()):
+            sys.stdout.write(content.decode())
         return 0
-    target = recorded.path / wanted.file if output is None else Path(output)
-    _refuse_to_replace_the_record(target, recorded)
-    events = _write(target, pieces)
+    target = _target(wanted, recorded) if output is None else Path(output)
+    if wanted.folder is None:
+        (each,) = pieces.values()
+        _refuse_to_replace_the_record(target, recorded)
+        count = _write(target, each)
+    else:
+        count = sum(_write(target / name, each, into=target) for name, each in pieces.items())
     if recorded.status == schema.RUNNING:
         print(
             "stepscope: the run has not been closed: this is what was on disk by now",
             file=sys.stderr,
         )
     if json:
-        print(json_module.dumps({"path": str(target), "events": events}))
+        print(json_module.dumps({"path": str(target), wanted.counted: count}))
     else:
-        print(f"{events:,} events: {target}\nopen it in {wanted.opened_by}")
+        print(f"{count:,} {wanted.counted}: {target}\n{wanted.how_to_open.format(path=target)}")
     return 0
 
 
-def _read(pieces: Iterator[tuple[str, int]], run: Run) -> Iterator[tuple[str, int]]:
+def _refuse_standard_output(to: str, wanted: Format, json: bool) -> None:
+    if wanted.folder is not None:
+        raise RequestError(
+            f"{to} is written into a folder, not to standard output. Give --output a folder, or "
+            "leave it out."
+        )
+    if json:
+        raise RequestError(
+            "--json and --output - both want standard output. Leave one of them out, or give "
+            "--output a file."
+        )
+
+
+def _target(wanted: Format, run: Run) -> Path:
+    return run.path / (wanted.folder or next(iter(wanted.files)))
+
+
+def _read(encode: Encode, run: Run) -> Iterator[tuple[bytes, int]]:
     """Keep failures to read the run apart from failures to write the file."""
     try:
-        yield from pieces
+        for piece, count in encode(run):
+            yield piece.encode() if isinstance(piece, str) else piece, count
     except OSError as error:
         raise RequestError(f"cannot read the run in {run.path}: {error}") from error
 
@@ -105,20 +158,24 @@ def _refuse_to_replace_the_record(target: Path, run: Run) -> None:
         )
 
 
-def _write(target: Path, pieces: Iterator[tuple[str, int]]) -> int:
-    """Write the file in one move, so that it is whole or not there; return its events.
+def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None = None) -> int:
+    """Write the file in one move, so that it is whole or not there; return what is counted in it.
 
-    What is no file (a pipe, /dev/null) is written to as it is.
+    What is no file (a pipe, /dev/null) is written to as it is. A folder for it, `into`, is made
+    once there is something to put there.
     """
+    first = next(pieces)
     target = target.resolve()
     in_one_move = target.is_file() or not target.exists()
     written = target.with_name(f".{uuid.uuid4().hex[:8]}.tmp") if in_one_move else target
-    events = 0
+    total = 0
     try:
-        with written.open("w", encoding="utf-8") as file:
-            for text, count in pieces:
-                file.write(text)
-                events += count
+        if into is not None:
+            into.mkdir(exist_ok=True)
+        with written.open("wb") as file:
+            for content, count in chain([first], pieces):
+                file.write(content)
+                total += count
         if in_one_move:
             os.replace(written, target)  # noqa: PTH105 - its error names both files
     except OSError as error:
@@ -126,10 +183,11 @@ def _write(target: Path, pieces: Iterator[tuple[str, int]]) -> int:
             raise disk_full(error, str(target)) from error
         raise RequestError(
             f"cannot write {target}: {error.strerror or error}. "
-            "Choose a file that can be written with --output FILE."
+            f"Choose a {'file' if into is None else 'folder'} that can be written with "
+            f"--output {'FILE' if into is None else 'DIR'}."
         ) from error
     finally:
         if in_one_move:
             with contextlib.suppress(OSError):  # mostly: it is not there
                 written.unlink()
-    return events
+    return total

@@ -1,1 +1,1 @@
-"""The door for people's own programs: `stepscope.Scope` and `stepscope.watch`."""
+"""The door for people's own programs: `stepscope.load_run`, `Scope` and `watch`."""

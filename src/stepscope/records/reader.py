@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ class Run:
 
     path: Path
     info: dict[str, Any] = field(repr=False)
+    read: Callable[[Path], Table] = field(default=read_table, repr=False, compare=False)
 
     @property
     def status(self) -> str:
@@ -39,17 +40,17 @@ class Run:
     @cached_property
     def steps(self) -> Table:
         """Training steps, one a row."""
-        return read_table(self.path / schema.STEPS)
+        return self.read(self.path / schema.STEPS)
 
     @cached_property
     def epochs(self) -> Table:
         """Epochs, one row for each split."""
-        return read_table(self.path / schema.EPOCHS)
+        return self.read(self.path / schema.EPOCHS)
 
     @cached_property
     def telemetry(self) -> Table:
         """Samples of memory, CPU, I/O and pressure."""
-        return read_table(self.path / schema.TELEMETRY)
+        return self.read(self.path / schema.TELEMETRY)
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
@@ -57,9 +58,9 @@ class Run:
         return list(_read_events(self.path / schema.EVENTS))
 
 
-def load_run(path: str | Path) -> Run:
-    """Open a run folder (or a link to one, such as `runs/latest`)."""
-    return Run(*read_record(path, schema.RUN, "run"))
+def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Run:
+    """Open a run folder (or a link to one, such as `runs/latest`); `read` reads its tables."""
+    return Run(*read_record(path, schema.RUN, "run"), read)
 
 
 def _read_events(path: Path) -> Iterator[dict[str, Any]]:

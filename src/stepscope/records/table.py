@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from stepscope.records import schema
+from stepscope.records import frames, schema
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped, unused-ignore]
+    import polars
 
 _ROWS_AT_ONCE = 2_000  # what is split stays in the CPU's caches
 
@@ -42,6 +46,14 @@ class Table:
         """Go through the rows as mappings from column to value."""
         for values in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, values, strict=True))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Give the table as a frame of pandas, if that is installed."""
+        return frames.to_pandas(self.columns)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Give the table as a frame of Polars, if that is installed."""
+        return frames.to_polars(self.columns)
 
 
 class _Column:
@@ -78,35 +90,75 @@ def read_table(path: Path) -> Table:
 
     A column that was added to the schema after the file was written is there, all unknown.
     """
-    try:
-        file = path.open(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return Table({})
-    with file:
-        lines = _whole_lines(file)
-        header = next(lines, "").split(",")
-        if header == [""]:
+    return GrowingTable(path).read()
+
+
+class GrowingTable:
+    """A CSV file that is being written: every look takes in what was added since the last one.
+
+    A file whose rows were replaced (a resumed run does its last steps again) is read anew. The
+    columns of an earlier look grow with it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._header: list[str] = []
+        self._columns: list[_Column] = []
+        self._cut_lines = 0
+        self._taken_bytes = 0
+        self._last_line = b""
+
+    def read(self) -> Table:
+        """Return the table as it stands on disk now."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            self._forget()
             return Table({})
-        columns = [_Column(name) for name in header]
-        cut = 0
-        while some := list(islice(lines, _ROWS_AT_ONCE)):
-            cut += _take(columns, some)
-    read = {name: column.values for name, column in zip(header, columns, strict=True)}
-    rows = len(columns[0].values)
-    later = {
-        name: [None] * rows for name in schema.COLUMNS.get(path.name, ()) if name not in header
-    }
-    return Table(read | later, cut_lines=cut)
+        with file:
+            if not self._goes_on(file):
+                self._forget()
+            file.seek(self._taken_bytes)
+            lines = _whole_lines(file)
+            if not self._header:
+                self._header = self._decode(list(islice(lines, 1)) or [b""])[0].split(",")
+                self._columns = [_Column(name) for name in self._header]
+            if self._header == [""]:
+                self._forget()
+                return Table({})
+            while some := list(islice(lines, _ROWS_AT_ONCE)):
+                self._cut_lines += _take(self._columns, self._decode(some))
+        read = {
+            name: column.values for name, column in zip(self._header, self._columns, strict=True)
+        }
+        rows = len(self._columns[0].values)
+        known = schema.COLUMNS.get(self._path.name, ())
+        later = {name: [None] * rows for name in known if name not in read}
+        return Table(read | later, cut_lines=self._cut_lines)
+
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """Say whether the file still has, where the last look ended, what was read there."""
+        file.seek(self._taken_bytes - len(self._last_line))
+        return file.read(len(self._last_line)) == self._last_line
+
+    def _decode(self, lines: list[bytes]) -> list[str]:
+        text = b"".join(lines)
+        self._taken_bytes += len(text)
+        self._last_line = lines[-1]
+        return text.decode(errors="replace").replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _whole_lines(file: TextIO) -> Iterator[str]:
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
     """Leave out what follows the last line end: a kill may have cut a number in two.
 
     No field is ever quoted, so a stray quotation mark is only a bad value in its own line.
     """
     for line in file:
-        if line.endswith("\n"):
-            yield line[:-1]
+        if line.endswith(b"\n"):
+            yield line
 
 
 def _take(columns: list[_Column], lines: list[str]) -> int:

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.records.table import Table
+from stepscope.report.export_nothing import nothing_recorded
 
 FILE = "trace.json"
 
@@ -111,14 +111,7 @@ def events(run: Run) -> Iterator[Event]:
     """
     ranks = _ranks(run)
     if not any(len(rank.steps) for _, rank in ranks):
-        if run.status == schema.RUNNING:
-            next_move = "Try again after its first step"
-        else:
-            next_move = f"`reason` in {schema.RUN} says how it ended"
-        raise AnswerIsNo(
-            f"nothing to export: no training step is recorded in {run.path} "
-            f"(status {run.status}). {next_move}."
-        )
+        raise nothing_recorded(run, "training step")
     happened = run.events
     for number in range(len(ranks)):
         name, rank = ranks.pop(0)

@@ -1,0 +1,63 @@
+"""A table of a record as a data frame of pandas or Polars, for those who have them.
+
+A column's type comes from its name alone: whole numbers, words, and numbers for all else. So a
+column that nothing is known of has the type that it has in every other run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import MissingExtraError
+from stepscope.records import schema
+
+if TYPE_CHECKING:
+    import pandas  # type: ignore[import-untyped, unused-ignore]
+    import polars
+
+
+def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
+    """Make a frame of pandas. Unknown is `<NA>` in whole numbers, NaN in other numbers.
+
+    Raises:
+        MissingExtraError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise _missing("pandas", error) from error
+    return pandas.DataFrame(
+        {
+            name: pandas.Series(values, dtype=_kind(name, "Int64", "string", "float64"))
+            for name, values in columns.items()
+        }
+    )
+
+
+def to_polars(columns: Mapping[str, Sequence[Any]]) -> polars.DataFrame:
+    """Make a frame of Polars. Unknown is null, and a loss that is no number stays NaN.
+
+    Raises:
+        MissingExtraError: Polars is not installed.
+    """
+    try:
+        import polars
+    except ModuleNotFoundError as error:
+        raise _missing("polars", error) from error
+    return polars.DataFrame(
+        [
+            polars.Series(name, values, _kind(name, polars.Int64, polars.String, polars.Float64))
+            for name, values in columns.items()
+        ]
+    )
+
+
+def _kind(column: str, whole: Any, word: Any, number: Any) -> Any:
+    if column in schema.WHOLE_NUMBERS:
+        return whole
+    return word if column in schema.WORDS else number
+
+
+def _missing(library: str, error: ModuleNotFoundError) -> MissingExtraError:
+    return MissingExtraError(f"a frame of {library}", error.name or library, "frames")

@@ -1,0 +1,37 @@
+"""The tables of a run in Parquet: a file each, with the types of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+from stepscope.records import frames, schema
+from stepscope.records.reader import Run
+from stepscope.records.table import Table
+from stepscope.report.export_nothing import nothing_recorded
+
+FOLDER = "parquet"
+FILES = {
+    "steps.parquet": schema.STEPS,
+    "epochs.parquet": schema.EPOCHS,
+    "telemetry.parquet": schema.TELEMETRY,
+}
+
+
+def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
+    """Give a table of the run folder as a whole Parquet file, with the number of its rows.
+
+    A table without a row has its columns nevertheless: what reads many runs finds the same in each.
+
+    Raises:
+        AnswerIsNo: none of the tables has a row.
+        MissingExtraError: Polars is not installed.
+    """
+    tables = {schema.STEPS: run.steps, schema.EPOCHS: run.epochs, schema.TELEMETRY: run.telemetry}
+    if not any(map(len, tables.values())):
+        raise nothing_recorded(run, "row")
+    table: Table = tables[source]
+    columns = {name: table[name] for name in schema.COLUMNS[source]} | table.columns
+    written = BytesIO()
+    frames.to_polars(columns).write_parquet(written)
+    yield written.getvalue(), len(table)
