@@ -5,7 +5,7 @@ The counting rules are those of Timeloop's own model. All figures are arrays, on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +57,7 @@ class Mappings:
     dram: dict[str, Floats]
     buffer: dict[str, Floats]
     scratchpad: dict[str, Floats]
+    _known: dict[tuple[str, str, str], Reuse] = field(init=False, default_factory=dict)
 
     @cached_property
     def cycles(self) -> float:
@@ -84,10 +85,20 @@ class Mappings:
 
     def _reuse(self, tensor: str, orders: Orders) -> tuple[Reuse, Reuse, Reuse]:
         """Return a tensor's reuse above the buffer, above the scratchpad, and over all loops."""
-        levels = zip((self.dram, self.buffer, self.scratchpad), orders, strict=True)
-        dram, buffer, scratchpad = (reuse_of(tensor, order, loops) for loops, order in levels)
+        names = ("dram", "buffer", "scratchpad")
+        dram, buffer, scratchpad = (
+            self._level_reuse(tensor, level, order)
+            for level, order in zip(names, orders, strict=True)
+        )
         above = buffer.then(dram)
         return dram, above, scratchpad.then(above)
+
+    def _level_reuse(self, tensor: str, level: str, order: str) -> Reuse:
+        """Work a level out once: each of its orders comes with every order of the others."""
+        key = (tensor, level, order)
+        if key not in self._known:
+            self._known[key] = reuse_of(tensor, order, getattr(self, level))
+        return self._known[key]
 
     @cached_property
     def _dram_passes(self) -> Floats:
