@@ -125,10 +125,11 @@ def drift(look: Look) -> Finding | None:
     if abs(change) < _DRIFT or not apart:
         return None
     how = "slower" if change > 0 else "faster"
+    ratio = median(last) / median(first)
     return Finding(
         "drift",
-        f"Steps get {format_share(abs(change))} {how} on the way: one figure for the whole run "
-        "says little about the next.",
+        f"Steps get {how} on the way, {ratio:.2f} times as long at the end as at the start: one "
+        "figure for the whole run says little about the next.",
         (
             f"first third: {format_duration(median(first))}, last third: "
             f"{format_duration(median(last))} (medians of {third} steps)",
