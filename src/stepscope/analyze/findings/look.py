@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -20,6 +20,7 @@ class Look:
     """A run, and its steps of full detail after the epochs that carry start-up cost."""
 
     run: Run
+    _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def dropped(self) -> list[int]:
@@ -35,8 +36,10 @@ class Look:
         ]
 
     def column(self, name: str) -> list[Any]:
-        """Return a column of those steps."""
-        return list(compress(self.run.steps[name], self._kept))
+        """Return a column of those steps; a run may have a million, so each is made once."""
+        if name not in self._columns:
+            self._columns[name] = list(compress(self.run.steps[name], self._kept))
+        return self._columns[name]
 
     @cached_property
     def step_s(self) -> list[float]:
@@ -55,7 +58,11 @@ class Look:
 
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""
-        return float(sum(self.column(f"{phase}_s")) / sum(self.step_s))
+        return float(sum(self.column(f"{phase}_s")) / self._all_s)
+
+    @cached_property
+    def _all_s(self) -> float:
+        return sum(self.step_s)
 
     @cached_property
     def workers(self) -> int | None:
