@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stepscope.analyze.device_time import device_time
-from stepscope.records.table import Table
 from stepscope.records.schema import STEP_COLUMNS
+from stepscope.records.table import Table
 
 
 def steps(host_s: float, device_s: float | None, idle_s: float = 0.0, count: int = 3) -> Table:

@@ -26,6 +26,7 @@ def test_a_run_leaves_the_whole_folder_and_says_where_the_time_went(stepscope, t
         "telemetry.csv",
         "events.jsonl",
         "checkpoint.pt",
+        "report.html",
     }
     assert str(run.path.relative_to(stepscope.folder)) in answer.out
     assert run.status == "completed"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stepscope.cli.report_at_end import leave_report
 from stepscope.experiments.supervise import Outcome
 from stepscope.records import schema
 from stepscope.records.reader import load_run
@@ -21,6 +22,8 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
         print(json.dumps({**run.info, "path": str(path)}))
     else:
         print_run(console or Console(), run)
+    # Only run.json goes to standard output then.
+    leave_report(path, Console(file=sys.stderr) if as_json else console or Console())
     if outcome.reason:
         print(f"stepscope: {outcome.reason}", file=sys.stderr)
     if outcome.status == schema.INTERRUPTED and run.info.get("kind") == "run":

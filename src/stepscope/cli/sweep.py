@@ -13,6 +13,7 @@ from rich.console import Console
 from stepscope.analyze.settings_of_sweep import rows_of
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
+from stepscope.cli.report_at_end import leave_report
 from stepscope.cli.script_arguments import split_script
 from stepscope.cli.subjects import count, named_settings, place_of, script_request
 from stepscope.errors import RequestError
@@ -85,6 +86,7 @@ def sweep(
         print(dumps({**done.info, "rows": rows_of(done), "path": str(done.path)}))
     else:
         print_sweep(Console(), done)
+    leave_report(done.path, Console(file=sys.stderr) if json else Console())
     return _exit_code(done)
 
 

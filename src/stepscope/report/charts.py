@@ -36,6 +36,8 @@ PHASE_COLOURS = {
     "backward": "#D55E00",
     "optimizer": "#009E73",
     "other": "#999999",
+    "idle": "#CC79A7",
+    "step": "#222222",
 }
 
 _PNG_SCALE = 2  # dots a point: sharp in print
@@ -61,7 +63,8 @@ class Mark:
 class Chart:
     """What is to be seen. Names of axes have their units in them; words on x keep their order.
 
-    `limit` is the name and the value of what must not be reached.
+    `limit` is the name and the value of what must not be reached. A band reaches down to 0, unless
+    it is not `from_zero`.
     """
 
     title: str
@@ -71,6 +74,7 @@ class Chart:
     marks: Sequence[Mark]
     subtitle: str = ""
     limit: tuple[str, float] | None = None
+    from_zero: bool = True
 
     def series(self) -> list[str]:
         """List the series, in the order in which they come."""

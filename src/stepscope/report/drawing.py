@@ -33,7 +33,13 @@ CONFIG = {
         "titleFontWeight": "normal",
         "titlePadding": 8,
     },
-    "legend": {"labelFontSize": 11, "labelColor": _INK, "symbolStrokeWidth": 2, "labelLimit": 240},
+    "legend": {
+        "labelFontSize": 11,
+        "labelColor": _INK,
+        "symbolStrokeWidth": 2,
+        "symbolOpacity": 1,
+        "labelLimit": 240,
+    },
     "header": {"labelFontSize": 12, "labelColor": _INK},
     "title": {
         "fontSize": 14,
@@ -89,17 +95,22 @@ def _points(chart: Chart) -> list[Drawn]:
     """Draw points with their intervals; the chosen one stands out."""
     placed = {"x": _x(chart), "color": _colour(chart)}
     y = _y(chart, zero=True)
-    chosen = {"transform": [{"filter": "datum.chosen"}], "encoding": {"x": _x(chart), "y": y}}
-    ring = {"type": "point", "size": 260, "color": _CHOSEN, "strokeWidth": 2}
-    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": _CHOSEN}
-    named = {**chosen["encoding"], "text": {"value": "chosen"}}  # type: ignore[dict-item]
-    return [
+    layers = [
         _layer({"type": "line", "strokeWidth": 1, "opacity": 0.45}, **placed, y=y),
         *_intervals(chart, placed),
         _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed, y=y),
-        {**chosen, "mark": ring},
-        {**chosen, "mark": word, "encoding": named},
     ]
+    if not any(mark.chosen for mark in chart.marks):
+        return layers
+    at = {"x": _x(chart), "y": y}
+    ring = {"type": "point", "size": 260, "color": _CHOSEN, "strokeWidth": 2}
+    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": _CHOSEN}
+    chosen: list[Drawn] = [
+        {"mark": ring, "encoding": at},
+        {"mark": word, "encoding": {**at, "text": {"value": "chosen"}}},
+    ]
+    only = {"transform": [{"filter": "datum.chosen"}]}
+    return layers + [{**only, **layer} for layer in chosen]
 
 
 def _bars(chart: Chart) -> list[Drawn]:
@@ -147,11 +158,11 @@ def _bands(chart: Chart) -> list[Drawn]:
     """Draw a line in the band of its extremes, for each series."""
     placed = {"x": _quantities(chart), "color": _colour(chart)}
     extremes = {
-        "y": {"field": "low", "type": "quantitative", "title": chart.y},
+        "y": {**_y(chart, zero=chart.from_zero), "field": "low"},
         "y2": {"field": "high"},
     }
     band = _layer({"type": "area", "opacity": 0.22, "interpolate": "step"}, **placed, **extremes)
-    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=_y(chart, zero=True))
+    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=_y(chart, zero=chart.from_zero))
     return [{**band, "transform": [_HAS_INTERVAL]}, line]
 
 
@@ -230,9 +241,10 @@ def _limit(chart: Chart) -> list[Drawn]:
     rule = {"type": "rule", "strokeDash": [5, 4], "color": _CHOSEN, "strokeWidth": 1.3}
     text = {"type": "text", "color": _CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
     start = {} if chart.kind in LYING else {"x": {"value": 0}}
+    once: Drawn = {"values": [{}]}  # of the chart's own data there would be one for each value
     return [
-        {"mark": rule, "encoding": at},
-        {"mark": text, "encoding": {**at, **start, "text": {"value": name}}},
+        {"data": once, "mark": rule, "encoding": at},
+        {"data": once, "mark": text, "encoding": {**at, **start, "text": {"value": name}}},
     ]
 
 
@@ -254,7 +266,11 @@ def _numbers(chart: Chart) -> Drawn:
     values = sorted({float(mark.x) for mark in chart.marks})
     ticks = {"values": values} if len(values) <= _MOST_TICKS else {}
     scale = {"zero": False, "nice": False, "padding": 12}
-    return {**_quantities(chart), "axis": {"format": "~", "grid": False, **ticks}, "scale": scale}
+    return {
+        **_quantities(chart),
+        "axis": {"format": ".12~g", "grid": False, **ticks},
+        "scale": scale,
+    }
 
 
 def _words(chart: Chart, *, lying: bool = False) -> Drawn:

@@ -1,0 +1,125 @@
+"""`stepscope report`: the page of a run, of several, of a sweep."""
+
+from __future__ import annotations
+
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from stepscope.errors import RequestError, nearest
+from stepscope.records import schema
+from stepscope.records.reader import Run, load_run
+from stepscope.records.record_folder import slug
+from stepscope.records.sweep import Sweep, is_sweep, load_sweep
+from stepscope.report.charts import save
+from stepscope.report.document import Document
+from stepscope.report.markdown import to_markdown
+from stepscope.report.page_file import FILE, document_of, write_page
+
+_FORMATS = ("png", "svg", "pdf")
+_ENDINGS = (".html", ".htm")
+
+
+def report(
+    *runs: Path,
+    html: Path | None = None,
+    charts: Path | None = None,
+    format: str = "png",
+    markdown: Annotated[bool, Parameter(negative=())] = False,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Show what a run, several runs or a sweep came to, as a page that needs no network.
+
+    Without a flag, report.html is written into the folder of the run or sweep; of several runs,
+    into the folder you are in.
+
+    Parameters
+    ----------
+    runs
+        Run folders, a folder of runs, or one sweep folder. A run may still be going on.
+    html
+        The page to write.
+    charts
+        A folder for every chart as a file of its own.
+    format
+        The form of those files: png, svg or pdf.
+    markdown
+        Print verdict, findings and figures as Markdown.
+    json
+        Print verdict, findings and figures as one JSON object, and nothing else.
+    """
+    if markdown and json:
+        raise RequestError(
+            "--markdown and --json both want standard output. Leave one of them out."
+        )
+    if format not in _FORMATS:
+        raise RequestError(f"format: unknown form {format!r}.{nearest(format, _FORMATS)}")
+    if html is not None and html.suffix.lower() not in _ENDINGS:
+        raise RequestError(f"html: wanted a file name that ends in .html, found {str(html)!r}.")
+    recorded = _read(runs)
+    document = document_of(recorded)
+    if html is None and charts is None and not markdown and not json:
+        html = recorded.path / FILE if isinstance(recorded, Run | Sweep) else Path(FILE)
+    page = None if html is None else write_page(document, html)
+    files = [] if charts is None else _save_charts(document, charts, format)
+    _print(document, page, files, markdown=markdown, as_json=json)
+    return 0
+
+
+def _read(paths: tuple[Path, ...]) -> Run | Sweep | list[Run]:
+    if not paths:
+        raise RequestError("wanted a run, found none: stepscope report runs/latest")
+    if len(paths) == 1 and is_sweep(_folder(paths[0])):
+        return load_sweep(paths[0])
+    runs = [run for path in paths for run in _runs_at(path)]
+    seen = [run.path for run in runs]
+    for path in seen:
+        if seen.count(path) > 1:
+            raise RequestError(f"{path} is named more than once. Name every run once.")
+    return runs[0] if len(runs) == 1 else runs
+
+
+def _runs_at(path: Path) -> list[Run]:
+    """Read a run, or every run in a folder of runs."""
+    if is_sweep(_folder(path)):
+        raise RequestError(f"{path} is a sweep, which has a page of its own. Name it alone.")
+    inside = [] if (_folder(path) / schema.RUN).exists() else sorted(path.glob(f"*/{schema.RUN}"))
+    folders = [file.parent for file in inside if not file.parent.is_symlink()]  # `latest` is one
+    return [load_run(folder) for folder in folders] or [load_run(path)]
+
+
+def _folder(path: Path) -> Path:
+    return path.parent if path.name in (schema.RUN, schema.SWEEP) else path
+
+
+def _save_charts(document: Document, folder: Path, form: str) -> list[Path]:
+    """Write every chart under a name that says what it shows."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(f"charts: cannot make the folder {folder}: {error.strerror}.") from error
+    return [
+        save(chart, folder / f"{slug(chart.title).lower()}.{form}") for chart in document.charts()
+    ]
+
+
+def _print(
+    document: Document, page: Path | None, files: list[Path], *, markdown: bool, as_json: bool
+) -> None:
+    if as_json:
+        written: dict[str, Any] = {"page": None if page is None else str(page)}
+        print(dumps({**document.to_json(), **written, "charts": [str(file) for file in files]}))
+        return
+    if markdown:
+        print(to_markdown(document), end="")
+        return
+    for sentence in document.verdict:
+        print(sentence)
+    for finding in document.findings:
+        print(f"- {finding.text}")
+    for file in files:
+        print(f"chart: {file}")
+    if page is not None:
+        print(f"report: {page}")

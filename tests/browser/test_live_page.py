@@ -1,0 +1,163 @@
+"""The live page in a real browser: it grows by itself, keeps what somebody chose, and is closed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Served, start_serving
+from whole_run import EVIL, write_whole_run
+
+from stepscope.records import schema
+
+Look = Callable[..., Any]
+CHARTS = "[data-chart] svg"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("live") / "runs"
+    for name in ("one", "two"):
+        write_whole_run(folder / name, name, spec={"name": name})
+    write_whole_run(folder / "evil", EVIL, spec={"data": EVIL})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(runs: Path) -> Iterator[Served]:
+    with start_serving() as start:
+        yield start(runs)
+
+
+@pytest.fixture
+def look(browser: Any, served: Served) -> Iterator[Look]:
+    """Open a page; what it complains of, and what it asks of others, is in `page.heard`."""
+    contexts = []
+
+    def open_page(path: str, url: str = served.url, **options: Any) -> Any:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
+        page.on(
+            "request",
+            lambda asked: asked.url.startswith(url) or page.heard.append(asked.url),
+        )
+        page.goto(f"{url.rstrip('/')}{path}")
+        page.wait_for_selector("html[data-drawn=all]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def unclosed(run: Path) -> Path:
+    """Make a run one that still goes on."""
+    info = json.loads((run / schema.RUN).read_text())
+    (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
+    return run
+
+
+def add_steps(run: Path) -> None:
+    """Append as many slower steps as there are."""
+    rows = (run / schema.STEPS).read_text().splitlines()[1:]
+    with (run / schema.STEPS).open("a") as file:
+        file.write("".join(row.replace("0.01,", "0.03,") + "\n" for row in rows))
+
+
+def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look: Look, runs: Path) -> None:
+    run = unclosed(write_whole_run(runs / "growing", "growing"))
+    page = look("/runs/growing")
+    assert page.locator("#status").inner_text() == "live"
+    page.get_by_text("Values").first.click()
+    course = page.get_by_role("figure").filter(has_text="Time of every step").locator("svg")
+    before = course.inner_html()
+    page.evaluate("document.body.dataset.reloaded = 'no'")
+    add_steps(run)
+    page.get_by_text("80 steps").first.wait_for()
+    page.wait_for_function(
+        "before => [...document.querySelectorAll('figure')].some(figure => figure.textContent"
+        ".includes('Time of every step') && figure.querySelector('svg').innerHTML !== before)",
+        arg=before,
+    )
+    assert page.locator(CHARTS).count() == page.locator("[data-chart]").count()
+    assert page.locator("figure details").first.get_attribute("open") is not None
+    assert page.evaluate("document.body.dataset.reloaded") == "no"
+    assert page.heard == []
+
+
+def test_a_new_run_appears_and_the_choice_stays_with_its_run(look: Look, runs: Path) -> None:
+    unclosed(write_whole_run(runs / "kept-live", "kept-live"))  # a list with it is looked at often
+    page = look("/")
+    page.get_by_label("Compare two").check()
+    write_whole_run(runs / "brand-new", "brand-new")
+    page.get_by_role("link", name="brand-new").wait_for()
+    assert page.get_by_label("Compare two").is_checked()
+    assert page.locator("input:checked").count() == 1
+    assert page.heard == []
+
+
+def test_the_keyboard_alone_gets_from_the_list_to_a_comparison_and_back(look: Look) -> None:
+    page = look("/")
+    chosen = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        label = page.evaluate("document.activeElement.getAttribute('aria-label')")
+        if label in ("Compare one", "Compare two"):
+            page.keyboard.press("Space")
+            chosen.append(label)
+    assert len(set(chosen)) == 2
+    page.keyboard.press("Enter")  # in a form it is its button
+    page.wait_for_url("**/compare?*")
+    page.wait_for_selector("html[data-drawn=all]")
+    assert page.locator("h1").inner_text() == "2 runs"
+    assert page.locator(CHARTS).count() == page.locator("[data-chart]").count() > 5
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: url.endswith("/"))
+    assert page.heard == []
+
+
+def test_what_people_named_is_shown_as_text(look: Look) -> None:
+    page = look("/")
+    assert page.get_by_role("link", name=EVIL, exact=True).count() == 1
+    page.get_by_role("link", name=EVIL, exact=True).click()
+    page.wait_for_selector("html[data-drawn=all]")
+    assert page.locator("h1").inner_text() == EVIL
+    assert page.title() == f"{EVIL} - stepscope"
+    assert page.locator("img").count() == 0
+    assert page.heard == []
+
+
+def test_a_script_that_slipped_in_would_not_run(look: Look) -> None:
+    page = look("/")
+    page.evaluate(
+        "() => { const script = document.createElement('script');"
+        " script.textContent = \"document.title = 'owned'\"; document.body.append(script); }"
+    )
+    assert page.title() == "Runs - stepscope"
+    assert any("Content Security Policy" in line for line in page.heard)
+
+
+@pytest.mark.parametrize("path", ["/", "/compare?run=one&run=two"])
+def test_a_phone_does_not_scroll_sideways(look: Look, path: str) -> None:
+    page = look(path, viewport={"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_server_that_is_gone_is_said_so(look: Look, tmp_path: Path) -> None:
+    unclosed(write_whole_run(tmp_path / "run", "run"))
+    with start_serving() as start:
+        served = start(tmp_path)
+        page = look("/runs/run", url=served.url)
+        served.process.send_signal(signal.SIGINT)
+        page.get_by_text("is `stepscope serve` still running?").wait_for()
+    assert page.locator(CHARTS).count() > 5

@@ -1,0 +1,131 @@
+"""The page in a real browser: drawn, quiet, offline, closed, and of use to everybody."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pytest
+from whole_run import EVIL, write_sweep_of_runs, write_whole_run
+
+from stepscope.records.reader import load_run
+from stepscope.records.sweep import load_sweep
+from stepscope.report.page_file import document_of, write_page
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages of a run, of several runs and of a sweep, all with an evil name in them."""
+    folder = tmp_path_factory.mktemp("pages")
+    evil = {"name": EVIL, "spec": {"data": EVIL, "name": EVIL}, "note": EVIL}
+    runs = [load_run(write_whole_run(folder / "run", **evil))]
+    runs += [load_run(write_whole_run(folder / name, spec={"name": name})) for name in ("b", "c")]
+    sweep = load_sweep(write_sweep_of_runs(folder / "sweep", b8=(2.0, 2.1), b32=(1.0, 1.1)))
+    recorded = {"run": runs[0], "runs": runs, "sweep": sweep}
+    return {
+        name: write_page(document_of(each), folder / f"{name}.html")
+        for name, each in recorded.items()
+    }
+
+
+@pytest.fixture
+def look(browser, pages):
+    """Open a page; what it asks for and complains of is in `page.heard`."""
+    contexts = []
+
+    def open_page(name, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
+        page.on("request", lambda request: page.heard.append(request.url))
+        page.goto(pages[name].as_uri())
+        page.wait_for_selector("html[data-drawn=all]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("name", ["run", "runs", "sweep"])
+def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(look, pages, name):
+    page = look(name)
+    charts = page.locator("[data-chart]")
+    assert charts.count() >= 8
+    assert page.locator("[data-chart] svg").count() == charts.count()
+    drawn = page.locator("[data-chart] svg").evaluate_all(
+        "all => all.map(svg => svg.querySelectorAll('.mark-rect path, .mark-line path, "
+        ".mark-area path, .mark-symbol path').length)"
+    )
+    assert all(drawn), drawn
+    assert page.heard == [pages[name].as_uri()], "the page itself, and nothing else"
+
+
+def test_what_people_named_is_shown_as_text(look):
+    page = look("run")
+    assert page.locator("h1").inner_text() == EVIL
+    assert page.title() == f"{EVIL} - stepscope"
+    assert page.locator("img").count() == 0
+    in_charts = page.locator("[data-chart] svg text").all_text_contents()
+    assert any(text.startswith("<script>document.title") for text in in_charts), in_charts
+
+
+def test_a_script_that_slipped_in_would_not_run(look):
+    page = look("run")
+    page.evaluate(
+        "() => { const script = document.createElement('script');"
+        " script.textContent = \"document.title = 'owned'\"; document.body.append(script); }"
+    )
+    assert page.title() != "owned"
+    assert any("Content Security Policy" in line for line in page.heard)
+
+
+@pytest.mark.parametrize("name", ["run", "runs", "sweep"])
+def test_a_phone_does_not_scroll_sideways_and_charts_follow_the_width(look, name):
+    page = look(name, viewport={"width": 1200, "height": 800}, bypass_csp=True)  # to wait for
+    before = page.locator("[data-chart] svg").first.bounding_box()["width"]
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("document.querySelector('[data-chart] svg').getAttribute('width') < 390")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("[data-chart] svg").first.bounding_box()["width"] < before
+
+
+def test_the_dark_is_dark_and_the_ink_in_charts_follows(look):
+    inks = {}
+    for scheme in ("light", "dark"):
+        page = look("run", color_scheme=scheme)
+        inks[scheme] = page.locator("[data-chart] svg text").first.evaluate(
+            "text => [getComputedStyle(text).fill, getComputedStyle(document.body).backgroundColor]"
+        )
+    assert inks["light"] == ["rgb(29, 34, 40)", "rgb(255, 255, 255)"]
+    assert inks["dark"] == ["rgb(228, 232, 236)", "rgb(20, 24, 29)"]
+
+
+def test_the_keyboard_alone_gets_through(look):
+    page = look("run")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the report"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent"))
+        if reached[-1] == "Values":
+            break
+    page.keyboard.press("Enter")
+    assert page.locator("figure details[open] table").first.is_visible(), reached
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("run", "light"), ("sweep", "dark")])
+def test_axe_finds_nothing_to_complain_of(look, name, scheme):
+    rules = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    page = look(name, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    page.evaluate(rules)
+    # What is in a chart is hidden from everybody whom these rules are about.
+    found = page.evaluate("axe.run({ exclude: [['svg']] })")["violations"]
+    assert [(each["id"], [node["html"] for node in each["nodes"][:2]]) for each in found] == []
