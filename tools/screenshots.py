@@ -18,7 +18,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
-WIDTH, HEIGHT = 1180, 1500
+WIDTH, HEIGHT = 1180, 1900
 TRAINING = ("--samples", "12000", "--epochs", "3", "--seed", "1")
 
 
@@ -37,14 +37,14 @@ def make_pages(folder: Path) -> dict[str, Path]:
     stepscope(folder, "report", runs[0], "--html", "run.html")
     stepscope(folder, "report", *runs, "--html", "runs.html")
     delayed = ("--samples", "4000", "--epochs", "2", "--pipeline-delay-ms", "0.3")
-    rounds = ("--over", "workers=0,1,2,4", "--repeats", "4")
+    rounds = ("--over", "workers=0,1,2,4", "--repeats", "6")
     stepscope(folder, "sweep", *rounds, *delayed, "--out", "sweeps")
     stepscope(folder, "report", "sweeps/latest", "--html", "sweep.html")
     return {name: folder / f"{name}.html" for name in ("run", "runs", "sweep")}
 
 
 def photograph(browser: Browser, page: Path, picture: Path, scheme: str = "light") -> None:
-    """Save the upper part of a page as a small PNG."""
+    """Save the upper part of a page."""
     tab = browser.new_page(
         viewport={"width": WIDTH, "height": HEIGHT},
         color_scheme="dark" if scheme == "dark" else "light",
@@ -54,8 +54,7 @@ def photograph(browser: Browser, page: Path, picture: Path, scheme: str = "light
     tab.wait_for_timeout(1500)  # until the last chart is drawn
     tab.screenshot(path=picture)
     tab.close()
-    image = Image.open(picture).convert("RGB")
-    image.quantize(128).save(picture, optimize=True)
+    Image.open(picture).convert("RGB").save(picture, optimize=True)
 
 
 def main() -> int:

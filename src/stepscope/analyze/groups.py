@@ -38,7 +38,7 @@ class Group:
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs together that were asked for alike, in the order in which they come.
 
-    Names set runs apart: whoever gave two runs two names wants to see both.
+    Names set runs apart: whoever gave two runs two names wants to see both, by those names.
     """
     asked = [_asked(run) for run in runs]
     keys = dict.fromkeys(key for each in asked for key in each)
@@ -47,10 +47,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     values = {}
     for run, each in zip(runs, asked, strict=True):
         apart = {key: each.get(key) for key in telling}
-        name = _name(apart, run)
-        found.setdefault(name, []).append(run)
-        values[name] = apart
-    return [Group(name, tuple(members), values[name]) for name, members in found.items()]
+        found.setdefault(name_of(apart), []).append(run)
+        values[name_of(apart)] = apart
+    named = [str(members[0].spec.get("name") or "") for members in found.values()]
+    by_name = all(named) and len({*named}) == len(named)
+    return [
+        Group(given if by_name else _name(values[key], members[0]), tuple(members), values[key])
+        for given, (key, members) in zip(named, found.items(), strict=True)
+    ]
 
 
 def groups_of(sweep: Sweep) -> list[Group]:

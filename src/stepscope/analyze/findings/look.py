@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 from stepscope.analyze.where_time_goes import DROP_EPOCHS, dropped_epochs
@@ -77,8 +78,16 @@ class Look:
         """Return the command line of something that is to be done with the same training."""
         spec = self.run.spec
         if self.run.info.get("kind") != "trace":
-            return shlex.join(["stepscope", command, str(self.run.path / schema.RUN), *flags])
+            return shlex.join(
+                ["stepscope", command, _from_here(self.run.path / schema.RUN), *flags]
+            )
         module, script = spec.get("module"), spec.get("script")
         what = ["-m", str(module)] if module else [str(script)]
         words: Sequence[str] = spec.get("arguments") or ()
         return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])
+
+
+def _from_here(path: Path) -> str:
+    """Write a path as a person would type it in the folder where they are."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
