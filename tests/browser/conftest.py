@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -36,3 +37,19 @@ def browser() -> Iterator[Any]:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
         yield launched
         launched.close()
+
+
+@pytest.fixture(scope="session")
+def complaints() -> Callable[[Any], list[Any]]:
+    """Ask axe-core's rules what they have to say of a page."""
+    rules = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+
+    def ask(page: Any) -> list[Any]:
+        opened = "document.querySelectorAll('details').forEach(each => { each.open = true; })"
+        page.evaluate(opened)
+        page.evaluate(rules)
+        # What is in a chart is hidden from everybody whom these rules are about.
+        found = page.evaluate("axe.run({ exclude: [['svg']] })")["violations"]
+        return [(each["id"], [node["html"] for node in each["nodes"][:2]]) for each in found]
+
+    return ask

@@ -161,3 +161,10 @@ def test_a_server_that_is_gone_is_said_so(look: Look, tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGINT)
         page.get_by_text("is `stepscope serve` still running?").wait_for()
     assert page.locator(CHARTS).count() > 5
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/one", "/compare?run=one&run=two"])
+def test_axe_finds_nothing_to_complain_of(
+    look: Look, complaints: Callable[[Any], list[Any]], path: str
+) -> None:
+    assert complaints(look(path)) == []

@@ -24,7 +24,9 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> InteractiveShell:
     """A notebook's shell, without a history on disk."""
     InteractiveShell.clear_instance()
     home = str(tmp_path_factory.mktemp("ipython"))
-    shell = InteractiveShell.instance(ipython_dir=home)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("VIRTUAL_ENV", raising=False)  # of the person's shell, maybe another one
+        shell = InteractiveShell.instance(ipython_dir=home)
     shell.history_manager.enabled = False
     return shell
 

@@ -22,7 +22,9 @@ class Numbers(array):  # type: ignore[type-arg]  # of Python 3.10
     """Numbers in eight bytes each, to be used like a list, and equal to one."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self.tolist() == list(other)
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return self.tolist() == list(other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
