@@ -61,7 +61,7 @@ def _hash(text: str) -> str:
 
 def body(document: Document) -> Iterator[str]:
     """Write what a reader sees, piece by piece; charts are empty places with their numbers."""
-    yield '<a class="skip" href="#main">Skip to the report</a>\n<header>\n'
+    yield '<header>\n<a class="skip" href="#main">Skip to the report</a>\n'
     yield f"<h1>{escape(document.title)}</h1>\n<p>{escape(document.subtitle)}</p>\n"
     yield from _contents(document)
     yield '</header>\n<main id="main" tabindex="-1">\n'
