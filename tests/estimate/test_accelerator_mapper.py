@@ -246,6 +246,17 @@ def test_a_layer_with_a_missing_zero_or_unknown_bound_is_refused(text: str) -> N
         read_layer(text)
 
 
+def test_a_bound_that_no_layer_has_is_refused_at_once() -> None:
+    with pytest.raises(RequestError, match=r"at most 1,000,000,000, found C=9{12}"):
+        read_layer(f"C={10**12 - 1},M=1,P=1,Q=1,R=1,S=1")
+
+
+def test_a_large_prime_is_mapped_and_what_would_take_hours_is_refused() -> None:
+    assert map_layer(Layer(999_999_937, 1), DESIGN).cycles == -(-999_999_937 // 16)
+    with pytest.raises(RequestError, match="ways, and at most"):
+        map_layer(Layer(512, 512, 5040, 5040, 3, 3), DESIGN)
+
+
 def test_a_layer_is_read_with_its_stride_and_groups() -> None:
     read = read_layer("C=8, M=16,P=4,Q=4,R=3,S=3,stride=2,groups=4")
     assert read == Layer(8, 16, 4, 4, 3, 3, 2, groups=4)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from stepscope.errors import RequestError
 
+_LARGEST = 10**9
 _PAIR = re.compile(r"\s*([A-Za-z]+)\s*=\s*([0-9]+)\s*")
 
 
@@ -63,6 +64,11 @@ def read_layer(text: str) -> Layer:
 
 def check_layer(found: Mapping[str, int], wanted: str) -> Layer:
     """Make a layer of bounds that are there and above 0."""
+    large = next((name for name, bound in found.items() if bound > _LARGEST), None)
+    if large is not None:
+        raise RequestError(
+            f"layer: wanted bounds of at most {_LARGEST:,}, found {large}={found[large]}."
+        )
     missing = [name for name in "CMPQRS" if name not in found]
     zero = [name for name, bound in found.items() if bound < 1]
     if missing or zero:

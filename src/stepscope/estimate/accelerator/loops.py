@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +34,16 @@ def splits(bound: int) -> npt.NDArray[np.int64]:
     """Return every way to split a bound over DRAM, buffer and scratchpad, one a row."""
     found = [
         (outer, middle, bound // outer // middle)
-        for outer in range(1, bound + 1)
-        if bound % outer == 0
-        for middle in range(1, bound // outer + 1)
-        if (bound // outer) % middle == 0
+        for outer in _divisors(bound)
+        for middle in _divisors(bound // outer)
     ]
     return np.array(found, dtype=np.int64)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(bound: int) -> list[int]:
+    small = [each for each in range(1, isqrt(bound) + 1) if bound % each == 0]
+    return sorted({*small, *(bound // each for each in small)})
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from stepscope.estimate.accelerator.loops import (
 from stepscope.estimate.accelerator.tensors import BEST_OUTER, Mappings, Orders, Words
 
 _AT_ONCE = 200_000  # splits: what is computed for them stays below some hundred megabytes
+_MOST_SPLITS = 30_000_000  # some minutes; a layer of a camera's whole picture has a tenth of it
 _PROMISING = 400
 _WAYS_TO_KEEP = tuple(product((False, True), repeat=3))
 _TENSORS = ("weights", "inputs", "outputs")
@@ -179,6 +180,11 @@ def _blocks(layer: Layer, design: Design, c_wide: int, m_wide: int) -> Iterator[
         each.ravel()
         for each in np.meshgrid(*(np.arange(len(every[name])) for name in "PQ"), indexing="ij")
     )
+    if len(c) * len(p) > _MOST_SPLITS:
+        raise RequestError(
+            f"layer: its loops can be split in {len(c) * len(p):,} ways, and at most "
+            f"{_MOST_SPLITS:,} are searched. Choose smaller bounds, or such with fewer divisors."
+        )
     rows = max(1, _AT_ONCE // len(p))
     for begin in range(0, len(c), rows):
         some = slice(begin, begin + rows)
