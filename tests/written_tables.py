@@ -50,10 +50,15 @@ def write_tables(
     (folder / schema.RUN).write_text(json.dumps({**about, **begun, **info}))
     tables = {schema.STEPS: steps, schema.EPOCHS: epochs, schema.TELEMETRY: telemetry}
     for file, rows in tables.items():
-        columns = schema.COLUMNS[file]
-        lines = [",".join(_field(row.get(name)) for name in columns) for row in rows]
-        (folder / file).write_text("\n".join([",".join(columns), *lines]) + "\n")
+        write_table(folder, file, rows)
     return load_run(folder)
+
+
+def write_table(folder: Path, file: str, rows: Rows) -> None:
+    """Write one table of a run; what a row does not have is unknown."""
+    columns = schema.COLUMNS[file]
+    lines = [",".join(_field(row.get(name)) for name in columns) for row in rows]
+    (folder / file).write_text("\n".join([",".join(columns), *lines]) + "\n")
 
 
 def _field(value: Any) -> str:

@@ -39,6 +39,37 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
+@pytest.fixture
+def visit(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Open a page and wait until it is drawn.
+
+    What it complains of and asks for is in its `heard`, but for what begins with `own`.
+    """
+    contexts = []
+
+    def open_page(url: str, own: str | None = None, **options: Any) -> Any:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.heard = []
+        page.on("console", lambda message: page.heard.append(message.text))
+        page.on("pageerror", lambda error: page.heard.append(str(error)))
+        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
+
+        def asked(request: Any) -> None:
+            if own is None or not request.url.startswith(own):
+                page.heard.append(request.url)
+
+        page.on("request", asked)
+        page.goto(url)
+        page.wait_for_selector("html[data-drawn=all]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
 @pytest.fixture(scope="session")
 def complaints() -> Callable[[Any], list[Any]]:
     """Ask axe-core's rules what they have to say of a page."""

@@ -34,29 +34,13 @@ def served(runs: Path) -> Iterator[Served]:
 
 
 @pytest.fixture
-def look(browser: Any, served: Served) -> Iterator[Look]:
+def look(visit: Look, served: Served) -> Look:
     """Open a page; what it complains of, and what it asks of others, is in `page.heard`."""
-    contexts = []
 
     def open_page(path: str, url: str = served.url, **options: Any) -> Any:
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.heard = []
-        page.on("console", lambda message: page.heard.append(message.text))
-        page.on("pageerror", lambda error: page.heard.append(str(error)))
-        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
-        page.on(
-            "request",
-            lambda asked: asked.url.startswith(url) or page.heard.append(asked.url),
-        )
-        page.goto(f"{url.rstrip('/')}{path}")
-        page.wait_for_selector("html[data-drawn=all]")
-        return page
+        return visit(f"{url.rstrip('/')}{path}", own=url, **options)
 
-    yield open_page
-    for context in contexts:
-        context.close()
+    return open_page
 
 
 def unclosed(run: Path) -> Path:

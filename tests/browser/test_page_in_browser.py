@@ -26,26 +26,9 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture
-def look(browser, pages):
+def look(visit, pages):
     """Open a page; what it asks for and complains of is in `page.heard`."""
-    contexts = []
-
-    def open_page(name, **options):
-        context = browser.new_context(**options)
-        contexts.append(context)
-        page = context.new_page()
-        page.heard = []
-        page.on("console", lambda message: page.heard.append(message.text))
-        page.on("pageerror", lambda error: page.heard.append(str(error)))
-        page.on("dialog", lambda dialog: page.heard.append(dialog.message))
-        page.on("request", lambda request: page.heard.append(request.url))
-        page.goto(pages[name].as_uri())
-        page.wait_for_selector("html[data-drawn=all]")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
+    return lambda name, **options: visit(pages[name].as_uri(), **options)
 
 
 @pytest.mark.parametrize("name", ["run", "runs", "sweep"])

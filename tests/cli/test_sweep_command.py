@@ -174,6 +174,8 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
     assert first.returncode == 130
     assert "--resume" in words
     assert recorded(folder)["status"] == "interrupted"
+    assert "report: " in words
+    assert "of 100 trials completed" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import written_tables
 from hypothesis import given
 from hypothesis import strategies as st
+from written_tables import Rows, write_table
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records import schema
@@ -20,37 +22,13 @@ from stepscope.records.reader import Run
 from stepscope.records.table import Table
 from stepscope.report import chrome
 
-Rows = list[dict[str, Any]]
 MakeRun = Callable[..., Run]
 
 
 def step(number: int, start_s: float | None, **changes: Any) -> dict[str, Any]:
-    """Give a step of 10 ms, whole, as a loop without workers leaves it."""
-    return {
-        "epoch": 1,
-        "step": number,
-        "start_s": start_s,
-        "samples": 32,
-        "data_s": 0.002,
-        "transfer_s": 0.0,
-        "forward_s": 0.003,
-        "backward_s": 0.004,
-        "optimizer_s": 0.0005,
-        "other_s": 0.0005,
-        "step_s": 0.01,
-        "loss": 2.5,
-        "load_s": 0.0015,
-        "load_start_s": start_s,
-        "load_worker": -1,
-        "detail": "full",
-        **changes,
-    }
-
-
-def write_table(folder: Path, file: str, rows: Rows) -> None:
-    columns = schema.COLUMNS[file]
-    lines = [",".join("" if row.get(c) is None else str(row[c]) for c in columns) for row in rows]
-    (folder / file).write_text("\n".join([",".join(columns), *lines]) + "\n")
+    """Give a step as a loop without workers leaves it, with when its batch was made."""
+    loaded = {"load_s": 0.0015, "load_start_s": start_s, "load_worker": -1}
+    return written_tables.step(number, start_s=start_s, **{**loaded, **changes})
 
 
 @pytest.fixture
@@ -59,8 +37,8 @@ def recorded(tmp_path: Path) -> MakeRun:
 
     def make(
         steps: Rows,
-        epochs: Rows = [],  # noqa: B006 - not changed
-        telemetry: Rows = [],  # noqa: B006
+        epochs: Rows = (),
+        telemetry: Rows = (),
         happened: Iterable[str] = (),
         rank: int | None = None,
         **info: Any,

@@ -62,26 +62,32 @@ def sweep(
         Print sweep.json, and nothing else, on standard output.
     """
     asked: dict[str, Any] = dict(settings or {})
-    with SweepDisplay(Console(file=sys.stderr)) as display:
-        if resume is not None:
-            others = [*asked, *command, *filter(None, (over, repeats, mode, time_limit))]
-            if others or order_seed is not None:
-                raise RequestError("resume: takes no other flag: the sweep's folder knows them.")
-            done = sweeps.resume(resume, display, summarize)
-        else:
-            subject = _subject(command, asked, mode)
-            axes = read_axes(over or [], of_script=isinstance(subject, OwnScript))
-            out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
-            request = sweeps.Request(
-                grid(axes),
-                DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
-                out=out,
-                name=name,
-                over=axes,
-                seed=None if order_seed is None else count("order_seed", order_seed),
-                time_limit_s=None if time_limit is None else _seconds(time_limit),
-            )
-            done = sweeps.start(subject, request, display, summarize)
+    try:
+        with SweepDisplay(Console(file=sys.stderr)) as display:
+            if resume is not None:
+                others = [*asked, *command, *filter(None, (over, repeats, mode, time_limit))]
+                if others or order_seed is not None:
+                    raise RequestError(
+                        "resume: takes no other flag: the sweep's folder knows them."
+                    )
+                done = sweeps.resume(resume, display, summarize)
+            else:
+                subject = _subject(command, asked, mode)
+                axes = read_axes(over or [], of_script=isinstance(subject, OwnScript))
+                out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
+                request = sweeps.Request(
+                    grid(axes),
+                    DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
+                    out=out,
+                    name=name,
+                    over=axes,
+                    seed=None if order_seed is None else count("order_seed", order_seed),
+                    time_limit_s=None if time_limit is None else _seconds(time_limit),
+                )
+                done = sweeps.start(subject, request, display, summarize)
+    except sweeps.SweepInterrupted as stopped:
+        leave_report(stopped.folder, Console(file=sys.stderr))
+        raise
     if json:
         print(dumps({**done.info, "rows": rows_of(done), "path": str(done.path)}))
     else:

@@ -23,6 +23,14 @@ from stepscope.records import schema
 from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep
 
 
+class SweepInterrupted(Interrupted):
+    """Somebody asked a sweep to stop; what is done is in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"interrupted; go on with: stepscope sweep --resume {folder}")
+        self.folder = folder
+
+
 @dataclass(frozen=True)
 class Request:
     """Which settings are tried how often; `over` is how somebody wrote them down."""
@@ -42,7 +50,7 @@ def start(subject: Subject, request: Request, onlooker: Onlooker, summarize: Sum
 
     Raises:
         RequestError: a setting could only fail; then nothing was begun.
-        Interrupted: somebody asked it to stop.
+        SweepInterrupted: somebody asked it to stop.
     """
     for values in request.settings:
         subject.check(values)
@@ -103,7 +111,5 @@ def _carry_out(bench: Bench) -> Sweep:
     except Interrupted:
         if bench.folder.read_info()["kind"] != "sweep":
             raise
-        raise Interrupted(
-            f"interrupted; go on with: stepscope sweep --resume {bench.folder.path}"
-        ) from None
+        raise SweepInterrupted(bench.folder.path) from None
     return load_sweep(bench.folder.path)
