@@ -2,8 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_MOST_DIGITS = 20
+_LONGEST_NUMBER_BYTES = 64
+_LONGEST_BYTES = 1 << 20  # what is longer is none of these files, and may have no end
+
+
+@dataclass(frozen=True)
+class Reading(Generic[T]):
+    """What such a file said; without a value, the reason why not."""
+
+    value: T | None
+    reason: str | None = None
+
+
+def read_text(file: Path) -> Reading[str]:
+    """Read what such a file says, without the blanks and zero bytes that end it.
+
+    The reason of a reading without a value names the file: missing, unreadable or empty.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_LONGEST_BYTES).decode("utf-8", "replace").strip("\0 \t\r\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return Reading(None, f"there is no {file}")
+    except OSError as error:
+        return Reading(None, f"{file} cannot be read: {error.strerror}")
+    return Reading(text) if text else Reading(None, f"{file} is empty")
+
+
+def read_integer(file: Path) -> Reading[int]:
+    """Read the whole number that such a file holds; garbage is a reason too."""
+    try:  # some are read ten times a second: 8 µs, where a file object of Python's takes 28
+        opened = os.open(file, os.O_RDONLY)
+        try:
+            said = os.read(opened, _LONGEST_NUMBER_BYTES).strip(b"\0 \t\r\n")
+        finally:
+            os.close(opened)
+    except OSError:
+        said = b""
+    if said.isdigit() and len(said) <= _MOST_DIGITS:
+        return Reading(int(said))
+    text = read_text(file)
+    if text.value is None:
+        return Reading(None, text.reason)
+    if not re.fullmatch(rf"[+-]?[0-9]{{1,{_MOST_DIGITS}}}", text.value):
+        return Reading(None, f"{file}: wanted a whole number, found {text.value[:40]!r}")
+    return Reading(int(text.value))
 
 
 def lines_of(file: Path) -> list[str]:

@@ -1,31 +1,36 @@
 """The protocol of measurements on small boards: one fixed training, the mean of its last epochs.
 
-The protocol also fixes the machine: power mode, clocks, fan, storage. What of it this machine or
-this version cannot fix or read is listed as missing, and the figures are worth that much less.
+The protocol also fixes the machine: power mode, clocks, fan, storage. What of it this machine does
+not have, or has otherwise, is listed as missing, and the figures are worth that much less.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stepscope.errors import MachineError
 from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.cache import not_cold
 from stepscope.experiments.labs.plan import Plan
-from stepscope.experiments.labs.tried import try_settings
-from stepscope.hardware.pseudo_files import first_line_of
+from stepscope.experiments.labs.tried import Tried, try_settings
+from stepscope.hardware.conditions import CONDITIONS
+from stepscope.hardware.medium import medium_under
+from stepscope.hardware.preparation import changes, protocol
+from stepscope.hardware.system_root import system_root
 from stepscope.stats import known_mean
 from stepscope.units import format_duration, format_share
 
-_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_FIXED = "performance"
+_FIXED = ("power_mode", "governor", "clocks", "memory_clock", "fan")
 _COLUMNS = ("loading_s", "training_s", "other_s", "total_s", "loss", "train_accuracy")
 
 
 def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     """Train as the protocol says, and take the mean of all epochs but the first."""
     tried, missing = try_settings(plan, folder, tools)
-    missing += [*_clocks(), *not_cold(tried)]
+    root = system_root()
+    missing += [*not_fixed(root), *_medium(plan, root), *not_cold(tried), *_no_energy(tried)]
     rows = [row for each in tried for row in each.curve()]
     if not rows:
         reason = tried[0].status if tried else missing[0]["reason"]
@@ -43,9 +48,38 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     return found(answer, True, [*rows, mean], missing, rows)
 
 
-def _clocks() -> list[dict[str, str]]:
-    governor = first_line_of(_GOVERNOR)
-    if governor == _FIXED:
-        return []
-    found = "this machine does not tell" if governor is None else f"the governor is {governor}"
-    return [{"name": "frequency scaling off", "reason": f"{found}; wanted {_FIXED}."}]
+def not_fixed(root: Path) -> Iterator[dict[str, str]]:
+    """Name what the protocol fixes of a machine and this one has not, or has otherwise."""
+    asked = protocol(root)
+    for name in _FIXED:
+        now, words = CONDITIONS[name](root), name.replace("_", " ")
+        if now.value is None:
+            yield {"name": words, "reason": f"{now.reason}."}
+        elif name not in asked:
+            yield {"name": words, "reason": f"it is {now.value}; the protocol's is not offered."}
+        else:
+            try:
+                differs = changes({name: asked[name]}, root)
+            except MachineError as error:
+                yield {"name": words, "reason": str(error)}
+                continue
+            if differs:
+                found = f"it is {now.value}, wanted {asked[name]}"
+                yield {"name": words, "reason": f"{found}: stepscope doctor --apply sets it."}
+
+
+def _medium(plan: Plan, root: Path) -> Iterator[dict[str, str]]:
+    """Say where the protocol's solid-state disk is not what the data lies on."""
+    medium = medium_under(Path(plan.spec.data_dir), root)
+    if medium.value is None or medium.value.kind is None:
+        reason = medium.reason if medium.value is None else medium.value.reason
+        yield {"name": "storage medium", "reason": f"{reason}: note it by hand."}
+    elif not medium.value.kind.endswith("SSD"):
+        yield {"name": "storage medium", "reason": f"{medium.value.kind}, wanted an SSD."}
+
+
+def _no_energy(tried: list[Tried]) -> list[dict[str, str]]:
+    """Say why there are no joules, once for all runs that have none."""
+    absent = [run.summary["absent"].get("energy_j") for each in tried for run in each.runs]
+    reasons = dict.fromkeys(reason for reason in absent if reason is not None)
+    return [{"name": "energy", "reason": reason} for reason in reasons]

@@ -1,0 +1,123 @@
+"""`stepscope doctor`: what this machine can measure, and what makes it unfair."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.cli.peaks import show_peaks
+from stepscope.errors import RequestError
+from stepscope.experiments.checkup import examine
+from stepscope.experiments.conditions import check_requirements, wanted_conditions
+from stepscope.hardware import preparation
+from stepscope.hardware.conditions import describe_conditions
+from stepscope.hardware.kept_state import PUT_BACK, kept_file
+from stepscope.hardware.system_root import system_root
+from stepscope.report.doctor import print_changes, print_checks
+
+
+def doctor(
+    *,
+    data_dir: Path = Path("data"),
+    require: str | None = None,
+    peaks: Annotated[bool, Parameter(negative=())] = False,
+    apply: Annotated[bool, Parameter(negative=())] = False,
+    restore: Annotated[bool, Parameter(negative=())] = False,
+    yes: Annotated[bool, Parameter(negative=())] = False,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Say what this machine can measure, what makes it unfair, and what is missing.
+
+    Parameters
+    ----------
+    data_dir
+        The folder under which data lies: its medium is named, and a little of it is read.
+    require
+        Conditions such as power_mode=MAXN,governor=performance: exits with 5 where one is not
+        met. With --apply they are set.
+    peaks
+        Measure what this machine computes and moves at most, and keep it for later runs.
+    apply
+        Set what the edge protocol asks: power mode, governor, clocks, fan. What was is kept.
+    restore
+        Put back what was before --apply.
+    yes
+        Do not ask before --apply.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    root = system_root()
+    _check_together(apply=apply, restore=restore, peaks=peaks)
+    if require is not None and restore:
+        raise RequestError("--require: wanted without --restore, which puts back what was.")
+    if yes and not apply:
+        raise RequestError("--yes: wanted beside --apply, which alone asks. Leave it out.")
+    if apply:
+        return _apply(root, require, sure=yes, as_json=json)
+    if restore:
+        return _restore(root, as_json=json)
+    check_requirements(require, root)
+    if peaks:
+        return show_peaks(as_json=json)
+    checks = [asdict(check) for check in examine(root, data_dir)]
+    if json:
+        print(dumps({"checks": checks, "conditions": describe_conditions(root)}))
+    else:
+        print_checks(Console(), checks)
+    return 0
+
+
+def _check_together(**asked: bool) -> None:
+    found = [f"--{name}" for name, wanted in asked.items() if wanted]
+    if len(found) > 1:
+        raise RequestError(
+            f"{' and '.join(found)}: wanted one of them, found {len(found)}. "
+            "Call doctor for each, one after the other."
+        )
+
+
+def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int:
+    planned = preparation.changes(wanted_conditions(require, root), root)
+    shown = [asdict(change) for change in planned]
+    messages = Console(file=sys.stderr)
+    print_changes(messages, shown)
+    if planned and not sure and not _agreed():
+        messages.print("nothing was set")
+        return _answer({"set": [], "kept": None}, as_json)
+    preparation.apply(planned, root)
+    kept = str(kept_file(root)) if planned else None
+    if planned:
+        messages.print(f"set; put it back with: {PUT_BACK}")
+    else:
+        messages.print("nothing to set: what this machine has of it is as the protocol asks")
+    check_requirements(require, root)
+    return _answer({"set": shown, "kept": kept}, as_json)
+
+
+def _agreed() -> bool:
+    """Ask a person; where there is none, nobody has agreed."""
+    if not sys.stdin.isatty():
+        raise RequestError(
+            "--apply changes settings of this machine: wanted a terminal to ask on, or --yes."
+        )
+    print("set this? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _restore(root: Path, *, as_json: bool) -> int:
+    done = preparation.restore(root)
+    said = f"put back: {', '.join(done)}" if done else "there is nothing to put back"
+    print(said, file=sys.stderr)
+    return _answer({"restored": done}, as_json)
+
+
+def _answer(answer: dict[str, Any], as_json: bool) -> int:
+    if as_json:
+        print(dumps(answer))
+    return 0

@@ -1,0 +1,76 @@
+"""The conditions of a measurement: what two runs must share of a machine's state to be compared.
+
+Each condition is one word, read at one moment. What this machine does not tell has its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stepscope.hardware.board import board
+from stepscope.hardware.fan import fan
+from stepscope.hardware.frequency import OFF, ON, clocks, governor, memory_clock, turbo
+from stepscope.hardware.power_mode import power_mode
+from stepscope.hardware.pseudo_files import Reading, read_text
+from stepscope.hardware.swap import swap_areas
+from stepscope.hardware.thermal import temperature_c
+
+CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
+
+
+def clock_source(root: Path) -> Reading[str]:
+    """Name what the kernel's clock counts with."""
+    return read_text(root / CLOCK_SOURCES / "current_clocksource")
+
+
+def swap(root: Path) -> Reading[str]:
+    """Say whether memory can be swapped out: `on` or `off`."""
+    areas = swap_areas(root)
+    if areas.value is None:
+        return Reading(None, areas.reason)
+    return Reading(ON if areas.value else OFF)
+
+
+CONDITIONS: Mapping[str, Callable[[Path], Reading[str]]] = {
+    "board": board,
+    "power_mode": power_mode,
+    "governor": governor,
+    "clocks": clocks,
+    "memory_clock": memory_clock,
+    "fan": fan,
+    "turbo": turbo,
+    "swap": swap,
+    "clock_source": clock_source,
+}
+
+
+def read_conditions(root: Path) -> dict[str, Reading[str]]:
+    """Read every condition, by name."""
+    return {name: read(root) for name, read in CONDITIONS.items()}
+
+
+def describe_conditions(root: Path) -> dict[str, Any]:
+    """Return the conditions as plain values, for a record: null with a reason in `absent`."""
+    read = read_conditions(root)
+    warmth = temperature_c(root)
+    reasons = {name: reading.reason for name, reading in read.items()}
+    reasons["temperature_c"] = warmth.reason
+    return {
+        **{name: reading.value for name, reading in read.items()},
+        "temperature_c": {"start": warmth.value, "end": None},
+        "absent": {name: reason for name, reason in reasons.items() if reason is not None},
+    }
+
+
+def describe_end(before: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Complete a description at the end of what it describes: how warm it got, what has changed."""
+    after = describe_conditions(root)
+    warmth = {"start": before["temperature_c"]["start"], "end": after["temperature_c"]["start"]}
+    changed = {
+        name: {"start": before.get(name), "end": after[name]}
+        for name in CONDITIONS
+        if before.get(name) != after[name]
+    }
+    return {**before, "temperature_c": warmth, "changed": changed}

@@ -1,0 +1,35 @@
+"""Where memory goes when there is too little: disks, files, and zram, which is memory again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.hardware.pseudo_files import Reading, read_text
+
+
+@dataclass(frozen=True)
+class SwapArea:
+    """One place that pages are swapped out to."""
+
+    name: str
+    size_bytes: int
+    used_bytes: int
+
+    @property
+    def is_zram(self) -> bool:
+        """Say whether it is compressed memory instead of a disk."""
+        return Path(self.name).name.startswith("zram")
+
+
+def swap_areas(root: Path) -> Reading[list[SwapArea]]:
+    """List the areas of `/proc/swaps`; a line that is none is left out."""
+    said = read_text(root / "proc/swaps")
+    if said.value is None:
+        return Reading(None, said.reason)
+    found = []
+    for line in said.value.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal():
+            found.append(SwapArea(fields[0], int(fields[2]) * 1024, int(fields[3]) * 1024))
+    return Reading(found)

@@ -1,0 +1,202 @@
+"""`stepscope doctor` as a person calls it, and what runs make of a machine's conditions."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from as_a_person import ENVIRONMENT, Answer, Stepscope
+from machine_trees import (
+    JETSON_XAVIER_NX,
+    RASPBERRY_PI,
+    Tree,
+    add_nvpmodel,
+    write_tree,
+)
+
+from stepscope.cli.doctor import doctor
+from stepscope.errors import RequestError
+
+GOVERNOR = "sys/devices/system/cpu/cpufreq/policy0/scaling_governor"
+SHORT = ("run", "--samples", 128, "--batch-size", 16, "--epochs", 1, "--max-steps", 2)
+LONG = ("run", "--samples", 3200, "--batch-size", 16, "--epochs", 10_000, "--no-evaluate")
+
+
+class OnATree(Stepscope):
+    """Call stepscope on a tree that stands in for a machine."""
+
+    def __init__(self, folder: Path, tree: Tree) -> None:
+        super().__init__(folder)
+        self.root = write_tree(tree, folder)
+        add_nvpmodel(self.root)
+        self.env = {
+            "STEPSCOPE_SYSTEM_ROOT": str(self.root),
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+
+    def __call__(self, *args: object, **options: object) -> Answer:
+        return super().__call__(*args, env=self.env, **options)
+
+    def governor(self) -> str:
+        return (self.root / GOVERNOR).read_text().strip()
+
+
+@pytest.fixture
+def pi(tmp_path: Path) -> OnATree:
+    return OnATree(tmp_path, RASPBERRY_PI)
+
+
+@pytest.fixture
+def xavier(tmp_path: Path) -> OnATree:
+    return OnATree(tmp_path, JETSON_XAVIER_NX)
+
+
+def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier: OnATree) -> None:
+    answer = xavier("doctor", "--json")
+    assert answer.code == 0, answer.err
+    checks = {check["name"]: check for check in answer.json["checks"]}
+    assert checks["board"]["found"] == "NVIDIA Jetson Xavier NX Developer Kit"
+    assert checks["jetpack"]["found"] == "L4T 32.6.1, JetPack 4.6"
+    assert checks["power_mode"]["status"] == "warning"
+    assert "VDD_IN" in checks["energy"]["found"]
+    assert checks["torch"]["status"] in ("ok", "warning")
+    assert all(
+        {"name", "status", "found", "why", "advice"} == set(each) for each in checks.values()
+    )
+    assert answer.json["conditions"]["power_mode"] == "MODE_10W_2CORE"
+
+
+def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope: Stepscope) -> None:
+    answer = stepscope("doctor")
+    assert answer.code == 0, answer.err
+    for name in ("board", "cpus", "memory", "clock", "torch", "energy", "storage"):
+        assert name in answer.out
+    assert " ok, " in answer.out.splitlines()[-1]
+
+
+def test_a_machine_without_torch_is_examined_all_the_same(stepscope: Stepscope) -> None:
+    broken = stepscope.folder / "first"
+    broken.mkdir()
+    (broken / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
+    answer = stepscope("doctor", "--json", env={"PYTHONPATH": str(broken)})
+    assert answer.code == 0, answer.err
+    checks = {check["name"]: check for check in answer.json["checks"]}
+    assert checks["torch"]["status"] == "absent"
+    assert "libcudart is missing" in checks["torch"]["found"]
+
+
+def test_a_tree_that_is_not_there_is_a_wrong_request(stepscope: Stepscope) -> None:
+    answer = stepscope("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
+    assert answer.code == 2
+    assert "STEPSCOPE_SYSTEM_ROOT" in answer.err
+
+
+def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier: OnATree) -> None:
+    applied = xavier("doctor", "--apply", "--yes", "--json")
+    assert applied.code == 0, applied.err
+    assert "power_mode: MODE_10W_2CORE -> MODE_15W_6CORE" in applied.err
+    assert Path(applied.json["kept"]).exists()
+    assert xavier.governor() == "performance"
+    restored = xavier("doctor", "--restore", "--json")
+    assert (restored.code, restored.json["restored"][-1]) == (0, "power_mode")
+    assert xavier.governor() == "schedutil"
+    again = xavier("doctor", "--restore")
+    assert (again.code, again.err.strip()) == (0, "there is nothing to put back")
+
+
+def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi: OnATree) -> None:
+    answer = pi("doctor", "--apply", stdin=subprocess.DEVNULL)
+    assert answer.code == 2
+    assert "--yes" in answer.err
+    assert pi.governor() == "ondemand"
+
+
+@pytest.mark.parametrize(("said", "governor"), [("y\n", "performance"), ("\n", "ondemand")])
+def test_apply_does_what_a_person_at_a_terminal_says(pi: OnATree, said: str, governor: str) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, said.encode())
+    answer = pi("doctor", "--apply", stdin=theirs)
+    os.close(ours)
+    os.close(theirs)
+    assert answer.code == 0, answer.err
+    assert pi.governor() == governor
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"apply": True, "restore": True},
+        {"apply": True, "peaks": True},
+        {"restore": True, "peaks": True},
+        {"restore": True, "require": "turbo=off"},
+        {"restore": True, "yes": True},
+        {"yes": True},
+    ],
+    ids=lambda asked: "+".join(asked),
+)
+def test_a_flag_that_would_be_left_aside_is_a_wrong_request(asked: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="wanted"):
+        doctor(**asked)
+
+
+def test_a_run_whose_requirement_is_not_met_does_not_start(pi: OnATree) -> None:
+    answer = pi(*SHORT, "--require", "governor=performance", "--json")
+    assert answer.code == 5
+    assert "wanted governor=performance, found ondemand" in answer.json["error"]
+    assert not (pi.folder / "runs").exists()
+
+
+def test_a_requirement_that_nobody_knows_is_a_wrong_request(pi: OnATree) -> None:
+    answer = pi(*SHORT, "--require", "govenor=performance")
+    assert answer.code == 2
+    assert "Did you mean 'governor'?" in answer.err
+
+
+def test_the_trials_of_a_sweep_obey_too(pi: OnATree) -> None:
+    sweep = ("sweep", *SHORT[1:], "--over", "workers=0,1", "--repeats", 1)
+    assert pi(*sweep, "--require", "governor=performance").code == 5
+
+
+def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi: OnATree) -> None:
+    answer = pi(*SHORT, "--prepare", "--require", "governor=performance", "--json")
+    assert answer.code == 0, answer.err
+    conditions = answer.json["environment"]["conditions"]
+    assert (conditions["governor"], conditions["clocks"]) == ("performance", "fixed")
+    assert conditions["temperature_c"] == {"start": 52.1, "end": 52.1}
+    assert conditions["changed"] == {}
+    assert "governor: ondemand -> performance" in answer.err
+    assert pi.governor() == "ondemand"
+    plain = pi(*SHORT, "--json")
+    compared = pi("compare", answer.json["path"], plain.json["path"])
+    assert "governor performance -> ondemand" in compared.out
+
+
+def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
+    running = subprocess.Popen(
+        pi.command(*LONG, "--prepare"),
+        cwd=pi.folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, **pi.env},
+    )
+    steps = pi.folder / "runs/latest/steps.csv"
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not has_rows(steps):
+        time.sleep(0.1)
+    assert pi.governor() == "performance"
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=90)
+    assert running.returncode == 130, err
+    assert pi.governor() == "ondemand"
+    assert "put back: governor, clocks" in err
+
+
+def has_rows(table: Path) -> bool:
+    return table.exists() and len(table.read_text().splitlines()) > 1

@@ -1,0 +1,217 @@
+"""What a machine says of its state, on trees of machines that are not at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine_trees import (
+    AMD_LAPTOP,
+    JETSON_AGX_XAVIER,
+    JETSON_NANO,
+    JETSON_ORIN,
+    JETSON_XAVIER_NX,
+    LAPTOP,
+    RASPBERRY_PI,
+    TREES,
+    VIRTUAL_MACHINE,
+    Tree,
+    write_tree,
+)
+
+from stepscope.hardware.board import board, jetpack_of, tegra_release
+from stepscope.hardware.conditions import describe_conditions, describe_end, read_conditions
+from stepscope.hardware.power_mode import mode_number, power_mode, power_modes, protocol_mode
+from stepscope.hardware.swap import swap_areas
+from stepscope.hardware.thermal import temperature_c, throttled
+
+# board, power mode, governor, clocks, fan, turbo
+KNOWN = {
+    JETSON_NANO.name: (
+        "NVIDIA Jetson Nano Developer Kit",
+        "MAXN",
+        "schedutil",
+        "scaling",
+        "0",
+        None,
+    ),
+    JETSON_XAVIER_NX.name: (
+        *("NVIDIA Jetson Xavier NX Developer Kit", "MODE_10W_2CORE", "schedutil", "scaling", "0"),
+        None,
+    ),
+    AMD_LAPTOP.name: ("LENOVO 21CF004PGE", None, "powersave", "scaling", None, None),
+    JETSON_AGX_XAVIER.name: ("Jetson-AGX", "MODE_15W", "schedutil", "scaling", "0", None),
+    JETSON_ORIN.name: (
+        *("NVIDIA Jetson Orin Nano Developer Kit", "7W", "schedutil", "scaling", "66"),
+        None,
+    ),
+    LAPTOP.name: (
+        *("LENOVO 20XW0055GE (ThinkPad X1 Carbon Gen 9)", None, "powersave", "scaling", None),
+        "on",
+    ),
+    RASPBERRY_PI.name: ("Raspberry Pi 4 Model B Rev 1.4", None, "ondemand", "scaling", None, None),
+    VIRTUAL_MACHINE.name: ("QEMU Standard PC (Q35 + ICH9, 2009)", None, None, None, None, None),
+}
+
+
+def name_of(tree: object) -> str | None:
+    return tree.name if isinstance(tree, Tree) else None
+
+
+@pytest.mark.parametrize("tree", TREES, ids=name_of)
+def test_a_machine_tells_its_state(tmp_path: Path, tree: Tree) -> None:
+    found = read_conditions(write_tree(tree, tmp_path))
+    names = ("board", "power_mode", "governor", "clocks", "fan", "turbo")
+    assert tuple(found[name].value for name in names) == KNOWN[tree.name]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=name_of)
+def test_what_a_machine_does_not_tell_has_a_reason(tmp_path: Path, tree: Tree) -> None:
+    described = describe_conditions(write_tree(tree, tmp_path))
+    missing = {name for name, value in described.items() if value is None}
+    assert missing <= described["absent"].keys()
+    assert all(described["absent"].values())
+
+
+@pytest.mark.parametrize(
+    ("tree", "release", "jetpack"),
+    [
+        (JETSON_NANO, "32.5.0", "4.5"),
+        (JETSON_XAVIER_NX, "32.6.1", "4.6"),
+        (JETSON_AGX_XAVIER, "32.4.3", "4.4"),
+        (JETSON_ORIN, "35.4.1", "5.1.2"),
+    ],
+    ids=name_of,
+)
+def test_a_jetson_names_its_software(
+    tmp_path: Path, tree: Tree, release: str, jetpack: str
+) -> None:
+    assert tegra_release(write_tree(tree, tmp_path)).value == release
+    assert jetpack_of(release) == jetpack
+
+
+@pytest.mark.parametrize(
+    ("tree", "mode"),
+    [
+        (JETSON_NANO, "MAXN"),
+        (JETSON_XAVIER_NX, "MODE_15W_6CORE"),
+        (JETSON_AGX_XAVIER, "MAXN"),
+        (JETSON_ORIN, "15W"),
+        (LAPTOP, None),
+    ],
+    ids=name_of,
+)
+def test_the_protocol_has_a_power_mode_for_each_board(
+    tmp_path: Path, tree: Tree, mode: str | None
+) -> None:
+    assert protocol_mode(write_tree(tree, tmp_path)) == mode
+
+
+def test_before_anybody_sets_a_power_mode_it_is_the_default(tmp_path: Path) -> None:
+    root = write_tree(JETSON_XAVIER_NX, tmp_path)
+    (root / "var/lib/nvpmodel/status").unlink()
+    assert power_mode(root).value == "MODE_10W_2CORE"
+
+
+def test_a_power_mode_that_is_garbage_is_none_and_is_shown(tmp_path: Path) -> None:
+    root = write_tree(JETSON_NANO, tmp_path)
+    (root / "var/lib/nvpmodel/status").write_text("what?")
+    assert "found 'what?'" in (power_mode(root).reason or "")
+
+
+@given(st.text(max_size=80))
+def test_any_text_in_the_place_of_power_modes_is_survived(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "any-modes"
+    for name in ("etc/nvpmodel.conf", "var/lib/nvpmodel/status", "proc/swaps"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8", errors="replace")
+    number = mode_number(root)
+    assert (number.value is None) != (number.reason is None)
+    assert isinstance(power_modes(root), dict)
+    swap_areas(root)
+
+
+def test_cpus_with_different_governors_name_them_all(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    (root / "sys/devices/system/cpu/cpufreq/policy1/scaling_governor").write_text("powersave\n")
+    assert read_conditions(root)["governor"].value == "ondemand+powersave"
+
+
+def test_a_clock_that_is_garbage_leaves_the_clocks_unknown(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    policies = root / "sys/devices/system/cpu/cpufreq"
+    for file in policies.glob("policy*/scaling_min_freq"):
+        file.write_text("1500000\n")
+    assert read_conditions(root)["clocks"].value == "fixed"
+    (policies / "policy2/scaling_max_freq").write_text("<unknown>\n")
+    found = read_conditions(root)["clocks"]
+    assert found.value is None
+    assert "<unknown>" in (found.reason or "")
+
+
+def test_the_hottest_zone_of_the_chip_is_taken_and_no_regulator(tmp_path: Path) -> None:
+    root = write_tree(JETSON_NANO, tmp_path)  # its PMIC-Die always says 100
+    assert temperature_c(root).value == 38.0
+
+
+def test_a_sensor_that_says_something_absurd_is_left_out(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    (root / "sys/class/thermal/thermal_zone0/temp").write_text("-256000\n")
+    assert temperature_c(root).value is None
+
+
+def test_of_zones_of_one_type_the_hottest_counts(tmp_path: Path) -> None:
+    root = write_tree(LAPTOP, tmp_path)
+    for number, celsius in enumerate((91, 45)):
+        zone = root / f"sys/class/thermal/thermal_zone{number}"
+        (zone / "type").write_text("x86_pkg_temp\n")
+        (zone / "temp").write_text(f"{celsius}000\n")
+    assert temperature_c(root).value == 91.0
+
+
+def test_throttling_is_counted_where_the_system_counts(tmp_path: Path) -> None:
+    assert throttled(write_tree(LAPTOP, tmp_path)).value == 12 + 40
+    assert throttled(write_tree(RASPBERRY_PI, tmp_path)).value is None
+
+
+def test_a_throttling_count_that_grows_is_seen_below_a_larger_one(tmp_path: Path) -> None:
+    root = write_tree(LAPTOP, tmp_path)
+    # Of two packages, the second of two CPUs; both of these tell the package's count.
+    for number, package, core, of_package in ((0, 0, 12, 40), (1, 1, 5, 7), (2, 1, 0, 7)):
+        cpu = root / f"sys/devices/system/cpu/cpu{number}"
+        for folder in ("topology", "thermal_throttle"):
+            (cpu / folder).mkdir(parents=True, exist_ok=True)
+        (cpu / "topology/physical_package_id").write_text(f"{package}\n")
+        (cpu / "thermal_throttle/core_throttle_count").write_text(f"{core}\n")
+        (cpu / "thermal_throttle/package_throttle_count").write_text(f"{of_package}\n")
+    assert throttled(root).value == 12 + 40 + 5 + 7
+    (root / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("6\n")
+    assert throttled(root).value == 12 + 40 + 6 + 7
+
+
+def test_what_changes_during_a_run_is_in_its_record(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    before = describe_conditions(root)
+    governors = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_governor")
+    for file in governors:
+        file.write_text("powersave\n")
+    (root / "sys/class/thermal/thermal_zone0/temp").write_text("71000\n")
+    after = describe_end(before, root)
+    assert after["changed"] == {"governor": {"start": "ondemand", "end": "powersave"}}
+    assert after["temperature_c"] == {"start": 52.1, "end": 71.0}
+
+
+def test_files_that_go_away_during_a_run_are_a_change_and_no_fault(tmp_path: Path) -> None:
+    root = write_tree(RASPBERRY_PI, tmp_path)
+    before = describe_conditions(root)
+    (root / "sys").rename(tmp_path / "gone")
+    after = describe_end(before, root)
+    assert after["changed"]["governor"] == {"start": "ondemand", "end": None}
+
+
+def test_a_machine_without_a_name_says_so(tmp_path: Path) -> None:
+    assert "names this machine" in (board(tmp_path).reason or "")
