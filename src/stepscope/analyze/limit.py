@@ -1,0 +1,96 @@
+"""How near did the run come to what its machine can do?
+
+A step's operations are counted, its time is measured: together they are the operations a second
+that were achieved, over whole steps and within forward and backward. The machine's peak is a
+measurement too, of the same type and with as many threads. The roofline (Williams, Waterman and
+Patterson, 2009) says what a phase could have reached: the lesser of the compute peak and of the
+bandwidth times the operations that it does for each byte. Its bytes are estimated from the tensors
+of a step.
+
+Counted are the steps of full detail outside the dropped epochs; on an asynchronous device, phases
+have the device's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.table import Table
+
+PHASES = ("forward", "backward")
+FIGURES = ("flop_per_s", "share_of_peak", "roofline")
+NOTHING_COUNTED = (
+    "the network has no operation that is counted: products of matrices, convolutions, attention"
+)
+
+
+def how_near_the_limit(
+    steps: Table,
+    dropped: list[int],
+    flops: Mapping[str, Any] | None,
+    peak: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None where it is unknown."""
+    chosen = [
+        number
+        for number, (detail, epoch) in enumerate(zip(steps["detail"], steps["epoch"], strict=True))
+        if detail == schema.FULL and epoch not in dropped
+    ]
+    step_s = _sum_of(steps, "step_s", chosen)
+    if flops is None or not flops["per_sample"] or not step_s:
+        return dict.fromkeys(FIGURES)
+    samples = sum(steps["samples"][number] for number in chosen)
+    flop_per_s = flops["per_sample"] * samples / step_s
+    full_steps = samples * flops["per_sample"] / sum(flops[phase] for phase in PHASES)
+    return {
+        "flop_per_s": flop_per_s,
+        "share_of_peak": flop_per_s / peak["flop_per_s"] if peak else None,
+        "roofline": {
+            "peak": dict(peak) if peak else None,
+            "phases": {
+                phase: _placed(
+                    flops[phase],
+                    flops["estimated_bytes"][phase],
+                    _phase_s(steps, phase, chosen) / full_steps,
+                    peak,
+                )
+                for phase in PHASES
+            },
+        },
+    }
+
+
+def attainable_flop_per_s(peak: Mapping[str, Any], flop_per_byte: float) -> float:
+    """Return the height of the roof over so many operations a byte."""
+    return min(float(peak["flop_per_s"]), float(peak["bytes_per_s"]) * flop_per_byte)
+
+
+def _placed(
+    flop: int, estimated_bytes: int, took_s: float, peak: Mapping[str, Any] | None
+) -> dict[str, float | None]:
+    """Place a phase under the roof: by a full step's operations, bytes and time."""
+    flop_per_byte = flop / estimated_bytes
+    flop_per_s = flop / took_s if took_s else None
+    roof = attainable_flop_per_s(peak, flop_per_byte) if peak else None
+    return {
+        "flop": flop,
+        "estimated_bytes": estimated_bytes,
+        "flop_per_byte": flop_per_byte,
+        "flop_per_s": flop_per_s,
+        "roof_flop_per_s": roof,
+        "share_of_roof": flop_per_s / roof if flop_per_s and roof else None,
+    }
+
+
+def _phase_s(steps: Table, phase: str, chosen: list[int]) -> float:
+    on_device = steps[f"{phase}_device_s"]
+    if chosen and on_device[chosen[0]] is not None:
+        return _sum_of(steps, f"{phase}_device_s", chosen)
+    return _sum_of(steps, f"{phase}_s", chosen)
+
+
+def _sum_of(steps: Table, column: str, chosen: list[int]) -> float:
+    values = steps[column]
+    return float(sum(values[number] or 0.0 for number in chosen))
