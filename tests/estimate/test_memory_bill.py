@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.estimate.limits import host_limit
+from stepscope.estimate.limits import host_limit, memory_limits
 from stepscope.estimate.memory_bill import ITEMS, Bill, Item, Limit
 from stepscope.estimate.slack import AllocatorTrial, slack_bytes
 
@@ -38,6 +40,12 @@ def test_the_fuller_pool_binds() -> None:
     assert bill.to_json()["limit_bytes"] == 80
 
 
+def test_a_limit_of_nothing_binds_and_is_not_divided_by() -> None:
+    bill = bill_of([1] * len(ITEMS), 0)
+    assert (bill.fits, bill.filled_share) == (False, math.inf)
+    assert bill_of([0] * len(ITEMS), 0).filled_share == 0
+
+
 def test_the_limit_that_was_asked_for_binds_when_it_is_the_smallest() -> None:
     assert host_limit(2**20) == Limit("--memory-limit", 2**20)
 
@@ -54,6 +62,15 @@ def test_slack_is_never_below_nothing_and_never_falls_with_what_is_kept(
 ) -> None:
     trial = AllocatorTrial(kept, excess)
     assert 0 <= slack_bytes(trial, kept) <= slack_bytes(trial, kept + more)
+
+
+def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory() -> None:
+    device = Limit("memory of cuda", 2**30)
+    asked = Limit("--memory-limit", 2**31)
+    assert memory_limits(2**31, 0, device) == {"host": asked, "device": device}
+    assert memory_limits(2**31, 0, device, unified=True) == {"unified": device}
+    assert memory_limits(2**29, 0, device, unified=True)["unified"].of == "--memory-limit"
+    assert memory_limits(2**31, 0) == {"host": asked}
 
 
 def test_batches_of_workers_must_also_fit_into_shared_memory() -> None:

@@ -1,18 +1,25 @@
 """Where did the memory of a run go? The bill that was forecast, beside what was measured.
 
 An item that was measured in the run counts with that; the others with their forecast. What their
-sum leaves of the peak is unexplained.
+sum leaves of a pool's peak is unexplained. Pools are the host's memory and the device's, or one
+where they are the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+_POOLS = ("host", "device", "unified")
 
 
 def compare_with_forecast(
-    known: dict[str, Any], peak_bytes: int | None
+    known: dict[str, Any], host_peak_bytes: int | None, device_peak_bytes: int | None = None
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the bill of a run that has ended; where there is none, None and the reason."""
+    """Return the bill of a run that has ended; where there is none, None and the reason.
+
+    Its `pools` compares each pool; the same figures beside it are those of all pools together.
+    """
     forecast: dict[str, Any] = known.get("forecast") or {}
     if "items" not in forecast:
         return None, forecast.get("reason") or "the run ended before its memory was forecast"
@@ -21,15 +28,46 @@ def compare_with_forecast(
         name: {**item, "measured_bytes": measured.get(name)}
         for name, item in forecast["items"].items()
     }
-    explained = sum(
-        item["bytes"] if item["measured_bytes"] is None else item["measured_bytes"]
-        for item in items.values()
+    peaks = {
+        "host": host_peak_bytes,
+        "device": device_peak_bytes,
+        "unified": _together([host_peak_bytes, device_peak_bytes]),
+    }
+    pools = {
+        pool: _compare(
+            [item for item in items.values() if item.get("pool", "host") == pool], peaks[pool]
+        )
+        for pool in pools_of(items)
+    }
+    whole = _compare(
+        list(items.values()), _together([each["peak_bytes"] for each in pools.values()])
     )
-    bill = {**forecast, "items": items, "peak_memory_bytes": peak_bytes}
+    whole["peak_memory_bytes"] = whole.pop("peak_bytes")
+    return {**forecast, "items": items, "pools": pools, **whole}, ""
+
+
+def pools_of(items: Mapping[str, dict[str, Any]]) -> list[str]:
+    """Return the pools that a bill's items lie in."""
+    used = {item.get("pool", "host") for item in items.values()}
+    return [pool for pool in _POOLS if pool in used]
+
+
+def _compare(items: list[dict[str, Any]], peak_bytes: int | None) -> dict[str, Any]:
+    forecast_bytes = sum(item["bytes"] for item in items)
+    compared: dict[str, Any] = {"total_bytes": forecast_bytes, "peak_bytes": peak_bytes}
     if peak_bytes:
-        bill |= {
-            "error_share": forecast["total_bytes"] / peak_bytes - 1,
+        explained = sum(
+            item["bytes"] if item["measured_bytes"] is None else item["measured_bytes"]
+            for item in items
+        )
+        compared |= {
+            "error_share": forecast_bytes / peak_bytes - 1,
             "unexplained_bytes": peak_bytes - explained,
             "unexplained_share": (peak_bytes - explained) / peak_bytes,
         }
-    return bill, ""
+    return compared
+
+
+def _together(peaks: list[int | None]) -> int | None:
+    """Add up peaks, which need not fall into the same moment; None where one is unknown."""
+    return None if None in peaks else sum(peak for peak in peaks if peak is not None)

@@ -6,9 +6,21 @@ from stepscope.estimate.memory_bill import Limit, Pool
 from stepscope.hardware import host
 
 
-def memory_limits(asked_bytes: int | None, workers: int) -> dict[Pool, Limit]:
-    """Return the limit of each pool: workers hand over their batches in shared memory."""
-    limits: dict[Pool, Limit] = {"host": host_limit(asked_bytes)}
+def memory_limits(
+    asked_bytes: int | None, workers: int, device: Limit | None = None, *, unified: bool = False
+) -> dict[Pool, Limit]:
+    """Return the limit of each pool: workers hand over their batches in shared memory.
+
+    `device` is what a device can give, beside the host or, where `unified`, out of the same memory.
+    """
+    of_host = host_limit(asked_bytes)
+    limits: dict[Pool, Limit]
+    if device is None:
+        limits = {"host": of_host}
+    elif unified:
+        limits = {"unified": min(of_host, device, key=lambda limit: limit.bytes)}
+    else:
+        limits = {"host": of_host, "device": device}
     shared = host.shared_memory_free_bytes() if workers else None
     if shared:
         limits["shared memory"] = Limit("/dev/shm", shared)

@@ -4,8 +4,10 @@ Every item says how it was got:
 
     counted      from sizes alone: tensors, samples, batches
     measured     in the very process, before it trains
-    calibrated   tried on this machine: a loader worker, the allocator
+    calibrated   tried on this machine: a loader worker, an allocator
     assumed      neither; the note says what it rests on
+
+and in which pool it lies: `host`, `device`, or `unified` where these are the same memory.
 
 Parameters, gradients, state and activations are whole: what each is at its largest. They are never
 all there at once, and the allocator puts one where another was; `slack` is what it keeps beyond the
@@ -14,12 +16,13 @@ largest sum of them, so that the items add up to the peak.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 How = Literal["counted", "measured", "calibrated", "assumed"]
-Pool = Literal["host", "device", "shared memory"]
+Pool = Literal["host", "device", "unified", "shared memory"]
 
 ITEMS = (
     "runtime",
@@ -64,7 +67,7 @@ class Bill:
 
     @property
     def total_bytes(self) -> int:
-        """The peak of both pools together."""
+        """The peak of all pools together."""
         return sum(item.bytes for item in self.items.values())
 
     def pool_bytes(self, pool: Pool) -> int:
@@ -74,14 +77,30 @@ class Bill:
         return sum(item.bytes for item in self.items.values() if item.pool == pool)
 
     @property
+    def host_pool(self) -> Pool:
+        """The pool that processes are in, the loader's workers too."""
+        return "unified" if "unified" in self.limits else "host"
+
+    @property
     def binding(self) -> Pool:
         """The pool that is filled most."""
-        return max(self.limits, key=lambda pool: self.pool_bytes(pool) / self.limits[pool].bytes)
+        return max(self.limits, key=self._filled_share)
+
+    @property
+    def filled_share(self) -> float:
+        """How full that pool is: above 1, it does not fit."""
+        return self._filled_share(self.binding)
 
     @property
     def fits(self) -> bool:
         """Whether every pool holds its part."""
         return all(self.pool_bytes(pool) <= limit.bytes for pool, limit in self.limits.items())
+
+    def _filled_share(self, pool: Pool) -> float:
+        needed_bytes, limit_bytes = self.pool_bytes(pool), self.limits[pool].bytes
+        if limit_bytes == 0:
+            return math.inf if needed_bytes else 0.0
+        return needed_bytes / limit_bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the bill as plain values."""
@@ -91,6 +110,7 @@ class Bill:
             "total_bytes": self.total_bytes,
             "limit_bytes": limit.bytes,
             "limit_of": limit.of,
+            "limit_pool": self.binding,
             "limits": {
                 pool: {**vars(each), "needed_bytes": self.pool_bytes(pool)}
                 for pool, each in self.limits.items()

@@ -82,10 +82,19 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """What an optimiser holds, as a multiple of the parameters: for ever, and for a moment."""
+    """What an optimiser holds, as a multiple of the parameters: for ever, and for a moment.
+
+    The moment is that of the largest parameter, or of all of them `all_at_once`.
+    """
 
     state: float
     temporary: float
+    all_at_once: bool = False
+
+    def temporary_bytes(self, parameters: Iterable[int]) -> int:
+        """Return what is held for a moment while parameters of these sizes are stepped."""
+        of = sum(parameters) if self.all_at_once else max(parameters, default=0)
+        return round(of * self.temporary)
 
 
 NO_OPTIMIZER = OptimizerMemory(0.0, 0.0)
@@ -194,8 +203,8 @@ def at_batch(small: StepLog, large: StepLog, batch_size: int) -> StepLog:
 
 def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
     """Go through a step's log and say what was alive when."""
-    parameters = [block.size_bytes for block in log.blocks if block.kind == "parameters"]
-    state_bytes = round(sum(_trained(log)) * optimizer.state)
+    trained = trained_bytes(log)
+    state_bytes = round(sum(trained) * optimizer.state)
     alive: dict[str, int] = dict.fromkeys(KINDS, 0)
     now = peak = 0
     peak_phase, at_peak, kept = FORWARD, dict(alive), 0
@@ -216,7 +225,7 @@ def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
             if ended == FORWARD:
                 kept = alive["activations"]
             phase, phase_peak = BACKWARD, now
-    stepping = now + round(max(parameters, default=0) * optimizer.temporary)
+    stepping = now + optimizer.temporary_bytes(trained)
     after = now - alive["gradients"]
     phases[OPTIMIZER] = PhaseMemory(stepping + state_bytes, after + state_bytes)
     if stepping > peak:
@@ -225,16 +234,24 @@ def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
     return StepMemory(log.batch_size, peak + state_bytes, peak_phase, at_peak, kept, phases)
 
 
-def _trained(log: StepLog) -> list[int]:
+def trained_bytes(log: StepLog) -> list[int]:
+    """Return the size of each parameter that is trained, by its gradient."""
     return [block.size_bytes for block in log.blocks if block.kind == "gradients"]
 
 
 def weigh_optimizer(
-    make: Callable[[list[nn.Parameter]], optim.Optimizer], elements: int = 16384
+    make: Callable[[list[nn.Parameter]], optim.Optimizer],
+    device: torch.device | None = None,
+    *,
+    all_at_once: bool = False,
+    elements: int = 16384,
 ) -> OptimizerMemory:
-    """Let an optimiser step a single parameter, and see what it holds then and meanwhile."""
-    parameter = nn.Parameter(torch.zeros(elements))
-    parameter.grad = torch.zeros(elements)
+    """Let an optimiser step a single parameter, and see what it holds then and meanwhile.
+
+    On a GPU torch steps all parameters at once (`foreach`); on a CPU one after the other.
+    """
+    parameter = nn.Parameter(torch.zeros(elements, device=device))
+    parameter.grad = torch.zeros(elements, device=device)
     size_bytes = parameter.untyped_storage().nbytes()
     optimizer = make([parameter])
     optimizer.step()  # the first step makes the state
@@ -252,4 +269,4 @@ def weigh_optimizer(
         if block.kind != "parameters":
             now += block.size_bytes if event > 0 else -block.size_bytes
             peak = max(peak, now)
-    return OptimizerMemory(held / size_bytes, round(peak / size_bytes, 1))
+    return OptimizerMemory(held / size_bytes, round(peak / size_bytes, 1), all_at_once)

@@ -1,6 +1,6 @@
 """The largest batch that fits, found by trying; and for one that does not, what does instead.
 
-    forecast     once, for a first guess
+    forecast     once, for a first guess, and for the pool that is full first
     search       by trials of more and fewer samples (`fit_search`)
     the batch that was asked for, where it does not fit
                  divided: the largest part of it that fits, with gradients added up
@@ -12,9 +12,10 @@ What is recommended was tried.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepscope.errors import AnswerIsNo, Interrupted
+from stepscope.estimate.memory_bill import Limit
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.fit_answer import Answer, Onlooker, limit_now
@@ -49,11 +50,12 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
     """
     preflight.check(spec.model_copy(update={"batch_size": 1, "accumulate": 1}))
     most = max(1, _samples(spec) // spec.accumulate)
-    if not asked:
-        spec = spec.model_copy(update={"batch_size": min(spec.batch_size, most)})
+    limit = limit_now(spec.memory_limit)
+    first = spec.batch_size if asked else min(spec.batch_size, most)
+    spec = spec.model_copy(update={"memory_limit": limit.bytes, "batch_size": first})
     answer = Answer(
         spec.model,
-        limit_now(spec.memory_limit),
+        limit,
         spec.batch_size if asked else None,
         most,
         accumulate=spec.accumulate,
@@ -63,7 +65,7 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
     def attempt(into: list[Trial], **changed: Any) -> Trial:
         tried = spec.model_copy(update=changed)
         onlooker.trying(tried.model_dump())
-        trial = try_out(tried, answer.limit, summarize)
+        trial = try_out(tried, answer.limit, summarize, answer.pool)
         into.append(trial)
         onlooker.tried(trial.to_json())
         return trial
@@ -87,12 +89,13 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
 def _question(spec: RunSpec, answer: Answer, most: int, onlooker: Onlooker) -> Question | None:
     """Put the search's question, with a forecast where there can be one.
 
-    None where the libraries alone are too large, which then is the answer.
+    None where the libraries alone are too large, which then is the answer. The answer learns which
+    pool it is about; without a forecast that is the host's.
     """
     limit = answer.limit
     onlooker.forecasting()
     try:
-        bill = forecast(spec.model_copy(update={"memory_limit": limit.bytes}))
+        bill = forecast(spec)
     except AnswerIsNo:  # not of this device or network: without it there are a few more trials
         return Question(limit.bytes, most, spec.batch_size)
     runtime_bytes = bill["items"]["runtime"]["bytes"]
@@ -102,23 +105,50 @@ def _question(spec: RunSpec, answer: Answer, most: int, onlooker: Onlooker) -> Q
             f"{format_bytes(limit.bytes)} ({limit.of})"
         )
         return None
-    line, first = _line(bill, spec.batch_size), spec.batch_size
+    full = first_full(bill, spec.batch_size, limit)
+    answer.pool, answer.limit, first = full.pool, full.limit, spec.batch_size
     if answer.asked is None:
-        first = min(most, line.batch_at(AIM * limit.bytes))
+        first = min(most, full.batch_size)
         first = first if first == most else round_batch(first)
-    return Question(limit.bytes, most, first, line)
+    return Question(full.limit.bytes, most, first, full.line)
 
 
-def _line(bill: dict[str, Any], batch_size: int) -> Line:
-    """Draw the bill of one batch out to all others."""
-    growing = sum(bill["items"][name]["bytes"] * share for name, share in _GROWING.items())
-    return Line(bill["total_bytes"] - growing, growing / batch_size)
+class Full(NamedTuple):
+    """A pool, its limit, what it takes at any batch, and the batch that nearly fills it."""
+
+    pool: str
+    limit: Limit
+    line: Line
+    batch_size: int
+
+
+def first_full(bill: dict[str, Any], batch_size: int, host: Limit) -> Full:
+    """Find in the bill of one batch the pool that is full first when batches grow.
+
+    `host` is the limit that the bill was made for. Shared memory is a part of the host's.
+    """
+    found = []
+    for pool, each in bill["limits"].items():
+        if pool == "shared memory":
+            continue
+        limit = host if each["bytes"] == host.bytes else Limit(each["of"], each["bytes"])
+        line = _line(bill, pool, batch_size)
+        found.append(Full(pool, limit, line, line.batch_at(AIM * limit.bytes)))
+    return min(found, key=lambda full: full.batch_size)
+
+
+def _line(bill: dict[str, Any], pool: str, batch_size: int) -> Line:
+    """Draw what one batch takes of a pool out to all others."""
+    items = {name: item["bytes"] for name, item in bill["items"].items() if item["pool"] == pool}
+    growing = sum(items.get(name, 0) * share for name, share in _GROWING.items())
+    return Line(sum(items.values()) - growing, growing / batch_size)
 
 
 def _samples(spec: RunSpec) -> int:
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
-    return catalogue.find(spec.data, reading_of(spec)).count("train", spec.samples)
+    dataset = catalogue.find(spec.data, reading_of(spec))
+    return dataset.count("train", spec.samples) - spec.validation
 
 
 def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:

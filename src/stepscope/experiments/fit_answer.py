@@ -31,8 +31,8 @@ class Answer:
 
     `model` names what is trained, `script` says how somebody's own script is called. `asked` is
     the batch that somebody wants, None for the largest; `most` the largest that can be made of the
-    data, None where nobody knows. `trials` with other settings than those asked for, batch apart,
-    are in `instead`.
+    data, None where nobody knows. `limit` and every peak are of the `pool`. `trials` with other
+    settings than those asked for, batch apart, are in `instead`.
     """
 
     model: str
@@ -40,6 +40,7 @@ class Answer:
     asked: int | None
     most: int | None = None
     script: str | None = None
+    pool: str = "host"
     accumulate: int = 1
     checkpoint_activations: bool = False
     trials: list[Trial] = field(default_factory=list)
@@ -101,6 +102,7 @@ class Answer:
             "script": self.script,
             "limit_bytes": self.limit.bytes,
             "limit_of": self.limit.of,
+            "limit_pool": self.pool,
             "largest_batch": best.batch_size if best else None,
             "peak_memory_bytes": best.peak_memory_bytes if best else None,
             "is_all_the_data": best is not None and best.batch_size == self.most,

@@ -13,6 +13,7 @@ from stepscope.errors import Interrupted, MachineError
 from stepscope.estimate.memory_bill import Limit
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.distributed import require_one_process
 from stepscope.experiments.fit_search import EDGE, Trial
 from stepscope.experiments.memory_guard import Action
 from stepscope.experiments.memory_limit import holding
@@ -24,15 +25,18 @@ from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
 
-def try_out(spec: RunSpec, limit: Limit, summarize: Summarize) -> Trial:
-    """Make a short run of a spec under a limit, and say whether it fits.
+def try_out(spec: RunSpec, limit: Limit, summarize: Summarize, pool: str = "host") -> Trial:
+    """Make a short run of a spec under its memory limit, and say whether it fits.
+
+    `limit` is what the `pool` holds whose peak and forecast are wanted.
 
     Raises:
         Interrupted: somebody asked it to stop.
         RequestError: the run could not be made, or its folder not be written.
     """
+    require_one_process(spec, "a trial of its memory")
     with temporary_folder(Path(spec.out)) as out:
-        spec = spec.model_copy(update={"memory_limit": limit.bytes, "name": "trial", "out": out})
+        spec = spec.model_copy(update={"name": "trial", "out": out})
         try:
             preflight.check(spec)
         except MachineError as error:  # /dev/shm has no room for the batches of the workers
@@ -45,13 +49,14 @@ def try_out(spec: RunSpec, limit: Limit, summarize: Summarize) -> Trial:
             outcome = carry_out(made, charge, Nobody(), summarize)
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
-        return _judge(spec, limit, reader.load_run(made.path), outcome.exit_code)
+        return _judge(spec, limit, pool, reader.load_run(made.path), outcome.exit_code)
 
 
-def _judge(spec: RunSpec, limit: Limit, run: reader.Run, exit_code: int) -> Trial:
-    """Say from a folder whether a run like this one fits."""
-    peak = run.summary.get("peak_memory_bytes")
-    bill = run.summary.get("memory_bill") or {}
+def _judge(spec: RunSpec, limit: Limit, pool: str, run: reader.Run, exit_code: int) -> Trial:
+    """Say from a folder whether a run like this one fits; its figures are all of one pool."""
+    pools = (run.summary.get("memory_bill") or {}).get("pools") or {}
+    seen = pools.get(pool) or {}
+    peak = run.summary.get("peak_memory_bytes") if pool == "host" else seen.get("peak_bytes")
     reason: str | None = run.info.get("reason")
     if run.status == schema.OUT_OF_MEMORY and reason:
         reason = reason.partition(". ")[0]  # what it advises beyond that is a mere forecast
@@ -61,7 +66,7 @@ def _judge(spec: RunSpec, limit: Limit, run: reader.Run, exit_code: int) -> Tria
         spec,
         run.status == schema.COMPLETED and reason is None,
         peak_memory_bytes=peak,
-        forecast_bytes=bill.get("total_bytes"),
+        forecast_bytes=seen.get("total_bytes"),
         status=run.status,
         reason=reason,
         exit_code=exit_code,
@@ -77,7 +82,7 @@ def why_not(run: reader.Run, limit: Limit, peak_bytes: int | None) -> str | None
         return "memory ran short, and it went on although it was told"
     if peak_bytes is not None and peak_bytes > EDGE * limit.bytes:
         edge = f"{EDGE:.0%} of {format_bytes(limit.bytes)}"
-        return f"it took {format_bytes(peak_bytes)}, above {edge}, where a run is ended"
+        return f"it took {format_bytes(peak_bytes)}, above {edge}: too near for a long run"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What memory a run took: over time, and its bill as a waterfall."""
+"""What memory a run took: over time, and its bill as a waterfall, one for each pool."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stepscope.analyze.thinning import thin
+from stepscope.analyze.where_memory_goes import pools_of
 from stepscope.records.reader import Run
 from stepscope.report.charts import Chart, Mark
 
@@ -20,16 +21,16 @@ def memory_by_time(runs: Sequence[tuple[str, Run]]) -> Chart:
     """
     marks = [mark for name, run in runs for mark in _memory(name, run)]
     most = max((mark.high or mark.y for mark in marks), default=0.0)
-    limits = [_limit_mib(run) for _, run in runs]
-    limit = min((each for each in limits if each), default=None)
-    near = limit is not None and limit < most * _NEAR_THE_LIMIT
+    limits = [limit for _, run in runs for limit in _limit_mib(run)]
+    limit = min(limits, key=lambda limit: limit[1], default=None)
+    near = limit is not None and limit[1] < most * _NEAR_THE_LIMIT
     return Chart(
         "Memory over time",
         "bands",
         "time since the start, s",
         "memory, MiB",
         marks,
-        limit=("limit", limit) if near and limit is not None else None,
+        limit=limit if near else None,
     )
 
 
@@ -46,17 +47,35 @@ def _memory(name: str, run: Run) -> Iterator[Mark]:
             yield Mark(each.at, size, series, low=low, high=high)
 
 
-def _limit_mib(run: Run) -> float | None:
+def _limit_mib(run: Run) -> Iterator[tuple[str, float]]:
+    """Name the limit that is filled most, where one is known."""
     environment = run.info.get("environment") or {}
     bill = run.summary.get("memory_bill") or {}
     found = bill.get("limit_bytes") or environment.get("memory_limit_bytes")
-    return found / _MIB if found else None
+    if found:
+        of_device = bill.get("limit_pool") == "device"
+        yield "limit of the device" if of_device else "limit", found / _MIB
 
 
-def bill_waterfall(bill: dict[str, Any] | None) -> Chart:
-    """Show the items of a memory bill, each from where the last one ended, and the peak."""
+def bill_waterfalls(bill: dict[str, Any] | None) -> list[Chart]:
+    """Show the items of a bill, each from where the last one ended, and the peak, pool by pool."""
+    if not bill:
+        return [_waterfall("Memory bill", {})]
+    pools = pools_of(bill["items"])
+    if len(pools) == 1:
+        return [_waterfall("Memory bill", bill)]
+    return [_waterfall(f"Memory bill, {pool}", _part_of(bill, pool)) for pool in pools]
+
+
+def _part_of(bill: dict[str, Any], pool: str) -> dict[str, Any]:
+    items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
+    seen = (bill.get("pools") or {}).get(pool, {})
+    return {**seen, "items": items, "peak_memory_bytes": seen.get("peak_bytes")}
+
+
+def _waterfall(title: str, bill: dict[str, Any]) -> Chart:
     return Chart(
-        "Memory bill",
+        title,
         "waterfall",
         "",
         "memory, MiB",

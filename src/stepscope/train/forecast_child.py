@@ -15,13 +15,18 @@ from stepscope.train.answering import answer_once
 def forecast(asked: dict[str, Any]) -> dict[str, Any]:
     """Return the forecast of a spec."""
     try:
+        import torch
+
+        from stepscope.measure.device_memory import device_memory_of, host_memory
         from stepscope.train.device import resolve
         from stepscope.train.foretell import foretell
         from stepscope.train.job import build_model
     except ImportError as error:
         raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
     spec = resolve(validate(asked))
-    return {"spec": spec.model_dump(mode="json"), **foretell(spec, build_model(spec)).to_json()}
+    memory = device_memory_of(torch.device(spec.device), host_memory())
+    foretold = foretell(spec, build_model(spec), memory)
+    return {"spec": spec.model_dump(mode="json"), **foretold.to_json()}
 
 
 if __name__ == "__main__":

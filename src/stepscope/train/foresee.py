@@ -5,26 +5,24 @@ that torch loads only when it is needed, so that the process now has the size of
 they show every tensor of a step (`estimate.step_ledger`), whose size at the real batch follows. Two
 more steps, never larger than the real ones, show what the allocator and the convolution library
 take beyond the tensors. Nothing of it stays: weights, statistics and random numbers are as before.
+
+On a device with an allocator of its own the same steps are done there. The tensors are counted as
+on a CPU; what was reserved for the last two steps beyond that count is the calibration.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data.catalogue import DataSet
-from stepscope.estimate.eager import eagerly
+from stepscope.estimate.device_blocks import reserved_for
 from stepscope.estimate.slack import AllocatorTrial
 from stepscope.estimate.step_ledger import (
-    BACKWARD,
-    FORWARD,
     NO_OPTIMIZER,
-    Mark,
     OptimizerMemory,
     StepLog,
     StepMemory,
@@ -33,10 +31,11 @@ from stepscope.estimate.step_ledger import (
     watch_step,
     weigh_optimizer,
 )
+from stepscope.measure.device_memory import Context, DeviceMemory
 from stepscope.measure.own_memory import growth_during, resident_bytes
 from stepscope.spec import RunSpec
-from stepscope.train.device import autocast_of, layout_of
 from stepscope.train.optimizers import make_optimizer
+from stepscope.train.small_step import SmallStep, as_it_was
 
 TRIED_BATCHES = (2, 3)
 
@@ -47,10 +46,24 @@ _TRIAL_STEPS = 2
 
 
 @dataclass(frozen=True)
-class Foresight:
-    """What was found out: of a step at any batch, of the optimiser, of the process.
+class DeviceForesight:
+    """What was found out of a device's memory, after the small steps.
 
-    `allocator` is None where this system cannot tell how much a process took.
+    `excess_bytes` is what was reserved beyond what the allocator's rules say for those steps.
+    """
+
+    limit_bytes: int
+    unified: bool
+    context: Context
+    excess_bytes: int
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What was found out: of a step at any batch, of the optimiser, of the process, of the device.
+
+    `allocator` is None where this system cannot tell how much a process took; `device` where the
+    tensors are in the process's own memory.
     """
 
     logs: tuple[StepLog, StepLog]
@@ -59,6 +72,7 @@ class Foresight:
     parameters_bytes: int
     gradients_bytes: int
     allocator: AllocatorTrial | None = None
+    device: DeviceForesight | None = None
 
     @property
     def state_bytes(self) -> int:
@@ -73,45 +87,32 @@ class Foresight:
         """
         return add_up(at_batch(*self.logs, batch_size), self.optimizer)
 
-
-@dataclass(frozen=True)
-class _Trial:
-    spec: RunSpec
-    model: nn.Module
-    dataset: DataSet
-    device: torch.device
-
-    def step(self, samples: int, mark: Mark) -> None:
-        """Do forward and backward of a step, with a batch that stays the caller's."""
-        images, labels = self.batch(samples)
-        self.step_with(images, labels, mark)
-
-    def batch(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        images = self.dataset.blank(samples).to(self.device)
-        images = images.contiguous(memory_format=layout_of(self.spec))
-        return images, torch.arange(samples, device=self.device) % self.dataset.classes
-
-    def step_with(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
-        with autocast_of(self.spec, self.device):
-            outputs = self.model(images)
-            loss = F.cross_entropy(outputs, labels)
-        mark(FORWARD)
-        loss.backward()
-        mark(BACKWARD)
+    def reserved_bytes(self, batch_size: int) -> int:
+        """Return what a device's allocator reserves for the tensors of steps at a batch."""
+        return reserved_for(at_batch(*self.logs, batch_size), self.optimizer)
 
 
 def look_ahead(
-    spec: RunSpec, model: nn.Module, dataset: DataSet, device: torch.device
+    spec: RunSpec,
+    model: nn.Module,
+    dataset: DataSet,
+    device: torch.device,
+    memory: DeviceMemory | None = None,
 ) -> Foresight:
-    """Try some small steps of a training whose network is built and on its device."""
-    trial = _Trial(spec, model, dataset, device)
-    optimizer = weigh_optimizer(lambda parameters: make_optimizer(spec, parameters))
+    """Try some small steps of a training whose network is built and on its device.
+
+    `memory` is the device's; on a CPU there is none.
+    """
+    trial = SmallStep(spec, model, dataset, device)
+    optimizer = weigh_optimizer(
+        lambda parameters: make_optimizer(spec, parameters), device, all_at_once=memory is not None
+    )
     weights = [*model.parameters(), *model.buffers()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with _as_it_was(model, device):
+    with as_it_was(model, device):
         logs = [_watch(trial, samples) for samples in TRIED_BATCHES]
         parameters_bytes = _size_bytes(weights)
-        on_host_bytes = parameters_bytes if device.type == "cpu" else 0
+        on_host_bytes = parameters_bytes if memory is None else 0
         seen = Foresight(
             logs=(logs[0], logs[1]),
             optimizer=optimizer,
@@ -119,56 +120,55 @@ def look_ahead(
             parameters_bytes=parameters_bytes,
             gradients_bytes=_size_bytes(trained),
         )
-        return replace(seen, allocator=_try_allocator(trial, seen))
+        samples = _trial_samples(spec, seen)
+        if memory is None:
+            return replace(seen, allocator=_try_allocator(trial, seen, samples))
+        return replace(seen, device=_try_device(trial, seen, samples, memory))
 
 
-def _watch(trial: _Trial, samples: int) -> StepLog:
+def _watch(trial: SmallStep, samples: int) -> StepLog:
     images, labels = trial.batch(samples)
     before = [*trial.model.parameters(), *trial.model.buffers()]
     log = watch_step(
-        lambda mark: trial.step_with(images, labels, mark), before, (images, labels), samples
+        lambda mark: trial.take_with(images, labels, mark), before, (images, labels), samples
     )
     trial.model.zero_grad()
     return log
 
 
-def _try_allocator(trial: _Trial, seen: Foresight) -> AllocatorTrial | None:
-    """Take a few steps, and see what the process takes beyond their tensors."""
-    if trial.device.type != "cpu":
-        return None
+def _trial_samples(spec: RunSpec, seen: Foresight) -> int:
     kept = [add_up(log, NO_OPTIMIZER).kept_bytes for log in seen.logs]
     a_sample = max(1, (kept[1] - kept[0]) // (TRIED_BATCHES[1] - TRIED_BATCHES[0]))
-    most = min(trial.spec.batch_size, _TRIAL_MOST_SAMPLES)
-    samples = max(TRIED_BATCHES[0], min(most, _TRIAL_KEPT_BYTES // a_sample))
+    most = min(spec.batch_size, _TRIAL_MOST_SAMPLES)
+    return max(TRIED_BATCHES[0], min(most, _TRIAL_KEPT_BYTES // a_sample))
+
+
+def _some_steps(trial: SmallStep, samples: int) -> None:
+    for _ in range(_TRIAL_STEPS):
+        trial.take(samples)
+        trial.model.zero_grad()
+
+
+def _try_allocator(trial: SmallStep, seen: Foresight, samples: int) -> AllocatorTrial | None:
+    """Take a few steps, and see what the process takes beyond their tensors."""
     step = add_up(at_batch(*seen.logs, samples), NO_OPTIMIZER)
-
-    def some_steps() -> None:
-        for _ in range(_TRIAL_STEPS):
-            trial.step(samples, lambda phase: None)
-            trial.model.zero_grad()
-
-    grew_bytes = growth_during(some_steps)
+    grew_bytes = growth_during(lambda: _some_steps(trial, samples))
     if grew_bytes is None:
         return None
     return AllocatorTrial(step.kept_bytes, grew_bytes - (step.peak_bytes - seen.parameters_bytes))
 
 
-@contextlib.contextmanager
-def _as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put back the running statistics and the random numbers that a step changes."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    training = model.training
-    model.train()
-    devices = [device] if device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=devices), eagerly():
-            yield
-    finally:
-        model.train(training)
-        model.zero_grad()
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
+def _try_device(
+    trial: SmallStep, seen: Foresight, samples: int, memory: DeviceMemory
+) -> DeviceForesight:
+    """Take a few steps, and see what the device's allocator reserves beyond what is counted."""
+    counted_bytes = reserved_for(at_batch(*seen.logs, samples), NO_OPTIMIZER)
+    memory.begin_anew()
+    _some_steps(trial, samples)
+    excess_bytes = memory.peak_reserved_bytes() - counted_bytes
+    context = memory.context()
+    memory.begin_anew()  # the training begins with nothing kept, and with a peak of its own
+    return DeviceForesight(memory.limit_bytes(), memory.unified, context, excess_bytes)
 
 
 def _size_bytes(tensors: Sequence[torch.Tensor]) -> int:

@@ -12,6 +12,7 @@ from stepscope.data import catalogue
 from stepscope.errors import OutOfMemoryError
 from stepscope.estimate.memory_bill import Bill
 from stepscope.estimate.step_ledger import StepMemory, UnlikeSteps
+from stepscope.measure.device_memory import DeviceMemory
 from stepscope.spec import RunSpec
 from stepscope.train.forecast import Grounds, forecast
 from stepscope.train.foresee import look_ahead
@@ -35,12 +36,14 @@ class Foretold:
 
     `workers_that_fit` is how many of the `workers` asked for the limit holds beside the training;
     None where it does not hold the training alone, or another pool is too small for the workers.
+    `remedies_reason` says why recomputed activations could not be among the remedies.
     """
 
     bill: Bill | None = None
     step: StepMemory | None = None
     remedies: tuple[Remedy, ...] = ()
     reason: str | None = None
+    remedies_reason: str | None = None
     workers: int = 0
     workers_that_fit: int | None = None
 
@@ -54,34 +57,34 @@ class Foretold:
             "at_peak": dict(self.step.at_peak),
             "phases": {name: vars(phase) for name, phase in self.step.phases.items()},
             "remedies": [remedy.to_json() for remedy in self.remedies],
+            "remedies_reason": self.remedies_reason,
             "workers": self.workers,
             "workers_that_fit": self.workers_that_fit,
         }
 
 
-def foretell(spec: RunSpec, model: nn.Module) -> Foretold:
-    """Forecast the memory of a training whose network is built, from a few small steps."""
-    device = torch.device(spec.device)
-    if device.type != "cpu":
-        return Foretold(reason=f"memory is forecast for the CPU only, and this is {device}")
+def foretell(spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None) -> Foretold:
+    """Forecast the memory of a training whose network is built, from a few small steps.
+
+    `memory` is the device's; on a CPU there is none.
+    """
     dataset = catalogue.find(spec.data, reading_of(spec))
     try:
-        seen = look_ahead(spec, model, dataset, device)
+        seen = look_ahead(spec, model, dataset, torch.device(spec.device), memory)
         workers = worker_bytes(spec, dataset) if spec.workers else None
         grounds = Grounds(seen, dataset, workers)
         bill = forecast(spec, grounds)
-    except UnlikeSteps:
-        return Foretold(reason="steps of two and of three samples do different things")
     except Exception as error:  # somebody's network may fail on a batch that it will never see
-        return Foretold(reason=f"a small step failed: {type(error).__name__}: {error}")
+        return Foretold(reason=_why_not(error))
     found: list[Remedy] = []
-    limit = bill.limits["host"]
-    if bill.total_bytes > _REMEDIES_FROM * limit.bytes:
-        found = remedies(spec, grounds, _grounds_recomputing(spec, model, grounds))
+    untried = None
+    if bill.filled_share > _REMEDIES_FROM:
+        found, untried = _what_would_help(spec, model, grounds, memory)
     return Foretold(
         bill,
         seen.step(spec.batch_size),
         tuple(found),
+        remedies_reason=untried,
         workers=spec.workers,
         workers_that_fit=_workers_that_fit(spec, grounds, bill),
     )
@@ -93,24 +96,46 @@ def _workers_that_fit(spec: RunSpec, grounds: Grounds, bill: Bill) -> int | None
     others_fit = all(
         bill.pool_bytes(pool) <= limit.bytes
         for pool, limit in bill.limits.items()
-        if pool != "host"
+        if pool != bill.host_pool
     )
     if not (without.fits and others_fit):
         return None
-    each_bytes = (bill.total_bytes - without.total_bytes) / max(1, spec.workers)
-    room_bytes = WORKERS_STAY_BELOW * bill.limits["host"].bytes - without.total_bytes
+    pool = bill.host_pool
+    each_bytes = (bill.pool_bytes(pool) - without.pool_bytes(pool)) / max(1, spec.workers)
+    room_bytes = WORKERS_STAY_BELOW * bill.limits[pool].bytes - without.pool_bytes(pool)
     if each_bytes * spec.workers <= room_bytes:
         return spec.workers
     return max(0, int(room_bytes // each_bytes)) if each_bytes else spec.workers
 
 
-def _grounds_recomputing(spec: RunSpec, model: nn.Module, grounds: Grounds) -> Grounds | None:
+def _what_would_help(
+    spec: RunSpec, model: nn.Module, grounds: Grounds, memory: DeviceMemory | None
+) -> tuple[list[Remedy], str | None]:
+    """Look for remedies; where recomputing cannot be tried, for the others, and say why."""
+    try:
+        return remedies(spec, grounds, _grounds_recomputing(spec, model, grounds, memory)), None
+    except Exception as error:  # again somebody's network, now on a device that is nearly full
+        reason = f"with activations recomputed, {_why_not(error)}"
+    if memory is not None:
+        memory.begin_anew()  # only now are the tensors of the step that failed gone
+    return remedies(spec, grounds, None), reason
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, UnlikeSteps):
+        return "steps of two and of three samples do different things"
+    return f"a small step failed: {type(error).__name__}: {error}"
+
+
+def _grounds_recomputing(
+    spec: RunSpec, model: nn.Module, grounds: Grounds, memory: DeviceMemory | None
+) -> Grounds | None:
     if spec.checkpoint_activations:
         return None
     with recomputing(model) as blocks:
         if not blocks:
             return None
-        seen = look_ahead(spec, model, grounds.dataset, torch.device(spec.device))
+        seen = look_ahead(spec, model, grounds.dataset, torch.device(spec.device), memory)
     # The process has grown meanwhile by what was tried; its runtime is what it was.
     return replace(grounds, foresight=replace(seen, runtime_bytes=grounds.foresight.runtime_bytes))
 

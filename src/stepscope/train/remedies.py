@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from stepscope.estimate.memory_bill import Bill
+from stepscope.estimate.memory_bill import Bill, Pool
 from stepscope.spec import RunSpec
 from stepscope.train.forecast import Grounds, forecast
 
@@ -18,16 +18,19 @@ _AIM = 0.9
 
 @dataclass(frozen=True)
 class Remedy:
-    """Some settings to change, and what the run would then take."""
+    """Some settings to change, and what the run would then take, also of the pool in want."""
 
     settings: dict[str, Any]
     bill: Bill
+    pool: Pool
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain values."""
         return {
             "settings": self.settings,
             "total_bytes": self.bill.total_bytes,
+            "pool": self.pool,
+            "pool_bytes": self.bill.pool_bytes(self.pool),
             "fits": self.bill.fits,
         }
 
@@ -39,10 +42,11 @@ def remedies(spec: RunSpec, grounds: Grounds, recomputing: Grounds | None) -> li
     blocks for that.
     """
     now = forecast(spec, grounds)
+    pool = now.binding
     tried = [
-        Remedy(settings, bill)
+        Remedy(settings, bill, pool)
         for settings, bill in _candidates(spec, grounds, recomputing)
-        if bill.total_bytes < now.total_bytes
+        if bill.pool_bytes(pool) < now.pool_bytes(pool)
     ]
     tried.sort(key=lambda remedy: not remedy.bill.fits)
     return tried[:MOST]

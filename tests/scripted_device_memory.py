@@ -1,0 +1,43 @@
+"""A device whose memory says what a test wants it to say; the tensors stay on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from stepscope.measure.device_memory import Context
+
+MIB = 2**20
+
+
+@dataclass
+class ScriptedMemory:
+    """Holds so much from the start, and tells in `asked` what it was asked."""
+
+    unified: bool = False
+    context_bytes: int = 300 * MIB
+    held_bytes: int = 64 * MIB
+    room_bytes: int = 8192 * MIB
+    failed: bool = False
+    how: Literal["counted", "measured", "calibrated"] = "measured"
+    asked: list[str] = field(default_factory=list)
+
+    def context(self) -> Context:
+        self.asked.append("context")
+        if self.failed:
+            raise RuntimeError("the device has failed")
+        return Context(self.context_bytes, self.how, "by the script")
+
+    def begin_anew(self) -> None:
+        self.asked.append("begin anew")
+
+    def reserved_bytes(self) -> int:
+        self.asked.append("reserved")
+        return self.held_bytes
+
+    def peak_reserved_bytes(self) -> int:
+        self.asked.append("peak")
+        return self.held_bytes + MIB
+
+    def limit_bytes(self) -> int:
+        return self.room_bytes
