@@ -14,6 +14,7 @@ from image_files import encoded, make_folder, picture
 
 from stepscope.data import catalogue
 from stepscope.data.folder import describe
+from stepscope.data.held_out import hold_out
 from stepscope.data.image_batches import MEAN, STD, ImageBatches
 from stepscope.data.loader import make_loader
 from stepscope.data.notices import Noticed
@@ -254,6 +255,17 @@ class TestBrokenImages:
         assert reasons[0].startswith("no image that can be read")
         assert "truncated" in reasons[1]
         assert reasons[2] == "No such file or directory"
+
+    def test_no_held_out_image_stands_in_for_one_that_is_trained_on(self, reading: Reading) -> None:
+        reading = replace(reading, validation=5)
+        held = hold_out(12, 5)
+        assert held is not None
+        files = describe(reading).open("train", reading).files
+        trained = np.flatnonzero(~held)
+        broken = next(index for index in trained if held[(index + 1) % 12])
+        files[broken].write_bytes(b"")
+        [*_, stands_in] = sorted(trained, key=lambda index: -((index - broken - 1) % 12))
+        assert torch.equal(batch_of(reading, int(broken))[0], batch_of(reading, int(stands_in))[0])
 
     def test_the_last_sample_is_followed_by_the_first(self, reading: Reading) -> None:
         describe(reading).open("train", reading).files[11].write_bytes(b"")

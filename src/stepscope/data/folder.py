@@ -59,6 +59,7 @@ def _check(data_dir: Path) -> None:
 
 
 def _open(split: Split, reading: Reading) -> Opened:
+    from stepscope.data.held_out import hold_out
     from stepscope.data.image_batches import FilesInMemory, FilesOnDisk, ImageBatches, files_of
 
     listing = _listing(look_through(reading.data_dir), split, reading.samples)
@@ -70,7 +71,8 @@ def _open(split: Split, reading: Reading) -> Opened:
     height, width = (reading.shape or SHAPE)[1:]
     local = reading.source == "local"
     files = FilesOnDisk(listing) if local else FilesInMemory(listing)
-    batches = ImageBatches(listing, files, reading, (height, width))
+    held_out = hold_out(len(listing), reading.validation) if split == "train" else None
+    batches = ImageBatches(listing, files, reading, (height, width), held_out)
     return Opened(batches, len(listing), files_of(listing) if local else ())
 
 

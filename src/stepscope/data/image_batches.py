@@ -2,7 +2,8 @@
 
 The part of an image and its mirroring come from `order.chance`, so a batch is the same whoever
 makes it. An image that cannot be read gives its place to the next one in the listing that can: so
-every batch has its size, and which sample stands in depends on the broken one alone.
+every batch has its size, and which sample stands in depends on the broken one alone. No held-out
+image stands in for one that is trained on, nor the other way round.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.utils.data import Dataset
 
 from stepscope.data.crops import draws, flips, middle_box, random_box
 from stepscope.data.decode import Pixels, UnreadableImage, decode
+from stepscope.data.held_out import Mask
 from stepscope.data.listing import Listing, shown
 from stepscope.data.notices import Notice, Noticed
 from stepscope.data.order import BatchKey, chance
@@ -78,9 +80,15 @@ class ImageBatches(Dataset[Any]):
     """Make the batch that a `BatchKey` names, with what was noticed where an image was broken."""
 
     def __init__(
-        self, listing: Listing, files: Files, reading: Reading, size: tuple[int, int]
+        self,
+        listing: Listing,
+        files: Files,
+        reading: Reading,
+        size: tuple[int, int],
+        held_out: Mask | None = None,
     ) -> None:
         """Bring images of a listing to `size` (height, width), as a reading wants them."""
+        self._held_out = held_out
         self._listing, self._files, self._size = listing, files, size
         # Not the reading itself: not all of it can be sent to another process.
         self._augment_seed, self._on_bad_sample = reading.augment_seed, reading.on_bad_sample
@@ -96,7 +104,7 @@ class ImageBatches(Dataset[Any]):
     def __getitem__(self, key: BatchKey) -> Batch | Noticed:
         images = np.empty((len(key.indices), *self._size, 3), dtype=np.uint8)
         labels = np.empty(len(key.indices), dtype=np.int64)
-        seed = self._augment_seed
+        seed = self._augment_seed if key.augment else None
         drawn = None if seed is None else draws(chance(seed, key.epoch, key.indices)).tolist()
         notices: list[Notice] = []
         for row, index in enumerate(key.indices.tolist()):
@@ -114,6 +122,8 @@ class ImageBatches(Dataset[Any]):
         else:
             choose = partial(random_box, drawn=drawn)
         for taken in chain(range(index, len(self)), range(index)):
+            if self._held_out is not None and self._held_out[taken] != self._held_out[index]:
+                continue
             try:
                 pixels = decode(self._files.read(taken), choose, self._size)
             except (OSError, UnreadableImage) as error:

@@ -22,17 +22,24 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Everything that determines a batch: what a worker is told to make."""
+    """Everything that determines a batch: what a worker is told to make.
+
+    `augment` is off where samples are wanted as they are, from batches that others are trained on.
+    """
 
     epoch: int
     indices: Indices
+    augment: bool = True
 
 
 @dataclass
 class EpochOrder:
     """The batches of one epoch, from any batch on. Iterating gives `BatchKey`s.
 
-    A loader asks for an iterator each epoch; set `epoch` and `skip` before that.
+    A loader asks for an iterator each epoch; set `epoch` and `skip` before that. `chosen` marks
+    the samples that take part, where not all do; the others are left out of the order of all, so
+    that blocks stay where they lie. Of `world` processes that share each batch, the one of `rank`
+    is given its part; one without a part is given a single sample, to have something to compute.
     """
 
     samples: int
@@ -41,14 +48,28 @@ class EpochOrder:
     shuffle: Literal["full", "block", "none"]
     epoch: int = 0
     skip: int = 0
+    chosen: npt.NDArray[np.bool_] | None = None
+    augment: bool = True
+    rank: int = 0
+    world: int = 1
 
     def __len__(self) -> int:
         return -(-self.samples // self.batch_size) - self.skip
 
     def __iter__(self) -> Iterator[BatchKey]:
-        order = sample_order(self.samples, self.seed, self.epoch, self.shuffle)
+        order = self._sample_order()
         for start in range(self.skip * self.batch_size, self.samples, self.batch_size):
-            yield BatchKey(self.epoch, order[start : start + self.batch_size])
+            end = min(start + self.batch_size, self.samples)
+            first, last = share_of(end - start, self.rank, self.world)
+            if first == last:
+                first, last = 0, 1
+            yield BatchKey(self.epoch, order[start + first : start + last], self.augment)
+
+    def _sample_order(self) -> Indices:
+        if self.chosen is None:
+            return sample_order(self.samples, self.seed, self.epoch, self.shuffle)
+        order = sample_order(len(self.chosen), self.seed, self.epoch, self.shuffle)
+        return order[self.chosen[order]]
 
 
 def sample_order(
@@ -63,6 +84,13 @@ def sample_order(
     blocks = [np.arange(start, min(start + BLOCK, samples)) for start in range(0, samples, BLOCK)]
     order = random.permutation(len(blocks))
     return np.concatenate([random.permutation(blocks[block]) for block in order])
+
+
+def share_of(samples: int, rank: int, world: int) -> tuple[int, int]:
+    """Return where a rank's part of a batch begins and ends; the first ranks take what is over."""
+    each, over = divmod(samples, world)
+    first = rank * each + min(rank, over)
+    return first, first + each + (rank < over)
 
 
 def chance(seed: int, epoch: int, indices: Indices) -> Words:

@@ -51,7 +51,7 @@ class BatchedDataset(Dataset[Batch]):
 
     def _whole_batch(self, key: BatchKey) -> Batch:
         images, labels = self._samples.take(key.indices)
-        if self._augment_seed is not None:
+        if self._augment_seed is not None and key.augment:
             images = crop_and_flip(
                 images, *_moves(chance(self._augment_seed, key.epoch, key.indices))
             )
@@ -63,16 +63,16 @@ class BatchedDataset(Dataset[Batch]):
         return torch.from_numpy(floats), torch.from_numpy(labels)
 
     def _image_by_image(self, key: BatchKey) -> Batch:
-        made = [self._one(key.epoch, index) for index in key.indices]
+        made = [self._one(key, index) for index in key.indices]
         images, labels = default_collate(made)
         return images, labels
 
-    def _one(self, epoch: int, index: np.int64) -> tuple[npt.NDArray[np.float32], int]:
+    def _one(self, key: BatchKey, index: np.int64) -> tuple[npt.NDArray[np.float32], int]:
         wanted = np.array([index])
         images, labels = self._samples.take(wanted)
         image = images[0]
-        if self._augment_seed is not None:
-            down, right, flip = _moves(chance(self._augment_seed, epoch, wanted))
+        if self._augment_seed is not None and key.augment:
+            down, right, flip = _moves(chance(self._augment_seed, key.epoch, wanted))
             height, width = image.shape[1:]
             padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
             image = padded[:, down[0] : down[0] + height, right[0] : right[0] + width]

@@ -21,7 +21,8 @@ class Reading:
     """Where a data set lies, how much of it is taken, and what is made of each sample.
 
     `shape` is what images are brought to, None for the data set's own. `augment_seed` is for
-    training batches; None leaves images as they are.
+    training batches; None leaves images as they are. `validation` of the training samples are held
+    out: no image that is trained on may come from among them.
 
     For texts: `sequence_length` is what longer ones are cut to, in tokens; `tokens` how many the
     network can tell apart; `vocabulary_dir` has a vocabulary to use instead of one trained on them.
@@ -33,6 +34,7 @@ class Reading:
     data_dir: Path = Path("data")
     source: str = "memory"
     samples: int | None = None
+    validation: int = 0
     shape: tuple[int, ...] | None = None
     pipeline: Pipeline = "batch"
     augment_seed: int | None = None

@@ -1,4 +1,4 @@
-"""The names that `--model` takes: the zoo's own, and `package.module:factory` for anyone's.
+"""The names that `--model` takes: the zoo's, `efficient:DESIGN`, `package.module:factory`.
 
 Importing this module, `names` and `check_name` need no torch; `build` does.
 """
@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import MissingExtraError, RequestError, nearest
+from stepscope.models.efficient_design import is_design, read_design
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,6 +69,12 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
             1000,
             "MobileNetV2 in the ImageNet layout",
         ),
+        "efficient-accurate": ZooEntry(
+            "efficient", "efficient_accurate", _CIFAR, 10, "accurate, for an accelerator"
+        ),
+        "efficient-small": ZooEntry(
+            "efficient", "efficient_small", _CIFAR, 10, "small, for an accelerator"
+        ),
         "mobilebert": ZooEntry(
             "mobilebert", "mobilebert", _TEXT, 2, "MobileBERT, as published", tokens=30_522
         ),
@@ -84,14 +91,16 @@ def names() -> list[str]:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not in the zoo and does not read as `package.module:factory`.
+    """Refuse a name that is not in the zoo, no design, and not like `package.module:factory`.
 
-    Of the second form only the syntax is looked at: nothing is imported.
+    Of the last form only the syntax is looked at: nothing is imported.
 
     Raises:
         RequestError: the name can be no model.
     """
-    if ":" in name:
+    if is_design(name):
+        read_design(name)
+    elif ":" in name:
         _split(name)
     elif name not in ZOO:
         raise RequestError(
@@ -119,7 +128,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
     with `python -m`. The factory is handed `num_classes=` or `classes=` if it takes either.
 
     Args:
-        name: A name of the zoo, or `package.module:factory`.
+        name: A name of the zoo, `efficient:DESIGN`, or `package.module:factory`.
         classes: How many scores the network gives a sample.
         norm: `none` takes out every batch norm.
 
@@ -143,6 +152,10 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
         entry = ZOO[name]
         family = importlib.import_module(f"{__package__}.{entry.module}")
         model: nn.Module = getattr(family, entry.factory)(num_classes=classes)
+    elif is_design(name):
+        from stepscope.models.efficient import efficient
+
+        model = efficient(read_design(name), num_classes=classes)
     else:
         model = build_own(*_split(name), classes=classes)
     if norm == "none":

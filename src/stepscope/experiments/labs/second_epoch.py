@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from stepscope.errors import OutOfMemoryError, StepscopeError
+from stepscope.errors import OutOfMemoryError, RequestError, StepscopeError
 from stepscope.experiments import preflight, single
 from stepscope.experiments.forecast import forecast
 from stepscope.experiments.labs import Finding, Tools
@@ -43,7 +43,17 @@ _EVENTS = ("memory_limit", "memory_guard", "workers_fallback")
 
 
 def investigate(spec: RunSpec, tools: Tools) -> Finding:
-    """Run without a limit and with one, and compare the two step by step."""
+    """Run without a limit and with one, and compare the two step by step.
+
+    Raises:
+        RequestError: nothing is evaluated between two epochs.
+    """
+    judged_on = spec.judged_on
+    if judged_on is None or (judged_on == "test" and spec.test_at == "end"):
+        raise RequestError(
+            "lab second-epoch wants an evaluation after the first epoch, found none: leave out "
+            "--test-at and --no-evaluate."
+        )
     least = {"workers": max(1, spec.workers), "epochs": max(2, spec.epochs), "max_steps": None}
     asked = spec.model_copy(update={**least, "layers": 0})
     preflight.check(asked)
@@ -60,7 +70,7 @@ def investigate(spec: RunSpec, tools: Tools) -> Finding:
         tools.say("a forecast under a limit between what it says with workers and without")
         forewarned = _forewarn(asked, _forecast(without))
         tools.say(f"the same run, held to {format_bytes(limit)}")
-        hand = _Hand(tools.onlooker)
+        hand = _Hand(tools.onlooker, judged_on)
         try:
             held = _run(free.model_copy(update={"memory_limit": limit}), hand, tools)
         finally:
@@ -114,6 +124,7 @@ class _Hand:
     """Pass everything on; end a worker of the second epoch where none was lost before."""
 
     onlooker: Onlooker
+    judged_on: str
     ended: int = 0
     _lost: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
@@ -121,8 +132,9 @@ class _Hand:
 
     def message(self, message: dict[str, Any]) -> None:
         self._lost = self._lost or message["type"] == "workers"
-        # The workers of this test have ended: those that come now are the second epoch's.
-        if message["type"] == "epoch" and (message["epoch"], message["split"]) == ("1", "test"):
+        # The workers of this evaluation have ended: those that come now are the second epoch's.
+        evaluated = ("1", self.judged_on)
+        if message["type"] == "epoch" and (message["epoch"], message["split"]) == evaluated:
             self._thread = threading.Thread(target=self._end_one, daemon=True)
             self._thread.start()
         self.onlooker.message(message)
@@ -228,7 +240,8 @@ def _ended_by_guard(run: Run) -> int:
 def _training_samples(spec: RunSpec) -> int:
     from stepscope.data import catalogue  # needs numpy, which a reader of runs may not have
 
-    return catalogue.find(spec.data, reading_of(spec)).count("train", spec.samples)
+    dataset = catalogue.find(spec.data, reading_of(spec))
+    return dataset.count("train", spec.samples) - spec.validation
 
 
 def _answer(figures: dict[str, Any], survived: bool) -> str:

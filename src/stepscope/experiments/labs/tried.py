@@ -88,11 +88,12 @@ class Tried:
 
 
 def try_settings(
-    plan: Plan, folder: Path, tools: Tools
+    plan: Plan, folder: Path, tools: Tools, *, choice: Mapping[str, Any] | None = None
 ) -> tuple[list[Tried], list[dict[str, str]]]:
     """Run every setting of a plan; return those that this machine can run, and what it lacks.
 
     A setting that no trial of could begin for want of a part of the machine is missing, not tried.
+    `choice` goes into every run's record: how its settings were chosen.
     """
     request = sweep.Request(
         settings=[setting.values for setting in plan.settings],
@@ -102,9 +103,8 @@ def try_settings(
         kind="lab",
         seed=plan.spec.seed,
     )
-    done = sweep.start(
-        OwnTraining(plan.asked, quick=True), request, tools.onlooker, tools.summarize
-    )
+    subject = OwnTraining(plan.asked, quick=True, choice=choice)
+    done = sweep.start(subject, request, tools.onlooker, tools.summarize)
     tried, missing = [], []
     for setting in plan.settings:
         trials = sorted(

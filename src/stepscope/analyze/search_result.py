@@ -1,0 +1,109 @@
+"""What did a search find: every design that was trained, what it takes, and what it came to?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stepscope.analyze.pareto import front
+from stepscope.records import schema
+from stepscope.records.sweep import Sweep, Trial
+
+KIND = "search"
+
+_OF_THE_SEARCH = ("validation", "name", "out")  # settings that a run of its own does without
+
+
+def is_search(sweep: Sweep) -> bool:
+    """Say whether the record is of a search."""
+    return sweep.info.get("kind") == KIND
+
+
+def designs_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return a row for each design that was trained, those of the most epochs and best first.
+
+    Accuracy and epochs are those of the longest training on held-out samples that was completed;
+    `status` and `reason` are of the last one. `on_front` says that no other is better in accuracy,
+    energy and cycles at once; the test accuracy plays no part.
+    """
+    rows = [
+        _row(sweep, proposal, trials)
+        for proposal in sweep.info.get("proposals") or []
+        if (trials := _trials_of(sweep, proposal["values"]))
+    ]
+    on_front = front(
+        [(row["validation_accuracy"], -row["energy_mj"], -row["cycles"]) for row in rows]
+    )
+    marked = [{**row, "on_front": index in on_front} for index, row in enumerate(rows)]
+    return sorted(
+        marked,
+        key=lambda row: (-row["epochs"], *merit(row["validation_accuracy"], row["energy_mj"])),
+    )
+
+
+def merit(accuracy: float | None, energy_mj: float) -> tuple[float, float]:
+    """Return what designs are sorted by: the most accurate first, of equals the thriftiest."""
+    return (math.inf if accuracy is None else -accuracy, energy_mj)
+
+
+def rejected_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return the designs that were above the budget, with their figures."""
+    return [
+        {"model": _model(sweep, each["values"]), **each["figures"]}
+        for each in sweep.info.get("proposals") or []
+        if not each["fits"]
+    ]
+
+
+def settings_again(sweep: Sweep, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with which a run trains a design as it is tested: on all samples."""
+    named = {
+        name: value
+        for name, value in (sweep.info.get("spec") or {}).items()
+        if name not in _OF_THE_SEARCH and value is not None
+    }
+    trained = {"model": row["model"], **row["settings"], **named}
+    return {**trained, "epochs": row["epochs"], "test_at": "end"}
+
+
+def _row(
+    sweep: Sweep, proposal: Mapping[str, Any], trials: tuple[list[Trial], Trial | None]
+) -> dict[str, Any]:
+    judged, final = trials
+    done = list(filter(_completed, judged))
+    last, longest = judged[-1], (done or judged)[-1]
+    settings = {name: value for name, value in proposal["values"].items() if name != "model"}
+    return {
+        "model": _model(sweep, proposal["values"]),
+        **proposal["figures"],
+        "settings": settings,
+        "rung": longest.repeat,
+        "epochs": longest.values["epochs"],
+        "status": last.status,
+        "reason": last.reason,
+        "validation_accuracy": longest.metrics.get("validation_accuracy") if done else None,
+        "test_accuracy": final.metrics.get("test_accuracy")
+        if final and _completed(final)
+        else None,
+        "run": longest.run,
+        "final_run": final.run if final else None,
+        "final_status": final.status if final else None,
+        "final_reason": final.reason if final else None,
+    }
+
+
+def _trials_of(sweep: Sweep, values: Mapping[str, Any]) -> tuple[list[Trial], Trial | None] | None:
+    """Return the trials of a design, rung by rung, and the one that was tested, if any."""
+    own = [trial for trial in sweep.trials if values.items() <= trial.values.items()]
+    judged = [trial for trial in own if "test_at" not in trial.values]
+    final = next((trial for trial in own if "test_at" in trial.values), None)
+    return (judged, final) if judged else None
+
+
+def _completed(trial: Trial) -> bool:
+    return trial.status == schema.COMPLETED
+
+
+def _model(sweep: Sweep, values: Mapping[str, Any]) -> str:
+    return str(values.get("model") or (sweep.info.get("spec") or {}).get("model"))
