@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from stepscope.experiments.memory_limit import MemoryLimit
@@ -33,8 +34,8 @@ def training_of(
     """Return the training that a folder asks for."""
     return Charge(
         functools.partial(_start, folder, limit, options or Options()),
-        _stop,
-        _judge,
+        end_training,
+        judge_training,
         has_workers=has_workers,
         memory_limit=limit,
         time_limit_s=time_limit_s,
@@ -55,7 +56,13 @@ def _start(
         "--origin-ns": origin_ns,
     }.items():
         command += [name, str(value)]
-    command += options.switches()
+    return start_training([*command, *options.switches()], messages, limit, os.environ)
+
+
+def start_training(
+    command: list[str], messages: int, limit: MemoryLimit | None, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, held to a limit where the kernel can hold it."""
     if limit is not None and limit.group is not None:
         command = limit.group.command(command)
     return subprocess.Popen(
@@ -66,18 +73,19 @@ def _start(
         pass_fds=[messages],
         start_new_session=True,
         # A file in the working directory that is called like a library must not be taken for it.
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
+        env={**environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
     )
 
 
-def _stop(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+def end_training(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+    """Ask a training to stop between two steps; the second time, end it."""
     if before == 0:
         child.terminate()
     else:
         child.kill()
 
 
-def _judge(watch: Watch, returncode: int) -> Outcome:
+def judge_training(watch: Watch, returncode: int) -> Outcome:
     """Decide how the training ended, from its own words or, without any, from how it died."""
     said = watch.outcome
     if _ended_by_guard(watch):
@@ -113,8 +121,11 @@ def out_of_memory(watch: Watch, what_happened: str) -> Outcome:
         4,
         instrument=said.instrument,
         layers=said.layers,
+        flops=said.flops,
+        counters=said.counters,
         absent=said.absent,
         measured_bytes=said.measured_bytes,
+        device_memory=said.device_memory,
         requests=said.requests,
     )
 
@@ -128,13 +139,17 @@ def _what_would_help(forecast: dict[str, Any] | None) -> str:
         return (
             "None of these would fit either, by forecast: "
             + ", ".join(map(_remedy, known))
-            + ". A larger --memory-limit is needed, or a smaller network."
+            + f". {_more_room(known[0]['pool'])} is needed, or a smaller network."
         )
     return f"What would help, by forecast: {', '.join(map(_remedy, known))}."
 
 
 def _remedy(remedy: dict[str, Any]) -> str:
-    return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['total_bytes'])})"
+    return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['pool_bytes'])})"
+
+
+def _more_room(pool: str) -> str:
+    return "A device with more memory" if pool == "device" else "A larger --memory-limit"
 
 
 def _ended_by_guard(watch: Watch) -> bool:

@@ -1,0 +1,109 @@
+"""A training of ours under somebody's own torchrun, where each process is a rank of the run."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import RequestError
+from stepscope.experiments import together
+from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.rank import Rank, carry_out_rank
+from stepscope.experiments.ranks import Place
+from stepscope.experiments.supervise import Onlooker, Outcome
+from stepscope.records import folder, reader, schema
+from stepscope.spec import RunSpec
+from stepscope.spec.load import with_changes
+from stepscope.train.options import Options
+
+
+def in_place(place: Place, spec: RunSpec) -> RunSpec:
+    """Return the settings for as many processes as torchrun has started.
+
+    Raises:
+        RequestError: they ask for another number, or for what only `--processes` can do.
+    """
+    if spec.processes not in (1, place.world):
+        raise RequestError(
+            f"processes: {spec.processes} was asked for, and torchrun has started {place.world}. "
+            "Leave --processes out under torchrun."
+        )
+    if spec.memory_limit is not None:
+        raise RequestError(
+            "memory_limit: it is for the whole run, and under torchrun each process is supervised "
+            "apart. Use `stepscope run --processes` instead of torchrun."
+        )
+    return with_changes(spec.model_dump(mode="json"), {"processes": place.world})
+
+
+def run_in_place(
+    place: Place,
+    run: Path | None,
+    spec: RunSpec,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    *,
+    force: bool = False,
+) -> tuple[Path, Outcome]:
+    """Train as one rank of a run: a new one, or `run`; rank 0 answers for it as a whole."""
+    out, asked = Path(spec.out), spec.model_dump(mode="json")
+    is_new = run is None
+    if run is None:
+        make = folder.create
+        run = place.find_run(out, lambda: make(out, spec.run_name, "run", asked).path, goes_on=True)
+    rank = Rank(place, run, spec, Options(force=force), reads_energy=place.rank == 0)
+    if place.rank != 0:
+        return carry_out_rank(rank, onlooker, summarize)
+    top = folder.RunFolder(run)
+    with top.held():
+        top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
+        try:
+            mine, outcome = carry_out_rank(rank, onlooker, summarize)
+            ended = answer_for_all(place, run, mine, outcome, summarize)
+        except BaseException as error:
+            top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
+            raise
+    may_restart = place.restarts < place.max_restarts and not outcome.asked_to_stop
+    if is_new and (ended.status == schema.COMPLETED or not may_restart):
+        place.forget(out, goes_on=True)
+    return run, ended
+
+
+def answer_for_all(
+    place: Place, run: Path, mine: Path, outcome: Outcome, summarize: Summarize
+) -> Outcome:
+    """Put the run of all ranks together and close it: rank 0's part under somebody's torchrun."""
+    together.wait_for_others(run, place.world, stopped=outcome.asked_to_stop)
+    top = folder.RunFolder(run)
+    ranks = together.put_together(top, place.world)
+    ended = together.outcome_of(ranks, place.world)
+    assert ended is not None, "rank 0 has a folder"
+    info = folder.RunFolder(mine).read_info()
+    summary = summarize(reader.load_run(run), _figures(info, ranks))
+    top.close(
+        status=ended.status,
+        reason=ended.reason,
+        process=None,
+        environment=info["environment"],
+        instrument=info["instrument"],
+        summary=summary,
+    )
+    return replace(ended, asked_to_stop=outcome.asked_to_stop)
+
+
+def _figures(first: dict[str, Any], ranks: list[reader.Run]) -> dict[str, Any]:
+    """Return the figures of the whole that are in no table; memory is that of all ranks."""
+    names = ("wall_s", "preparation_s", "layers")
+    peaks = ("peak_memory_bytes", "device_peak_memory_bytes")
+    return {
+        **{name: first["summary"].get(name) for name in names},
+        **{name: _sum_of_known([run.summary.get(name) for run in ranks]) for name in peaks},
+        "absent": together.absent_of(first),
+    }
+
+
+def _sum_of_known(values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

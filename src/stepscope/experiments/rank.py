@@ -1,0 +1,151 @@
+"""One rank of a training over several processes: supervised by a parent of its own, this one.
+
+`python -m stepscope.experiments.rank RUN` is what the launcher starts for `stepscope run
+--processes N`. Rank 0 passes on what its training says to the parent of the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.experiments import together
+from stepscope.experiments.carry_out import Summarize, carry_out, lived_s
+from stepscope.experiments.ranks import Place, find_place
+from stepscope.experiments.supervise import Onlooker, Outcome, Watch
+from stepscope.experiments.training import end_training, judge_training, training_of
+from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.lifetime import die_with_parent
+from stepscope.records import folder, reader, schema
+from stepscope.spec import RunSpec
+from stepscope.spec.load import validate
+from stepscope.train.options import Options
+
+_TIME_TO_NOTICE_S = 5.0  # for a training whose peer is gone to find that out by itself
+_OF_A_RANK_ALONE = ("forecast",)  # what rank 0 says of itself that is not true of the run
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One of several processes of a run: its place, the run's folder, and what it is to train."""
+
+    place: Place
+    run: Path
+    spec: RunSpec
+    options: Options
+    reads_energy: bool = False
+
+
+def carry_out_rank(
+    rank: Rank, onlooker: Onlooker, summarize: Summarize, origin_ns: int | None = None
+) -> tuple[Path, Outcome]:
+    """Train as one rank, in a folder of its own: a new one, or that from before a stop.
+
+    `origin_ns` is the run's origin on this machine's clock, where the run has one.
+    """
+    number, asked = rank.place.rank, rank.spec.model_dump(mode="json")
+    path = rank.run / schema.RANKS / str(number)
+    resumed, elapsed_s = None, 0.0
+    if (path / schema.RUN).is_file():
+        made, before = folder.RunFolder(path), reader.load_run(path)
+        made.update_info(spec=asked)
+        resumed, elapsed_s = before.status, lived_s(before)
+    else:
+        made = folder.create_rank(rank.run, number, "run", asked)
+    if origin_ns is not None:
+        elapsed_s = seconds(now_ns() - origin_ns)
+    options = replace(rank.options, distributed=True)
+    alone = training_of(made, None, has_workers=rank.spec.workers > 0, options=options)
+    charge = replace(
+        alone,
+        stop=functools.partial(_stop_rank, rank),
+        judge=functools.partial(_judge_rank, rank),
+        reads_energy=rank.reads_energy,
+    )
+    outcome = carry_out(made, charge, onlooker, summarize, elapsed_s=elapsed_s, resumed=resumed)
+    made.update_info(exit_code=outcome.exit_code)
+    return path, outcome
+
+
+def _stop_rank(rank: Rank, child: subprocess.Popen[bytes], number: int, before: int) -> None:
+    """Ask a rank to stop; one whose peer is gone may be waiting for it, and is given seconds."""
+    end_training(child, number, before)
+    if before == 0 and together.failed_peer(rank.run, rank.place.rank) is not None:
+        timer = threading.Timer(_TIME_TO_NOTICE_S, child.kill)
+        timer.daemon = True
+        timer.start()
+
+
+def _judge_rank(rank: Rank, watch: Watch, returncode: int) -> Outcome:
+    """Tell a rank that was stopped because another one failed from one that somebody stopped."""
+    outcome = judge_training(watch, returncode)
+    peer = together.failed_peer(rank.run, rank.place.rank)
+    if outcome.status != schema.INTERRUPTED or peer is None:
+        return outcome
+    reason = f"{peer.info['name']} failed, and all ranks were ended with it"
+    watch.folder.add_event(schema.PEER_LOST, seconds(now_ns() - watch.sampler.origin_ns))
+    return replace(outcome, status=schema.FAILED, reason=reason, exit_code=5)
+
+
+@dataclass
+class Relay:
+    """An onlooker who passes on what a rank says: messages of rank 0, and what any prints."""
+
+    rank: int
+    messages: IO[str] | None
+
+    def message(self, message: dict[str, Any]) -> None:
+        """Pass on what holds for the run."""
+        if self.messages is not None and message["type"] not in _OF_A_RANK_ALONE:
+            self.messages.write(json.dumps(message) + "\n")
+
+    def output(self, line: str) -> None:
+        """Print a line, with its rank."""
+        print(f"rank {self.rank}: {line}", flush=True)
+
+    def stopping(self) -> None:
+        """Say nothing: the parent of the run has."""
+
+
+def main(argv: list[str]) -> int:
+    """Train as the rank that torchrun's variables name, in the run that the arguments name."""
+    parser = argparse.ArgumentParser(prog="stepscope.experiments.rank")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--origin-ns", type=int, required=True)
+    Options.add_to(parser)
+    args = parser.parse_args(argv)
+    launcher = os.getppid()
+    die_with_parent(launcher)
+    place = find_place()
+    assert place is not None, "the launcher starts two or more"
+    spec = validate(reader.load_run(args.run).spec)
+    rank = Rank(place, args.run, spec, Options.of(args))
+    relay = Relay(place.rank, _open_messages(place, launcher, args.messages))
+    _, outcome = carry_out_rank(rank, relay, summarize, args.origin_ns)
+    return outcome.exit_code
+
+
+def _open_messages(place: Place, launcher: int, descriptor: int) -> IO[str] | None:
+    """Open what the launcher was given to write messages to; torch hands on no descriptors.
+
+    Only rank 0 writes, and only where there is such a file (Linux): elsewhere the run goes
+    unseen until it ends.
+    """
+    path = Path(f"/proc/{launcher}/fd/{descriptor}")
+    if place.rank != 0 or not path.exists():
+        return None
+    return path.open("w", encoding="utf-8", buffering=1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

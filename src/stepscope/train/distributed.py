@@ -1,0 +1,214 @@
+"""Several processes that train one network: each computes on its part of every batch.
+
+Gradients are summed over all ranks while the backward pass goes on (DistributedDataParallel). Each
+rank weighs its loss by its part of the step's samples, so that the sum is the gradient of the
+step's mean, as one process would compute it; torch's own average would be wrong for parts that
+differ in size. NCCL carries gradients on CUDA, gloo on a CPU; what is agreed on beside them goes
+over a gloo group of its own and never waits for a device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parallel import DistributedDataParallel
+
+from stepscope.data.splitmix import GOLDEN
+from stepscope.errors import MachineError, RequestError
+from stepscope.spec import RunSpec
+from stepscope.train.lifetime import StopRequest
+from stepscope.train.recorder import Tally
+from stepscope.train.team import Team
+
+_GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
+# What may differ from machine to machine, and changes no loss.
+_MAY_DIFFER = frozenset({"threads", "data_dir", "name", "memory_limit", "energy", "require"})
+
+
+class Ranks(Team):
+    """This process and the others of its training, connected."""
+
+    def __init__(self) -> None:
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self._talk = dist.new_group(backend="gloo")
+
+    def wrap(self, model: nn.Module, gradients_ready: Callable[[], None]) -> nn.Module:
+        """Return the network whose backward pass sums gradients over all ranks."""
+        network = DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+        def add_up(bucket: Any) -> Any:
+            gradients_ready()
+            summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+            return summed.then(lambda future: future.value()[0])
+
+        # Without annotations: torch refuses those that are strings, as all are in this file.
+        network.register_comm_hook(None, lambda state, bucket: add_up(bucket))
+        return network
+
+    def without_exchange(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Keep gradients here: more batches of the step follow."""
+        assert isinstance(network, DistributedDataParallel), "it was wrapped by this team"
+        return network.no_sync()
+
+    def agreeing(self, stop: StopRequest) -> StopRequest:
+        """Return a request to stop that all ranks obey after the same step."""
+        return AgreedStop(heard=stop, group=self._talk)
+
+    def total(self, tally: Tally) -> Tally:
+        """Add up loss and hits of all ranks."""
+        sums = torch.tensor([tally.loss_sum, tally.samples, *tally.hits], dtype=torch.float64)
+        dist.all_reduce(sums, group=self._talk)
+        loss_sum, samples, *hits = sums.tolist()
+        return Tally(loss_sum, int(samples), [int(count) for count in hits])
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all ranks the running statistics of rank 0, which has seen its own parts only."""
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what every rank gives. All of them wait for one another here."""
+        gathered: list[Any] = [None] * self.world
+        dist.all_gather_object(gathered, value, group=self._talk)
+        return gathered
+
+    def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
+        """Tell which process this is, its part of a batch, and what differs from one process."""
+        return {
+            "distributed": {
+                "rank": self.rank,
+                "processes": self.world,
+                "host": socket.gethostname(),
+                "backend": dist.get_backend(),
+                "share": self.share(batch_size),
+                "differs_from_one_process": differences_from_one_process(model),
+            }
+        }
+
+    def seed_apart(self, seed: int) -> None:
+        """Let dropout differ between ranks; rank 0 draws what one process would."""
+        if self.rank:
+            torch.manual_seed((seed + GOLDEN * self.rank) % 2**63)
+
+
+@dataclass
+class AgreedStop(StopRequest):
+    """A stop that all ranks take at the same step, or those that go on would wait for ever.
+
+    What each has heard is exchanged while a step is computed, and is known at its end.
+    """
+
+    heard: StopRequest = field(default_factory=StopRequest)
+    group: Any = None
+    _said: torch.Tensor | None = None
+    _exchange: Any = None
+
+    def next_batch(self, batches: Any) -> Any:
+        """Wait for a batch; None when there is none left, or a stop was agreed on."""
+        return None if self.requested else next(batches, None)
+
+    def consult(self) -> None:
+        """Learn what was said a step ago, and say what was heard since."""
+        if self._exchange is not None:
+            assert self._said is not None
+            self._exchange.wait()
+            agreed = int(self._said)
+            self.requested = self.requested or agreed != _GO_ON
+            self.for_memory = self.for_memory or agreed == _STOP_FOR_MEMORY
+        mine = _STOP_FOR_MEMORY if self.heard.for_memory else _STOP
+        self._said = torch.tensor(mine if self.heard.requested else _GO_ON)
+        self._exchange = dist.all_reduce(
+            self._said, op=dist.ReduceOp.MAX, group=self.group, async_op=True
+        )
+
+    def agree(self) -> None:
+        """Learn what all have heard until now. All ranks wait for one another here."""
+        self.consult()
+        self.consult()
+
+
+def join(spec: RunSpec) -> Ranks:
+    """Connect to the other processes, as torchrun's variables tell, and see that all agree.
+
+    Raises:
+        RequestError: the ranks were asked for different trainings, or cannot train on this device.
+        MachineError: there are fewer devices than processes here.
+    """
+    kind = torch.device(spec.device).type
+    if kind == "mps":
+        raise RequestError("device: several processes train on cpu or cuda, found mps.")
+    if kind == "cuda":
+        _take_device(spec.device)
+    store, rank, world = next(rendezvous("env://"))
+    # One store may serve all starts of a launcher, with the addresses of ranks that were killed.
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"start {start}", store)
+    backend = "nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world)
+    ranks = Ranks()
+    settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
+    _refuse_disagreement(ranks.gather(settings))
+    return ranks
+
+
+def differences_from_one_process(model: nn.Module) -> list[str]:
+    """Say why losses are not those that one process would have, where they are not."""
+    found = []
+    if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
+        found.append("batch norm takes the statistics of a rank's part of the batch, not of all")
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in model.modules()):
+        found.append("dropout is drawn by each rank for itself")
+    return found
+
+
+def is_lost_peer(error: Exception) -> bool:
+    """Recognise how torch says that another process has gone."""
+    if isinstance(error, dist.DistNetworkError | dist.DistBackendError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        word in str(error) for word in ("gloo", "onnection closed by peer", "onnection reset")
+    )
+
+
+def _take_device(asked: str) -> None:
+    """Give each process of a machine its own CUDA device."""
+    if ":" in asked:
+        raise RequestError(
+            f"device: {asked} is one device, and each process takes one of its own. "
+            "Use --device cuda."
+        )
+    place, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if place >= found:
+        raise MachineError(
+            f"a CUDA device for each process was wanted, found {found} for "
+            f"{os.environ.get('LOCAL_WORLD_SIZE', place + 1)} on this machine. "
+            "Start fewer processes, or use --device cpu."
+        )
+    torch.cuda.set_device(place)
+
+
+def _refuse_disagreement(settings: list[dict[str, Any]]) -> None:
+    first = settings[0]
+    complaints = [
+        f"{name} is {theirs[name]!r} for rank {rank} and {first[name]!r} for rank 0"
+        for rank, theirs in enumerate(settings)
+        for name in first
+        if theirs.get(name) != first[name]
+    ]
+    if complaints:
+        raise RequestError(
+            f"the ranks were asked for different trainings: {'; '.join(complaints)}. "
+            "Start all of them with the same settings."
+        )

@@ -1,0 +1,244 @@
+"""How ranks share batches, checkpoints and blame, without starting any."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from stepscope.analyze.by_rank import slowest_by_phase
+from stepscope.analyze.findings.look import Look
+from stepscope.analyze.findings.ranks import straggler
+from stepscope.data.order import EpochOrder, share_of
+from stepscope.errors import RequestError
+from stepscope.experiments.in_place import in_place
+from stepscope.experiments.ranks import Place
+from stepscope.experiments.together import failed_peer, outcome_of, put_together
+from stepscope.records import folder, schema
+from stepscope.records.reader import Run, load_run
+from stepscope.records.table import Table
+from stepscope.spec import RunSpec
+from stepscope.train.checkpoint import part_of_rank
+from stepscope.train.distributed import differences_from_one_process, is_lost_peer
+
+PLACE = Place(rank=1, world=2, meeting="here")
+
+
+@given(samples=st.integers(0, 10_000), world=st.integers(1, 64))
+def test_parts_of_a_batch_follow_each_other_and_differ_by_one_at_most(
+    samples: int, world: int
+) -> None:
+    parts = [share_of(samples, rank, world) for rank in range(world)]
+    assert parts[0][0] == 0
+    assert parts[-1][1] == samples
+    assert all(one[1] == other[0] for one, other in pairwise(parts))
+    sizes = [last - first for first, last in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@given(samples=st.integers(1, 300), world=st.integers(1, 8), seed=st.integers(0, 5))
+def test_ranks_together_see_the_batches_of_one_process(samples: int, world: int, seed: int) -> None:
+    whole = EpochOrder(samples, 16, seed, "full", epoch=1)
+    orders = [
+        EpochOrder(samples, 16, seed, "full", 1, rank=rank, world=world) for rank in range(world)
+    ]
+    for batch, *parts in zip(whole, *orders, strict=True):
+        sizes = [
+            last - first
+            for first, last in (share_of(len(batch.indices), rank, world) for rank in range(world))
+        ]
+        assert all(len(part.indices) >= 1 for part in parts), "each has something to compute"
+        seen = [part.indices[:size] for part, size in zip(parts, sizes, strict=True)]
+        assert np.concatenate(seen).tolist() == batch.indices.tolist()
+
+
+def saved(samples: int, hits: int) -> dict[str, Any]:
+    """Give what a checkpoint keeps of a rank in the middle of an epoch."""
+    progress = {
+        "position": {"stage": 1, "step": 3},
+        "timing": {"epoch": 1, "samples": samples, "steps_s": 2.0},
+        "tally": {"loss_sum": float(samples), "samples": samples, "hits": [hits, 0, 0, 0, 0]},
+    }
+    return {"progress": progress, "random": samples, "random_cuda": []}
+
+
+def test_a_rank_goes_on_from_its_own_part_of_a_checkpoint() -> None:
+    ranks = [saved(48, 5), saved(47, 6)]
+    assert part_of_rank(ranks, 1, 2) is ranks[1]
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_another_number_of_ranks_counts_every_sample_once(world: int) -> None:
+    parts = [part_of_rank([saved(48, 5), saved(47, 6)], rank, world) for rank in range(world)]
+    first, *others = (part["progress"] for part in parts)
+    assert first["timing"]["samples"] == first["tally"]["samples"] == 95
+    assert first["tally"]["hits"][0] == 11
+    assert all(part["timing"] is None and part["tally"] is None for part in others)
+    assert all(part["progress"]["position"] == {"stage": 1, "step": 3} for part in parts)
+    assert [part["random"] for part in parts] == [48, 47, None][:world]
+
+
+def test_what_differs_from_one_process_is_named() -> None:
+    assert differences_from_one_process(nn.Linear(2, 2)) == []
+    both = nn.Sequential(nn.BatchNorm2d(2), nn.Dropout(0.5))
+    batch_norm, dropout = differences_from_one_process(both)
+    assert "batch norm" in batch_norm
+    assert "dropout" in dropout
+    assert differences_from_one_process(nn.Dropout(0.0)) == []
+
+
+def test_a_lost_peer_is_told_from_other_errors() -> None:
+    assert is_lost_peer(RuntimeError("[gloo/transport/tcp/pair.cc:537] Connection closed by peer"))
+    assert not is_lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not is_lost_peer(ValueError("gloo"))
+    with pytest.raises(RuntimeError) as raised:
+        torch.ones(2, 3) @ torch.ones(2, 3)
+    assert not is_lost_peer(raised.value)
+
+
+def ended(
+    run: folder.RunFolder, rank: int, status: str, reason: str | None, *events: str
+) -> folder.RunFolder:
+    """Make the folder of a rank that has ended."""
+    made = folder.create_rank(run.path, rank, "run", {})
+    for event in events:
+        made.add_event(event, 1.0)
+    made.close(status=status, reason=reason, exit_code=rank + 10)
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> folder.RunFolder:
+    return folder.create(tmp_path, "two", "run", {})
+
+
+def test_the_rank_that_failed_of_itself_is_named(run: folder.RunFolder) -> None:
+    ended(run, 0, schema.FAILED, "lost a peer", schema.PEER_LOST)
+    ended(run, 1, schema.FAILED, "killed")
+    outcome = outcome_of(put_together(run, 2), 2)
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == (schema.FAILED, "rank 1: killed")
+    assert outcome.exit_code == 11
+
+
+def test_a_peer_lost_before_a_restart_is_forgotten(run: folder.RunFolder) -> None:
+    ended(run, 0, schema.FAILED, "a fault", schema.PEER_LOST, "resume")
+    ended(run, 1, schema.INTERRUPTED, "stopped")
+    outcome = outcome_of(put_together(run, 2), 2)
+    assert outcome is not None
+    assert outcome.reason == "rank 0: a fault"
+
+
+def test_a_rank_without_a_folder_is_missed(run: folder.RunFolder) -> None:
+    assert outcome_of(put_together(run, 2), 2) is None
+    ended(run, 0, schema.COMPLETED, None)
+    outcome = outcome_of(put_together(run, 2), 2)
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == (
+        schema.FAILED,
+        "2 ranks were wanted, 1 left a folder",
+    )
+
+
+def test_a_rank_that_nobody_holds_any_more_is_closed(run: folder.RunFolder) -> None:
+    ended(run, 0, schema.COMPLETED, None)
+    gone = folder.create_rank(run.path, 1, "run", {})
+    gone.update_info(process=1)
+    peer = failed_peer(run.path, 0)
+    assert peer is not None
+    assert peer.path == gone.path
+    put_together(run, 2)
+    assert load_run(gone.path).status == schema.FAILED
+    with folder.RunFolder(run.path / "ranks" / "0").held():
+        assert failed_peer(run.path, 1) is None
+
+
+def test_rows_from_before_there_were_ranks_are_kept(run: folder.RunFolder) -> None:
+    def write(path: Path, *rows: tuple[int, int, int, float]) -> None:
+        header = ",".join(schema.STEP_COLUMNS)
+        lines = []
+        for epoch, step, samples, loss in rows:
+            known = {"epoch": epoch, "step": step, "samples": samples, "loss": loss}
+            known |= {"step_s": 1.0, "detail": "full"}
+            lines.append(",".join(str(known.get(name, "")) for name in schema.STEP_COLUMNS))
+        (path / schema.STEPS).write_text("\n".join([header, *lines, ""]), encoding="utf-8")
+
+    write(run.path, (1, 1, 32, 5.0))
+    write(ended(run, 0, schema.COMPLETED, None).path, (1, 2, 24, 2.0))
+    write(ended(run, 1, schema.COMPLETED, None).path, (1, 2, 8, 4.0))
+    put_together(run, 2)
+    steps = load_run(run.path).steps
+    assert list(steps["step"]) == [1, 2]
+    assert list(steps["samples"]) == [32, 32]
+    assert list(steps["loss"]) == [5.0, 2.5], "weighed by samples"
+
+
+def test_torchrun_decides_on_the_number_of_processes() -> None:
+    assert in_place(PLACE, RunSpec()).processes == 2
+    with pytest.raises(RequestError, match="torchrun has started 2"):
+        in_place(PLACE, RunSpec(processes=4))
+    with pytest.raises(RequestError, match="--processes"):
+        in_place(PLACE, RunSpec(memory_limit=2**30))
+
+
+def test_a_note_of_an_earlier_start_is_found_again_after_a_restart(tmp_path: Path) -> None:
+    first = Place(0, 2, "m")
+    made = first.find_run(
+        tmp_path, lambda: folder.create(tmp_path, "a", "run", {}).path, goes_on=True
+    )
+    again = Place(0, 2, "m", restarts=1, max_restarts=1)
+
+    def no_other() -> Path:
+        raise AssertionError("the run is there")
+
+    assert again.find_run(tmp_path, no_other, goes_on=True) == made
+    assert Place(1, 2, "m", restarts=1).find_run(tmp_path, no_other, goes_on=True) == made
+    again.forget(tmp_path, goes_on=True)
+    assert not list(tmp_path.glob(".meeting*"))
+
+
+def figures(rank: int, forward_s: float) -> dict[str, Any]:
+    own_s = {**dict.fromkeys(schema.PHASES, 0.01), "forward": forward_s}
+    return {"rank": rank, "host": f"board{rank}", "own_s": own_s}
+
+
+def looked_at(tmp_path: Path, *ranks: dict[str, Any]) -> Look:
+    steps = 30
+    columns: dict[str, Any] = {
+        "epoch": [1] * steps,
+        "detail": ["full"] * steps,
+        "step_s": [0.1] * steps,
+    }
+    info = {"kind": "run", "spec": {}, "summary": json.loads(json.dumps({"ranks": ranks}))}
+    return Look(Run(tmp_path, info, lambda path: Table(columns)))
+
+
+def test_a_straggler_is_named_with_host_and_phase(tmp_path: Path) -> None:
+    ranks = [figures(0, 0.01), figures(1, 0.04), figures(2, 0.01)]
+    finding = straggler(looked_at(tmp_path, *ranks))
+    assert finding is not None
+    assert "rank 1 on board1" in finding.text
+    assert "`forward`" in finding.text
+    assert finding.weight == pytest.approx(0.3)
+    slowest = slowest_by_phase(ranks)
+    assert slowest is not None
+    assert slowest["forward"] == {
+        "rank": 1,
+        "host": "board1",
+        "mean_s": 0.04,
+        "others_mean_s": pytest.approx(0.01),
+    }
+
+
+def test_ranks_that_keep_pace_are_no_finding(tmp_path: Path) -> None:
+    assert straggler(looked_at(tmp_path, figures(0, 0.01), figures(1, 0.012))) is None
+    assert straggler(looked_at(tmp_path)) is None
+    assert slowest_by_phase([{**figures(0, 0.01), "own_s": None}, figures(1, 0.01)]) is None
