@@ -66,7 +66,7 @@ count = 0
 def work():
     global count
     while True:
-        log.append(f"1,{count + 1},0.5,64,0.1,,0,0.1,0.1,0.1,0.1,0.5,2.25,,,,,,,,,full")
+        log.append(f"1,{count + 1},0.5,64,0.1,,0,0.1,0.1,0.1,0.1,0.5,2.25,,,,,,,,,full,")
         count += 1
 error = attempt(work)
 log.close()  # has nothing left to write, so it does not fail a second time
@@ -92,7 +92,7 @@ def test_the_row_that_was_cut_is_gone_once_writing_goes_on(run_path: Path) -> No
 fill_the_disk()
 log = CsvLog(path / "steps.csv")
 for step in range(200):
-    log.append(f"1,{step + 1},0.5" + "," * 18 + ",full")
+    log.append(f"1,{step + 1},0.5" + "," * 18 + ",full,")
 print(json.dumps(attempt(log.flush)))
 """,
         run_path,
@@ -101,7 +101,7 @@ print(json.dumps(attempt(log.flush)))
     said = on_a_full_disk(
         """
 with CsvLog(path / "steps.csv") as log:
-    log.append("2,1,0.5" + "," * 18 + ",full")
+    log.append("2,1,0.5" + "," * 18 + ",full,")
 print("null")
 """,
         run_path,

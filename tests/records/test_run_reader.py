@@ -170,7 +170,8 @@ def step_rows(draw: st.DrawFn) -> list[str]:
         device = [draw(maybe_seconds) for _ in range(7)]
         fields = [str(draw(st.integers(1, 99))), str(number + 1), draw(seconds), "64", *phases]
         fields += [draw(losses), *device[:6], device[6], draw(st.sampled_from(["", "0", "11"]))]
-        rows.append(",".join([*fields, draw(st.sampled_from(["full", "off", "layers"]))]))
+        fields.append(draw(st.sampled_from(["full", "off", "layers"])))
+        rows.append(",".join([*fields, draw(maybe_seconds)]))
     return rows
 
 

@@ -69,6 +69,27 @@ def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
             assert remedy.settings["batch_size"] * remedy.settings["accumulate"] == 512
 
 
+class FailsWhenRecomputed(nn.Sequential):
+    """A network that finds no memory once one of its blocks is recomputed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        if "forward" in vars(self[1]):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x
+
+
+def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_reason() -> None:
+    blocks = (nn.Sequential(nn.Linear(3072, 3072), nn.ReLU()) for _ in range(2))
+    model = FailsWhenRecomputed(nn.Flatten(), *blocks, nn.Linear(3072, 10))
+    spec = resolve(validate({"batch_size": 512, "memory_limit": "200MiB"}))
+    told = foretell(spec, model).to_json()
+    assert told["fits"] is False
+    assert told["remedies_reason"].startswith("with activations recomputed, a small step failed")
+    assert "CUDA out of memory" in told["remedies_reason"]
+    assert [list(remedy["settings"]) for remedy in told["remedies"]][:1] == [["batch_size"]]
+
+
 def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
     model = build_model(resolve(validate({"model": "resnet18"})))
     with recomputing(model) as blocks:

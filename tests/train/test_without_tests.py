@@ -9,7 +9,7 @@ from stepscope.train.stages import Stage, plan_stages
 
 
 def test_a_run_without_tests_is_its_training_epochs_alone():
-    assert plan_stages(2, 6, 8, evaluate=False) == [Stage("train", 1, 6), Stage("train", 2, 2)]
+    assert plan_stages(2, 6, 8, judged_on=None) == [Stage("train", 1, 6), Stage("train", 2, 2)]
 
 
 def test_it_trains_to_the_same_weights_as_one_with_tests(train):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from stepscope.hardware.descendants import descendants
 from stepscope.hardware.pseudo_files import status_bytes
 
 
@@ -47,7 +48,7 @@ def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
         with main.oneshot():
             rss = main.memory_info().rss
             cpu = main.cpu_times()
-        workers = main.children(recursive=True)
+        workers = descendants(main)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
     if rss == 0:

@@ -18,6 +18,7 @@ from stepscope.measure import foreign_loading
 from stepscope.measure.batches import samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns, seconds
 from stepscope.measure.device import queue_of
+from stepscope.measure.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.loading import LoadTiming
 from stepscope.measure.steps import DATA, EpochTiming, StepMeter, weigh_instrument
@@ -61,6 +62,8 @@ class Scope:
         self._epochs = CsvLog(self.path / schema.EPOCHS)
         self._meter = StepMeter(self._steps, self._session.origin_ns, queue_of(self._device))
         self._meter.on_loss = self._take_loss
+        memory = device_memory_of(self._device, host_memory())
+        self._pool = None if memory is None else DevicePool(memory)
         self._epoch = 0
         self._loss: torch.Tensor | None = None
         self._loss_sum, self._loss_samples = 0.0, 0
@@ -136,7 +139,9 @@ class Scope:
             "threads": torch.get_num_threads(),
             "device": str(self._device),
         }
-        self._session.end(error, weigh_instrument(self._meter), environment)
+        held = None if self._pool is None else self._pool.at_end()
+        instrument = weigh_instrument(self._meter)
+        self._session.end(error, instrument, environment, device_memory=held)
 
     def __enter__(self) -> Scope:
         return self

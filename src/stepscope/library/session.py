@@ -63,14 +63,19 @@ class Session:
         environment: dict[str, Any],
         layers: list[dict[str, Any]] | None = None,
         absent: dict[str, str] | None = None,
+        device_memory: dict[str, int] | None = None,
     ) -> None:
-        """Write the last words and close the folder; nothing in a forked copy of the program."""
+        """Write the last words and close the folder; nothing in a forked copy of the program.
+
+        `device_memory` is what `DevicePool.at_end` says, where there is a device.
+        """
         if os.getpid() != self.process:
             return
         peak = self._end_sampler()
         measured = {
             "wall_s": seconds(now_ns() - self.origin_ns),
             "peak_memory_bytes": peak,
+            "device_peak_memory_bytes": (device_memory or {}).get("peak_bytes"),
             "layers": layers,
             "absent": absent or {},
         }

@@ -49,4 +49,5 @@ def watch(
             words["environment"],
             words["layers"],
             words.get("absent"),
+            words.get("device_memory"),
         )

@@ -69,6 +69,7 @@ class _Attachment:
             tracer = Tracer(
                 self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
             )
+            tracer.tell = self.send
             if self.is_trial:
                 tracer.leave = _leave_at_once
             tracer.start()

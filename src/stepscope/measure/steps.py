@@ -87,6 +87,7 @@ class StepRow(NamedTuple):
     loss: float | None
     device: tuple[float, ...] | None = None
     detail: str = schema.FULL
+    communication_s: float | None = None
 
     def __str__(self) -> str:
         data, transfer, forward, backward, optimizer, _ = self.spent
@@ -103,14 +104,16 @@ class StepRow(NamedTuple):
             return (
                 f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},,{load},,,,,,"
                 f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
-                f"{self.detail}"
+                f"{self.detail},"
             )
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
+        exposed = "" if self.communication_s is None else f"{self.communication_s:.9f}"
         return (
             f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},"
             f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
             f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
-            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full"
+            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
+            f"{exposed}"
         )
 
 
@@ -128,6 +131,7 @@ class _Noted(NamedTuple):
     device_begin: Mark | None
     device_laps: list[tuple[int, Mark]]
     detail: str
+    gradients_at: tuple[int, Mark | None] | None
 
 
 @dataclass(slots=True)
@@ -135,8 +139,9 @@ class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
     `on_loss` receives samples and loss of every step once the loss is known and the step is
-    settled; `on_step` is told of it after that. `detail` goes into the rows of the steps that end
-    while it is set: phases of steps that were measured otherwise are left out.
+    settled; `on_step` is told of it after that. `on_lap`, where there is one, is called at the end
+    of a phase, within its time. `detail` goes into the rows of the steps that end while it is set:
+    phases of steps that were measured otherwise are left out.
     """
 
     log: CsvLog
@@ -144,6 +149,7 @@ class StepMeter:
     queue: DeviceQueue | None = None
     on_loss: Callable[[int, float], None] = lambda samples, loss: None
     on_step: Callable[[int, EpochTiming], None] = lambda step, timing: None
+    on_lap: Callable[[int], None] | None = None
     own_ns: int = 0
     laps: int = 0
     steps: int = 0
@@ -160,6 +166,7 @@ class StepMeter:
     _loads: list[LoadTiming] = field(default_factory=list)
     _device_begin: Mark | None = None
     _device_laps: list[tuple[int, Mark]] = field(default_factory=list)
+    _gradients_at: tuple[int, Mark | None] | None = None
     _noted: deque[_Noted] = field(default_factory=deque)
     _settled_ns: int = 0
     _ended: int = 0
@@ -178,11 +185,21 @@ class StepMeter:
 
     def lap(self, phase: int) -> None:
         """Give the time since the last lap to a phase."""
+        if self.on_lap is not None:
+            self.on_lap(phase)
         if self.blocks.off:
             return
         self._laps.append((phase, now_ns()))
         if self.queue is not None:
             self._device_laps.append((phase, self.queue.mark()))
+
+    def gradients_ready(self) -> None:
+        """Note that gradients of this step are computed and go to the other processes.
+
+        Called for each portion of them: what is left of the backward pass after the last one is
+        communication with nothing to hide behind.
+        """
+        self._gradients_at = now_ns(), None if self.queue is None else self.queue.mark()
 
     def loaded(self, timing: LoadTiming) -> None:
         """Take the loader's own account of a batch of this step."""
@@ -214,9 +231,10 @@ class StepMeter:
                 device_begin,
                 device_laps,
                 schema.OFF if self.blocks.off else self.detail,
+                self._gradients_at,
             )
         )
-        self._laps, self._loads = [], []
+        self._laps, self._loads, self._gradients_at = [], [], None
         self._step_begin_ns = self._laps_begin_ns = end
         if self.detail == schema.FULL:
             self._ended += 1
@@ -293,7 +311,20 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
         if noted.device_laps
         else None,
         noted.detail,
+        _exposed_s(noted),
     )
+
+
+def _exposed_s(noted: _Noted) -> float | None:
+    """Return the time from the last gradients of a step to the end of its backward pass."""
+    if noted.gradients_at is None:
+        return None
+    ready_ns, mark = noted.gradients_at
+    if mark is not None:
+        ends = [end for phase, end in noted.device_laps if phase == BACKWARD]
+        return mark.seconds_until(ends[-1]) if ends else None
+    ends_ns = [end_ns for phase, end_ns in noted.laps if phase == BACKWARD]
+    return seconds(ends_ns[-1] - ready_ns) if ends_ns else None
 
 
 def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:

@@ -15,6 +15,7 @@ from stepscope.hardware import host
 from stepscope.hardware.processes import TreeReading, read_tree
 from stepscope.measure.beside import Beside
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.surroundings import Surroundings
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog, number
 
@@ -29,9 +30,12 @@ class Sampler:
     process: psutil.Process
     log: CsvLog
     origin_ns: int
+    surroundings: Surroundings | None = None  # what the machine tells beside its processes
     peak_main_bytes: int | None = None
     peak_others_bytes: int = 0
     others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
+    device_memory_bytes: int | None = None  # as last told by the training
+    peak_device_memory_bytes: int | None = None
 
     _sizes_at_ns: int = 0
     _beside: Beside = field(default_factory=Beside)
@@ -42,6 +46,11 @@ class Sampler:
         if self.peak_main_bytes is None:
             return None
         return self.peak_main_bytes + self.peak_others_bytes
+
+    def told(self, device_bytes: int) -> None:
+        """Take what the training says that it holds of its device: nobody else can see it."""
+        self.device_memory_bytes = device_bytes
+        self.peak_device_memory_bytes = max(self.peak_device_memory_bytes or 0, device_bytes)
 
     def glimpsed(self, resident_bytes: int) -> None:
         """Take a size that was seen between two samples: there may be no next one."""
@@ -58,8 +67,9 @@ class Sampler:
         if sizes:
             self._sizes_at_ns = now
         self._keep_peak(reading)
-        known = {
-            "time_s": seconds(now - self.origin_ns),
+        time_s = seconds(now - self.origin_ns)
+        known: dict[str, float | None] = {
+            "time_s": time_s,
             "pss_bytes": reading.pss_bytes,
             "rss_bytes": reading.rss_bytes,
             "workers_private_bytes": reading.workers_private_bytes,
@@ -74,7 +84,10 @@ class Sampler:
             "pressure_io": host.pressure_percent("io"),
             "pressure_memory": host.pressure_percent("memory"),
             "cpu_mhz": host.cpu_mhz(),
+            "device_memory_bytes": self.device_memory_bytes,
         }
+        if self.surroundings is not None:
+            known |= self.surroundings.read(time_s, reading.main_cpu_s + reading.workers_cpu_s)
         self.log.append(",".join(number(known.get(name)) for name in schema.TELEMETRY_COLUMNS))
         return reading
 

@@ -20,6 +20,7 @@ from torch import nn
 from stepscope.measure import events as e
 from stepscope.measure import hooks
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
+from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
 from stepscope.measure.notebook import Notebook
@@ -71,6 +72,7 @@ class Tracer:
     layers_steps: int = 0
     layers: list[dict[str, Any]] | None = None
     leave: Callable[[], None] = _leave  # ends the script when `max_steps` are made
+    tell: Callable[[dict[str, Any]], None] = lambda message: None  # a parent, where there is one
 
     own_ns: int = 0
     noted: int = 0
@@ -79,6 +81,8 @@ class Tracer:
     _logs: ExitStack = field(default_factory=ExitStack)
     _settled_ns: int = 0
     _blocks: OffBlocks = field(default_factory=OffBlocks)
+    _before: HostMemory = field(default_factory=host_memory)
+    _pool: DevicePool | None = None
     _window: LayerWindow | None = None
     _window_from: int | None = None
     _window_opened: int = 0
@@ -116,6 +120,7 @@ class Tracer:
                 self._take_events()
                 self._recognizer.finish()
                 self._logs.close()
+                self._look_at_device()
             except Exception as error:
                 self.trouble = error
         return self._weigh()
@@ -136,6 +141,8 @@ class Tracer:
         if self.layers_steps and self.layers is None:
             wanted = f"after step {self._window_from}" if self._window_from else "after the first"
             words["absent"] = {"layers": f"the script ended before its steps {wanted} were made"}
+        if self._pool is not None:
+            words["device_memory"] = self._pool.at_end()
         if self.trouble is not None:
             words["trouble"] = str(self.trouble)
             words["exit_code"] = getattr(self.trouble, "exit_code", 70)
@@ -203,6 +210,7 @@ class Tracer:
             self._take_events()
             self._rows.steps.flush()
             self._rows.epochs.flush()
+            self._look_at_device()
         except Exception as error:  # a full disk, a fault of ours: the script goes on without us
             self.trouble = error
             self.abandon()
@@ -210,6 +218,14 @@ class Tracer:
         self._settled_ns = now_ns()
         self._book.note(e.OWN_DONE)
         self.own_ns += self._settled_ns - began
+
+    def _look_at_device(self) -> None:
+        """Tell what the script holds of the device that it trains on; waits for nothing."""
+        if self._pool is None and self._book.device is not None:
+            memory = device_memory_of(torch.device(self._book.device), self._before)
+            self._pool = None if memory is None else DevicePool(memory)
+        if self._pool is not None:
+            self.tell(self._pool.now())
 
     def _take_events(self) -> None:
         events = self._book.events.copy()

@@ -25,7 +25,8 @@ class RunFolder(RecordFolder):
             file = self.path / name
             if file.is_file() and file.stat().st_size > 0:
                 continue
-            if name != schema.TELEMETRY and (self.path / schema.CHECKPOINT).exists():
+            sampled = name in (schema.TELEMETRY, schema.ENERGY)
+            if not sampled and (self.path / schema.CHECKPOINT).exists():
                 raise DataError(
                     f"{file} is missing or empty, and the checkpoint is of a run that had it. "
                     f"Put it back, or remove {schema.CHECKPOINT} to begin the run again."
@@ -58,15 +59,23 @@ def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolde
     return made
 
 
-def create_at(path: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+def create_at(
+    path: Path,
+    name: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
+) -> RunFolder:
     """Make a run folder at an exact path, a trial's in a sweep; `latest` stays where it is.
+
+    `choice` says how its settings were chosen, where another experiment chose them.
 
     Raises:
         RequestError: something is there already.
     """
     if path.exists():
         raise RequestError(f"{path} is there already, and a new run must not mix with it.")
-    return _create(path.parent, path.name, name, kind, spec)
+    return _create(path.parent, path.name, name, kind, spec, choice)
 
 
 def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> RunFolder:
@@ -74,7 +83,14 @@ def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> Run
     return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
 
 
-def _create(out: Path, wanted: str, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+def _create(
+    out: Path,
+    wanted: str,
+    name: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
+) -> RunFolder:
     def fill(building: Path, identity: str) -> None:
         for file, columns in schema.COLUMNS.items():
             (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
@@ -93,6 +109,7 @@ def _create(out: Path, wanted: str, name: str, kind: str, spec: Mapping[str, Any
                 "environment": {},
                 "instrument": {},
                 "summary": {},
+                **({} if choice is None else {"choice": dict(choice)}),
             }
         )
 

@@ -53,6 +53,11 @@ class Run:
         return self.read(self.path / schema.TELEMETRY)
 
     @cached_property
+    def energy(self) -> Table:
+        """Readings of the energy sensors."""
+        return self.read(self.path / schema.ENERGY)
+
+    @cached_property
     def events(self) -> list[dict[str, Any]]:
         """What happened and when; a line cut short by a kill is left out."""
         return list(_read_events(self.path / schema.EVENTS))

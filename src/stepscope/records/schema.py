@@ -14,9 +14,12 @@ STEPS = "steps.csv"
 EPOCHS = "epochs.csv"
 RECORDS = "records.csv"
 TELEMETRY = "telemetry.csv"
+ENERGY = "energy.csv"  # readings of sensors, as they came
+ENERGY_EVENTS = "energy_"  # how events begin that say what the sensors are and which one failed
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
 RANKS = "ranks"  # a distributed run's processes, each with a folder of its own
+PEER_LOST = "peer_lost"  # the event of a rank that ended because another one had
 
 PENDING = "pending"  # of a trial that a sweep has still to make
 RUNNING = "running"
@@ -29,6 +32,7 @@ FAILED = "failed"
 FULL = "full"
 OFF = "off"  # the meter was off, to weigh it
 LAYERS = "layers"  # every layer had hooks
+COUNTERS = "counters"  # the processor's counters were read at every phase
 
 # In the order in which they follow each other in a step.
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
@@ -56,6 +60,7 @@ STEP_COLUMNS = (
     "load_start_s",
     "load_worker",
     "detail",
+    "communication_s",
 )
 EPOCH_COLUMNS = (
     "epoch",
@@ -95,11 +100,13 @@ TELEMETRY_COLUMNS = (
     "power_w",
     "temperature_c",
 )
+ENERGY_COLUMNS = ("time_s", "sensor", "energy_j", "power_w")
 COLUMNS = {
     STEPS: STEP_COLUMNS,
     EPOCHS: EPOCH_COLUMNS,
     RECORDS: RECORD_COLUMNS,
     TELEMETRY: TELEMETRY_COLUMNS,
+    ENERGY: ENERGY_COLUMNS,
 }
 
 WHOLE_NUMBERS = frozenset(
@@ -120,4 +127,4 @@ WHOLE_NUMBERS = frozenset(
         "device_memory_bytes",
     }
 )
-WORDS = frozenset({"split", "detail"})
+WORDS = frozenset({"split", "detail", "sensor"})

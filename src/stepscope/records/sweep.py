@@ -20,7 +20,11 @@ from stepscope.records.record_folder import RecordFolder, make_folder, point_lat
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of one setting. `repeat` is its round, `run` its folder within the sweep's."""
+    """One run of one setting. `repeat` is its round, `run` its folder within the sweep's.
+
+    `node` is the machine that made it, where that is not the sweep's own, and `node_kind` what is
+    alike of machines whose trials can be compared.
+    """
 
     index: int
     values: dict[str, Any]
@@ -30,6 +34,8 @@ class Trial:
     exit_code: int | None = None
     run: str | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    node: str | None = None
+    node_kind: str | None = None
 
     @property
     def is_missing(self) -> bool:

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.report.accelerator_chart import LEVELS
 from stepscope.report.tables import house_table, print_table
 from stepscope.units import format_share
 
 _NOT_VALIDATED = (
     "groups, a batch, or bounds that the array's width does not divide: not compared with Timeloop"
 )
-_LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
 
 
 def print_estimate(console: Console, found: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ def _print_layer(console: Console, found: Mapping[str, Any]) -> None:
     bounds = ", ".join(f"{name}={bound}" for name, bound in found["layer"].items())
     console.print(Text(f"\n{bounds} on {found['design']}", style="bold"), soft_wrap=True)
     table = house_table("level", "energy, uJ", "share")
-    for level in _LEVELS:
+    for level in LEVELS:
         energy = found["energy_uj_by_level"][level]
         table.add_row(level, f"{energy:,.2f}", format_share(energy / found["energy_uj"]))
     print_table(console, table)

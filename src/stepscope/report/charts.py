@@ -17,8 +17,20 @@ from typing import Any, Literal
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
 
 # Points, bars side by side, parts on top of each other, lines; areas on top of each other and lines
-# within the band of their extremes, against a number; lying bars, and lying parts that add up.
-Kind = Literal["points", "bars", "stacked", "lines", "areas", "bands", "rows", "waterfall"]
+# within the band of their extremes, against a number; lying bars, and lying parts that add up;
+# points of which only the chosen ones are joined; a line with points under it, on logarithmic axes.
+Kind = Literal[
+    "points",
+    "bars",
+    "stacked",
+    "lines",
+    "areas",
+    "bands",
+    "rows",
+    "waterfall",
+    "scatter",
+    "roofline",
+]
 
 FORMATS = ("png", "svg", "pdf", "html", "json")
 
@@ -38,6 +50,7 @@ PHASE_COLOURS = {
     "other": "#999999",
     "idle": "#CC79A7",
     "step": "#222222",
+    "roof": "#222222",
 }
 
 _PNG_SCALE = 2  # dots a point: sharp in print
@@ -93,6 +106,20 @@ def colours_of(series: Iterable[str]) -> dict[str, str]:
     return {name: _PALETTE[number % len(_PALETTE)] for number, name in enumerate(names)}
 
 
+def check_form(path: Path) -> str:
+    """Return the form that a file's name ends with.
+
+    Raises:
+        RequestError: it is unknown.
+    """
+    form = path.suffix.removeprefix(".").lower()
+    if form not in FORMATS:
+        raise RequestError(
+            f"{path}: wanted a file name that ends in a form.{nearest(form, FORMATS)}"
+        )
+    return form
+
+
 def save(chart: Chart, path: Path) -> Path:
     """Write a chart in the form that the file's name ends with; return the path.
 
@@ -100,12 +127,7 @@ def save(chart: Chart, path: Path) -> Path:
         RequestError: the form is unknown, or the file cannot be written.
         MissingExtraError: vl-convert is not installed.
     """
-    form = path.suffix.removeprefix(".").lower()
-    if form not in FORMATS:
-        raise RequestError(
-            f"{path}: wanted a file name that ends in a form.{nearest(form, FORMATS)}"
-        )
-    content = _render(chart, form)
+    content = _render(chart, check_form(path))
     try:
         path.write_bytes(content)
     except OSError as error:

@@ -6,6 +6,7 @@ every run.
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -187,6 +188,39 @@ def _waterfall(chart: Chart) -> list[Drawn]:
     return [_layer("bar", **placed, color=colour)]
 
 
+def _scatter(chart: Chart) -> list[Drawn]:
+    """Draw points of any place; those that are chosen have a ring, and a line joins them."""
+    quantities = {**_quantities(chart), "scale": {"zero": False}}
+    words = any(isinstance(mark.x, str) for mark in chart.marks)
+    placed = {"x": _words(chart) if words else quantities, "y": _y(chart, zero=False)}
+    point = _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed)
+    point["encoding"]["color"] = _colour(chart)
+    if chart.series() != _NO_SERIES:
+        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    line = {"type": "line", "strokeWidth": 1, "color": _CHOSEN, "opacity": 0.6}
+    ring = {"type": "point", "size": 200, "color": _CHOSEN, "strokeWidth": 1.6}
+    only = {"transform": [{"filter": "datum.chosen"}]}
+    return [*({**only, "mark": mark, "encoding": placed} for mark in (line, ring)), point]
+
+
+def _roofline(chart: Chart) -> list[Drawn]:
+    """Draw the first series as a line, the others as points under it, on logarithmic axes."""
+    log = {"type": "log", "nice": False, "padding": 12}
+    axis = {"grid": True, "format": "~g"}
+    placed = {
+        "x": {**_quantities(chart), "scale": log, "axis": axis},
+        "y": {**_y(chart), "scale": log, "axis": axis},
+        "color": _colour(chart),
+    }
+    is_roof = f"datum.series === {json.dumps(chart.series()[0])}"
+    roof = _layer({"type": "line", "strokeWidth": 1.8}, **placed)
+    point = _layer({"type": "point", "size": 90, "filled": True, "opacity": 1}, **placed)
+    return [
+        {**roof, "transform": [{"filter": is_roof}]},
+        {**point, "transform": [{"filter": f"!({is_roof})"}]},
+    ]
+
+
 _LAYERS = {
     "points": _points,
     "bars": _bars,
@@ -196,6 +230,8 @@ _LAYERS = {
     "bands": _bands,
     "rows": _rows,
     "waterfall": _waterfall,
+    "scatter": _scatter,
+    "roofline": _roofline,
 }
 LYING: tuple[Kind, ...] = ("rows", "waterfall")
 

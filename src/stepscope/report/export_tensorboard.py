@@ -47,7 +47,7 @@ def _events(run: Run) -> Iterator[Event]:
     steps, telemetry = run.steps, run.telemetry
     numbers = range(1, len(steps) + 1)
     yield from _rows(steps, steps["start_s"], numbers, "steps/", _OF_STEPS)
-    for split in ("train", "test"):
+    for split in ("train", "test", "validation"):
         epochs = _of_split(run.epochs, split)
         yield from _rows(epochs, epochs["start_s"], epochs["epoch"], f"epochs/{split}_", _OF_EPOCHS)
     times_s = telemetry["time_s"]

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stepscope.analyze.evaluations import JUDGED_ON
 from stepscope.records.reader import Run
 from stepscope.report.charts import Chart, Mark
 
 Named = Sequence[tuple[str, Run]]
 Row = dict[str, Any]
 
-_SPLITS = ("train", "test")
+_SPLITS = ("train", *JUDGED_ON)
 
 
 def accuracy_by_epoch(runs: Named) -> Chart:
@@ -37,8 +38,9 @@ def _marks(
     runs: Named, figure: str, place: Callable[[Row], float | None], times: float
 ) -> Iterator[Mark]:
     """Give the figure of every epoch and split; several runs show their tests, if they have any."""
-    tested = any("test" in run.epochs["split"] for _, run in runs)
-    splits = _SPLITS if len(runs) == 1 else ("test",) if tested else ("train",)
+    known = {split for _, run in runs for split in run.epochs["split"]}
+    judged_on = tuple(split for split in JUDGED_ON if split in known)
+    splits = _SPLITS if len(runs) == 1 else judged_on or ("train",)
     for split in splits:
         for name, run in runs:
             for row in run.epochs.rows():

@@ -153,8 +153,8 @@ def _weights_line(taken: dict[str, Any]) -> str:
 def _epoch_line(row: dict[str, Any]) -> str:
     accuracy = format_share(float(row["accuracy"])) if row["accuracy"] else "?"
     top5 = format_share(float(row["top5"])) if row["top5"] else "?"
-    if row["split"] == "test":
+    if row["split"] != "train":
         when = "before training" if row["epoch"] == "0" else f"after epoch {row['epoch']}"
-        return f"test {when}: accuracy {accuracy}, top-5 {top5}"
+        return f"{row['split']} {when}: accuracy {accuracy}, top-5 {top5}"
     took = format_duration(float(row["total_s"]))
     return f"epoch {row['epoch']}: {took}, loss {float(row['loss']):.3f}, accuracy {accuracy}"

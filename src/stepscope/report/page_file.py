@@ -9,12 +9,14 @@ from pathlib import Path
 
 from stepscope.analyze.findings import findings_of
 from stepscope.analyze.groups import group_runs
+from stepscope.analyze.search_result import is_search
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full
 from stepscope.records.reader import Run, load_run
 from stepscope.records.sweep import Sweep, is_sweep, load_sweep
 from stepscope.report.document import Document
 from stepscope.report.page import to_html
 from stepscope.report.run_document import document_of_run
+from stepscope.report.search_document import document_of_search
 from stepscope.report.several_document import document_of_groups, document_of_sweep
 from stepscope.report.vega_script import vega_script
 
@@ -26,7 +28,7 @@ def document_of(recorded: Run | Sweep | Sequence[Run]) -> Document:
     if isinstance(recorded, Run):
         return document_of_run(recorded, findings_of(recorded))
     if isinstance(recorded, Sweep):
-        return document_of_sweep(recorded)
+        return document_of_search(recorded) if is_search(recorded) else document_of_sweep(recorded)
     return document_of_groups(group_runs(recorded))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stepscope.analyze.evaluations import judged_on
 from stepscope.analyze.so_far import figures_so_far
 from stepscope.records import schema
 from stepscope.records.reader import Run
@@ -16,7 +17,8 @@ from stepscope.report.course_charts import by_step, phases_by_step
 from stepscope.report.document import Section
 from stepscope.report.learning_charts import accuracy_by_epoch, accuracy_by_time, loss_by_epoch
 from stepscope.report.machine_charts import machine_charts
-from stepscope.report.memory_charts import bill_waterfall, memory_by_time
+from stepscope.report.memory_charts import bill_waterfalls, memory_by_time
+from stepscope.report.roofline import roofline_chart
 
 _MOST_LAYERS = 15
 _LEAST_SHARE = 0.001  # of the time of all layers: less is no bar that one sees
@@ -28,12 +30,13 @@ def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
     time = [phase_bar(figures), phases_by_step(run), by_step(run)]
     learning = [accuracy_by_time([("", run)]), accuracy_by_epoch([("", run)])]
     learning += [loss_by_epoch([("", run)]), by_step(run, "loss", "Loss by step", "loss", 1)]
-    memory = [memory_by_time([("", run)]), bill_waterfall(figures.get("memory_bill"))]
+    memory = [memory_by_time([("", run)]), *bill_waterfalls(figures.get("memory_bill"))]
     sections = [
         _section("Time of a step", time, figures, "phases"),
         _section("Epochs", [epochs_chart(run)]),
-        _section("Learning", learning, figures, "test_accuracy"),
+        _section("Learning", learning, figures, f"{judged_on(run)}_accuracy"),
         _section("Layers", [layers_chart(figures.get("layers"))], figures, "layers"),
+        _section("Limit", [roofline_chart(figures.get("roofline"))], figures, "share_of_peak"),
         _section("Memory", memory, figures, "memory_bill"),
         _section("Machine", machine_charts(run)),
     ]

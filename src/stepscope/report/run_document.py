@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from stepscope.analyze.environment import flat_environment
+from stepscope.analyze.evaluations import evaluations, judged_on
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.so_far import figures_so_far
 from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.report.document import Document, Figures
+from stepscope.report.energy import energy_figures
 from stepscope.report.run_charts import dropped_note, sections_of
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
 
 _DOING = {
     "data": "Waiting for data",
@@ -30,16 +33,18 @@ _TIMES = {
     "total": "total_s",
 }
 _MOST_EVENTS = 200
+_SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # in the table of energy
 
 
 def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     """Put together what there is to say of a run, finished or not."""
     figures = figures_so_far(run)
     tables = [_phase_figures(figures), _epoch_figures(run), _key_figures(figures)]
+    tables.append(energy_figures(figures.get("energy")))
     appendix = [
         _events(run),
         _not_known(figures),
-        _mapping("Environment", run.info.get("environment") or {}),
+        _mapping("Environment", flat_environment(run.info)),
         _mapping("Spec", run.spec),
     ]
     return Document(
@@ -129,7 +134,7 @@ def _phase_figures(figures: dict[str, Any]) -> Figures:
 
 
 def _epoch_figures(run: Run) -> Figures:
-    tests = {row["epoch"]: row for row in run.epochs.rows() if row["split"] == "test"}
+    tests = evaluations(run)
     rows = [
         [
             str(row["epoch"]),
@@ -145,7 +150,8 @@ def _epoch_figures(run: Run) -> Figures:
         for row in run.epochs.rows()
         if row["split"] == "train"
     ]
-    columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train", "test"]
+    columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train"]
+    columns.append(judged_on(run))
     return Figures("Epochs", columns, rows)
 
 
@@ -157,9 +163,13 @@ def _key_figures(figures: dict[str, Any]) -> Figures:
         "wall_s": format_duration,
         "preparation_s": format_duration,
         "peak_memory_bytes": format_bytes,
+        "device_peak_memory_bytes": format_bytes,
         "train_accuracy": format_share,
         "test_accuracy": format_share,
         "test_top5": format_share,
+        "validation_accuracy": format_share,
+        "flop_per_s": format_flop_per_s,
+        "share_of_peak": format_share,
         "energy_j": "{:,.1f} J".format,
         "bad_samples": "{:,}".format,
     }
@@ -172,7 +182,8 @@ def _key_figures(figures: dict[str, Any]) -> Figures:
 
 
 def _named(figure: str) -> str:
-    return "samples/s" if figure == "samples_per_s" else _words(figure)
+    names = {"samples_per_s": "samples/s", "flop_per_s": "operations a second"}
+    return names.get(figure) or _words(figure)
 
 
 def _words(name: str) -> str:
@@ -185,6 +196,7 @@ def _not_known(figures: dict[str, Any]) -> Figures:
 
 
 def _events(run: Run) -> Figures:
+    events = [each for each in run.events if each.get("event") not in _SHOWN_ELSEWHERE]
     rows = [
         [
             _time(event.get("time_s")),
@@ -193,9 +205,9 @@ def _events(run: Run) -> Figures:
                 f"{key} {value}" for key, value in event.items() if key not in ("time_s", "event")
             ),
         ]
-        for event in run.events[:_MOST_EVENTS]
+        for event in events[:_MOST_EVENTS]
     ]
-    more = len(run.events) - len(rows)
+    more = len(events) - len(rows)
     return Figures("Events", ["time", "event", "detail"], rows, f"{more:,} more" if more else "")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.analyze.node_kinds import NODE, kinds_of
 from stepscope.analyze.settings_of_sweep import rows_of
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
@@ -24,18 +25,20 @@ class SweepDisplay(LiveDisplay):
         super().__init__(console)
         self._trial = ""
         self._left = ""
+        self._named: dict[int, str] = {}
         self._told: set[str] = set()
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
         """Show which trial begins, and how long all that are left will take."""
         number = f"{trial.index + 1}" if trials is None else f"{trial.index + 1}/{trials}"
-        self._trial = f"{number} {about(trial.values)}, round {trial.repeat}"
+        self._trial = f"{number} {about(trial.values)}, round {trial.repeat}{_where(trial)}"
+        self._named[trial.index] = self._trial
         self._left = "" if left_s is None else f"  {format_clock(left_s)} left in all"
         self._progress.reset(self._task, description=self._trial, figures=self._left.strip())
 
     def tried(self, trial: Trial) -> None:
         """Say what became of it."""
-        self._say(f"trial {self._trial}: {_outcome(trial)}{self._left}")
+        self._say(f"trial {self._named.pop(trial.index)}: {_outcome(trial)}{self._left}")
 
     def output(self, line: str) -> None:
         """Pass on what a run printed, once: trials tend to say the same again."""
@@ -60,6 +63,10 @@ def about(values: Mapping[str, Any]) -> str:
     """Name a setting: `workers 2, batch_size 64`. How long a trial is, is not one."""
     named = [f"{key} {value}" for key, value in values.items() if key != "max_steps"]
     return ", ".join(named) or "as it is"
+
+
+def _where(trial: Trial) -> str:
+    return "" if trial.node is None else f", on {trial.node}"
 
 
 def _outcome(trial: Trial) -> str:
@@ -88,6 +95,8 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
             "?" if row["peak_memory_bytes"] is None else format_bytes(row["peak_memory_bytes"]),
         )
     print_table(console, table)
+    for letter, kind in kinds_of(sweep).items():
+        console.print(Text(f"{NODE} {letter}: {kind}"), soft_wrap=True)
     for reason in sorted({_failure(trial) for trial in sweep.trials if trial.reason}):
         console.print(Text(reason), soft_wrap=True)
     console.print(Text(f"sweep: {sweep.path}"), soft_wrap=True)

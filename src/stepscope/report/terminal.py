@@ -10,9 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.analyze.evaluations import evaluations, judged_on
 from stepscope.records import schema
 from stepscope.records.reader import Run
+from stepscope.report.energy import about_energy
 from stepscope.report.memory import about_forecast, bill_table
+from stepscope.report.roofline import about_limit
 from stepscope.report.tables import house_table, print_table
 from stepscope.units import format_bytes, format_duration, format_share
 
@@ -103,8 +106,9 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
 def _epoch_table(run: Run) -> Table:
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
     knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
-    table = house_table(*columns, *(["train", "test", "top-5"] if knows_accuracy else []))
-    tests = {row["epoch"]: row for row in run.epochs.rows() if row["split"] == "test"}
+    accuracies = ["train", judged_on(run), "top-5"] if knows_accuracy else []
+    table = house_table(*columns, *accuracies)
+    tests = evaluations(run)
     for row in run.epochs.rows():
         if row["split"] == "train":
             test = tests.get(row["epoch"], {})
@@ -146,11 +150,22 @@ def _closing_lines(run: Run) -> list[str]:
     if bad := summary.get("bad_samples"):
         lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
     if summary.get("peak_memory_bytes"):
-        lines.append(f"peak memory {format_bytes(summary['peak_memory_bytes'])}")
+        lines.append(
+            f"peak memory {format_bytes(summary['peak_memory_bytes'])}{_on_device(summary)}"
+        )
+    if (energy := about_energy(summary.get("energy") or {})) is not None:
+        lines.append(energy)
+    if (flop_per_s := summary.get("flop_per_s")) is not None:
+        lines.append(about_limit(flop_per_s, summary))
     if summary.get("memory_bill"):
         lines.append(about_forecast(summary["memory_bill"]))
     lines.append(f"run folder: {_as_typed(run.path)}")
     return lines
+
+
+def _on_device(summary: dict[str, Any]) -> str:
+    peak_bytes = summary.get("device_peak_memory_bytes")
+    return f", and {format_bytes(peak_bytes)} of the device" if peak_bytes else ""
 
 
 def _about_layers(run: Run) -> str:

@@ -23,8 +23,10 @@ Augment = Literal["crop-flip", "none"]
 Pipeline = Literal["batch", "sample"]
 Shuffle = Literal["full", "block"]
 Access = Literal["download", "stream"]
+Energy = Literal["auto", "off"]
 PageCache = Literal["keep", "cold", "cold-epochs"]
 OnBadSample = Literal["skip", "fail"]
+TestAt = Literal["epochs", "end"]
 
 
 def _choice(closed: Any, **also: str) -> BeforeValidator:
@@ -108,12 +110,14 @@ class RunSpec(BaseModel):
     pipeline_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if making a batch took longer: by this for each of its samples")
     source_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if the disk were slower: by this for each sample that is read")
     samples: int | None = Field(None, ge=1, description="take this many training samples, and at most a fifth as many test samples")
+    validation: int = Field(0, ge=0, description="hold out this many of the training samples, always the same ones: the run is judged on them, and never opens the test set")
     batch_size: int = Field(64, ge=1, description="samples in a batch")
     accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before an optimiser step")
     epochs: int = Field(3, ge=1, le=10_000, description="passes over the training data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many optimiser steps in all")
     drop_epochs: int = Field(1, ge=0, description="first epochs that medians, means and shares leave out, when there are more")
     evaluate: bool = Field(True, description="test before training and after every epoch")
+    test_at: Annotated[TestAt, _choice(TestAt)] = Field("epochs", description="when the test set is used: epochs (before training and after every epoch), end (once, after the last); with --validation never")
     optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="sgd, nesterov (sgd with Nesterov momentum), adagrad, adadelta, rmsprop, adam, adamw")
     nesterov: bool = Field(False, description="Nesterov momentum, for sgd")
     lr: float = Field(0.01, gt=0, description="learning rate; the peak of a schedule")
@@ -125,13 +129,17 @@ class RunSpec(BaseModel):
     precision: Annotated[Precision, _choice(Precision)] = Field("fp32", description="fp32, or mixed with bf16 or fp16")
     memory_format: Annotated[MemoryFormat, _choice(MemoryFormat)] = Field("auto", description="layout of images: auto (by device), contiguous, channels_last")
     checkpoint_activations: bool = Field(False, description="recompute activations in the backward pass instead of keeping them")
+    processes: int = Field(1, ge=1, le=1024, description="processes that share every batch of one training on this machine; under torchrun as many as it starts")
     threads: int | None = Field(None, ge=1, le=1024, description="compute threads of the training process [default: torch's choice]")
     workers: int = Field(0, ge=0, le=1024, description="loader processes; 0 loads in the training process")
     prefetch: int = Field(2, ge=1, le=1024, description="batches that each worker keeps ready")
     persistent_workers: bool = Field(False, description="keep workers alive between epochs")
     pin_memory: bool = Field(False, description="put batches into page-locked memory, for CUDA")
     memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="most memory the whole run may take, like 3.9GiB")
+    energy: Annotated[Energy, _choice(Energy, true="auto", on="auto", false="off", none="off")] = Field("auto", description="read the energy sensors of this machine: auto (those that answer), off")
+    require: str | None = Field(None, min_length=1, description="conditions without which the run does not start, like power_mode=MAXN,governor=performance")
     layers: int = Field(0, ge=0, description="measure the time of every layer in this many steps, in the middle of the run")
+    counters: int = Field(0, ge=0, description="read the processor's counters by phase in this many steps, in the middle of the run")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of weights, order and augmentation")
     name: str | None = Field(None, min_length=1, max_length=200, description="name of the run [default: MODEL-DATA]")
     out: str = Field("runs", min_length=1, description="folder that run folders are made in")
@@ -173,6 +181,15 @@ class RunSpec(BaseModel):
             )
         if self.persistent_workers and self.workers == 0:
             complaints.append("persistent_workers: wants workers of 1 or more, found 0")
+        if self.processes > self.batch_size:
+            complaints.append(
+                f"processes: wants at most as many as there are samples in a batch, {self.batch_size}, "
+                f"found {self.processes}"
+            )
+        if self.counters and self.layers:
+            complaints.append(
+                f"counters: wants layers 0, found {self.layers}: hooks on every layer would be counted"
+            )
         complaints += self._unfit_for_source() + self._unfit_for_data()
         if complaints:
             raise ValueError("; ".join(complaints))
@@ -215,6 +232,18 @@ class RunSpec(BaseModel):
             for name, wanted in of_images.items()
             if (found := getattr(self, name)) != wanted
         ]
+
+    @property
+    def judged_on(self) -> Literal["test", "validation"] | None:
+        """What the run is evaluated on; None where it is not."""
+        if not self.evaluate:
+            return None
+        return "validation" if self.validation else "test"
+
+    @property
+    def splits_read(self) -> tuple[Literal["train", "test"], ...]:
+        """Which splits of the data set are opened; held-out samples are of the training split."""
+        return ("train", "test") if self.judged_on == "test" else ("train",)
 
     @property
     def run_name(self) -> str:

@@ -35,30 +35,42 @@ if TYPE_CHECKING:
 _MAY_CHANGE = frozenset(
     {"name", "out", "data_dir", "source", "access", "endpoint_url", "memory_limit"}
     | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline", "layers"}
+    | {"counters", "processes"}
     | {"page_cache", "drop_epochs", "pipeline_delay_ms", "source_delay_ms"}
 )
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: its place, and the sums of the epoch that is under way."""
+    """Where a run stands: its place, and the sums of the epoch that is under way.
+
+    `processes` is how many it was trained by until then.
+    """
 
     position: Position = field(default_factory=Position)
     timing: dict[str, Any] | None = None
     tally: dict[str, Any] | None = None
+    processes: int = 1
 
 
 def save(path: Path, job: Job, progress: Progress) -> None:
     """Write a checkpoint beside the old one, then put it in its place."""
-    content = {
+    own = {
         "progress": asdict(progress),
+        "random": torch.get_rng_state(),
+        "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
+    }
+    ranks = job.team.gather(own)  # all have come this far, and their rows are on disk
+    if job.team.rank != 0:
+        return
+    content = {
+        **own,
+        "others": ranks[1:],
         "spec": job.spec.model_dump(mode="json"),
         "model": job.model.state_dict(),
         "optimizer": job.optimizer.state_dict(),
         "schedule": job.schedule.state_dict() if job.schedule else None,
         "scaler": job.scaler.state_dict() if job.scaler else None,
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
     beside = path.with_suffix(".tmp")
     file = _NotingWriter(io.FileIO(beside, "w"))
@@ -86,11 +98,14 @@ def load(path: Path, job: Job) -> Progress:
             job.schedule.load_state_dict(content["schedule"])
         if job.scaler:
             job.scaler.load_state_dict(content["scaler"])
-        torch.set_rng_state(content["random"].cpu())
-        if content["random_cuda"]:
-            torch.cuda.set_rng_state_all([state.cpu() for state in content["random_cuda"]])
-        saved = content["progress"]
-        return Progress(**{**saved, "position": Position(**saved["position"])})
+        ranks = [content, *content.get("others", [])]
+        own = part_of_rank(ranks, job.team.rank, job.team.world)
+        if own["random"] is not None:
+            torch.set_rng_state(own["random"].cpu())
+        if own["random_cuda"]:
+            torch.cuda.set_rng_state_all([state.cpu() for state in own["random_cuda"]])
+        position, timing, tally = (own["progress"][key] for key in ("position", "timing", "tally"))
+        return Progress(Position(**position), timing, tally, len(ranks))
     except StepscopeError:
         raise
     except Exception as error:
@@ -99,6 +114,29 @@ def load(path: Path, job: Job) -> Progress:
             f"cannot go on from {path}: {type(error).__name__}: {first_line}. "
             "Remove that file to begin the run again."
         ) from error
+
+
+def part_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    """Return what a rank goes on from: its own, or where their number changed, a fair account.
+
+    Rank 0 then takes over the sums of all for the epoch that is under way, the others begin with
+    none; a rank that is new keeps the random state that it was seeded with.
+    """
+    if len(saved) == world:
+        return saved[rank]
+    part = saved[rank] if rank < len(saved) else {"random": None, "random_cuda": []}
+    first = saved[0]["progress"]
+    progress = {**first, "timing": None, "tally": None}
+    if rank == 0 and first["timing"] is not None:
+        timings = [each["progress"]["timing"] or {"samples": 0} for each in saved]
+        tallies = [each["progress"]["tally"] for each in saved if each["progress"]["tally"]]
+        progress["timing"] = {**first["timing"], "samples": sum(t["samples"] for t in timings)}
+        progress["tally"] = {
+            "loss_sum": sum(each["loss_sum"] for each in tallies),
+            "samples": sum(each["samples"] for each in tallies),
+            "hits": [sum(hits) for hits in zip(*(each["hits"] for each in tallies), strict=True)],
+        }
+    return {**part, "progress": progress}
 
 
 def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:

@@ -6,9 +6,11 @@ JSON object a line) to the parent, and leaves `run.json` to it. Messages:
     forecast   the memory that it will take
     ready      the resolved spec, the environment, how the data came
     progress   how far it has come
+    device_memory   what it holds of its device now
     testing    a test begins; epoch: an epoch's row
     workers    the loader goes on with fewer workers: from how many, to how many, why
-    outcome    status, reason, exit code, what the instrument cost, the time of the layers
+    outcome    status, reason, exit code, what the instrument cost, the time of the layers, the most
+               that it held of its device
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
+from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.lifetime import die_with_parent
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
@@ -88,6 +91,9 @@ def _outcome_of(
     except StepscopeError as error:
         return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
     except Exception as error:
+        if options.distributed and (lost := _lost_peer(error)):
+            folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
+            return {**_ended(5, lost), **closing}
         return {**_ended_by(error, folder), **closing}
     return {**_ended(0, None), **closing}
 
@@ -97,6 +103,16 @@ def _without_worker(message: str) -> str:
     if not message.startswith("Caught "):
         return message
     return message.strip().rpartition("\n")[2].partition(": ")[2]
+
+
+def _lost_peer(error: Exception) -> str | None:
+    """Say that another process of the training has gone, where that is what the error means."""
+    from stepscope.train.distributed import is_lost_peer
+
+    if not is_lost_peer(error):
+        return None
+    first_line = str(error).strip().partition("\n")[0]
+    return f"another process of the training was lost: {first_line}"
 
 
 def _ended_by(error: Exception, folder: RunFolder) -> dict[str, Any]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.counters import open_hardware_counters
 from stepscope.measure.device import queue_of
-from stepscope.measure.layers import LayerWindow
+from stepscope.measure.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.measure.own_memory import resident_bytes
 from stepscope.measure.steps import StepMeter, weigh_instrument
 from stepscope.records import schema
@@ -17,16 +21,18 @@ from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
 from stepscope.spec import RunSpec
 from stepscope.spec.load import validate
-from stepscope.train import checkpoint, device, from_store, job, load_only, loop
+from stepscope.train import checkpoint, device, distributed, from_store, job, load_only, loop
 from stepscope.train.cold import cooling
+from stepscope.train.flops import flops_of_step
 from stepscope.train.foretell import Foretold, foretell, refuse_what_does_not_fit
-from stepscope.train.inside import InsideView, find_place
 from stepscope.train.lifetime import Send, StopRequest
 from stepscope.train.options import Options
 from stepscope.train.recorder import Recorder
-from stepscope.train.rewind import forget_rows_after
+from stepscope.train.rewind import folders_to_rewind, forget_rows_after
 from stepscope.train.shorten import shorten
+from stepscope.train.team import Team
 from stepscope.train.telling import Telling
+from stepscope.train.views import seen_inside, view_of
 
 _NO_FORECAST = "no forecast was made: the run was to begin at once"
 
@@ -47,42 +53,57 @@ def conduct(
     began = now_ns()
     info = folder.read_info()
     spec = device.resolve(validate(info["spec"]))
+    team = distributed.join(spec) if options.distributed else Team()
     telling = Telling(folder, origin_ns, send)
     if info["kind"] == load_only.KIND:
         load_only.load(spec, telling, stop, closing)
         return
     closing["absent"] = _why_untested(spec)
+    # Before there are threads that compute: only those that come are counted.
+    counters = open_hardware_counters() if spec.counters else None
     data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
+    memory = device_memory_of(torch.device(spec.device), host_memory())
     model = job.build_model(spec, telling.weights)
-    foretold = foretell(spec, model) if options.forecast else Foretold(reason=_NO_FORECAST)
+    foretold = Foretold(reason=_NO_FORECAST)
+    if options.forecast:
+        foretold = foretell(team.own_part(spec), model, memory)
     send({"type": "forecast", "forecast": foretold.to_json()})
     if not options.force:
         refuse_what_does_not_fit(foretold)
     before_data_bytes = resident_bytes()
     hear = partial(from_store.told_of, telling=telling, stop=stop)
-    built = job.build(spec, model, data_dir, telling.fallback, telling.notice, hear)
+    built = job.build(spec, model, data_dir, telling.fallback, telling.notice, hear, team)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
-    telling.ready(spec, began)
-    saved = folder.path / schema.CHECKPOINT
-    start = checkpoint.load(saved, built) if saved.exists() else checkpoint.Progress()
-    forget_rows_after(folder.path, built.stages, start.position, spec.accumulate)
+    telling.ready(spec, began, team.describe(model, spec.batch_size))
+    team.seed_apart(spec.seed)
+    saved = (folder.path.parents[1] if options.distributed else folder.path) / schema.CHECKPOINT
+    start = checkpoint.Progress(processes=team.world)
+    if saved.exists():
+        start = checkpoint.load(saved, built)
+    if start.processes != team.world:
+        telling.event("processes", before=start.processes, now=team.world)
+    for tables in folders_to_rewind(folder.path, saved.parent, team.rank, team.world):
+        forget_rows_after(tables, built.stages, start.position, spec.accumulate)
     from_store.record_downloads(folder.path, built.buckets)
     with ExitStack() as logs:
         logs.callback(built.close)
+        if counters is not None:
+            logs.callback(counters.close)
         steps, epochs, records = (
             logs.enter_context(CsvLog(folder.path / name))
             for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
         )
+        pool = None if memory is None else DevicePool(memory)
         recorder = Recorder(
-            epochs, records, send, built.stages, spec.accumulate, len(built.train.order)
+            epochs, records, send, built.stages, spec.accumulate, len(built.train.order), pool
         )
+        recorder.processes = team.world
         queue = queue_of(built.device)
         meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
-        inside = InsideView(
-            find_place(built.stages, spec.layers), LayerWindow([("", built.model)], queue), meter
-        )
+        built = replace(built, wrapped=team.wrap(model, meter.gradients_ready))
+        inside = view_of(built, meter, queue, counters)
 
         def save(progress: checkpoint.Progress) -> None:
             if not options.checkpoint:
@@ -99,35 +120,39 @@ def conduct(
             )
 
         cool = cooling(spec, built.files, telling)
-        watch = loop.Watch(meter, recorder, stop, telling.elapsed_s, save, inside, cool)
+        agreed = team.agreeing(stop)
+        watch = loop.Watch(meter, recorder, agreed, telling.elapsed_s, save, inside, cool)
         try:
             loop.train(built, watch, start)
         finally:
             meter.settle()  # whatever ended the run, the steps before it are in the record
             closing["instrument"] = weigh_instrument(meter)
             closing["requests"] = from_store.requests_of(built.buckets.values())
-            closing["layers"], why_not = _seen_inside(inside, spec.layers)
+            seen, why_not = seen_inside(inside, spec, counters)
+            closing |= seen
             closing["absent"] |= why_not
+            if pool is not None:
+                closing["device_memory"] = pool.at_end()
+            if info["kind"] == "trial":
+                closing["absent"]["flops"] = "a trial is not counted"
+            else:
+                closing["flops"], why_not_counted = flops_of_step(
+                    team.own_part(spec), model, data_dir
+                )
+                if why_not_counted is not None:
+                    closing["absent"]["flops"] = why_not_counted
 
 
 def _why_untested(spec: RunSpec) -> dict[str, str]:
-    """State why a run without tests has none."""
-    if spec.evaluate:
+    """State why a run has no accuracy on the test set, on held-out samples, or on either."""
+    of_test = ("test_accuracy", "test_top5")
+    if spec.judged_on == "test":
         return {}
+    if spec.judged_on == "validation":
+        reason = "the run is judged on held-out samples and never opens the test set: --validation"
+        return dict.fromkeys(of_test, reason)
     reason = "no test was asked for: --no-evaluate"
     if spec.source == "synthetic":
         reason = "there is nothing to test on: the batches are synthetic"
-    return dict.fromkeys(("test_accuracy", "test_top5"), reason)
-
-
-def _seen_inside(
-    inside: InsideView, asked: int
-) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
-    """Return what was seen of the layers and, where there was no room to look, why not."""
-    if asked and not inside.place.steps:
-        reason = "a look at the layers wants an epoch of 3 steps or more, found fewer"
-        return None, {"layers": reason}
-    layers = inside.layers()
-    if layers == []:
-        return None, {"layers": "the network is compiled or scripted, and takes no hooks"}
-    return layers, {}
+    held_out = ("validation_accuracy",) if spec.validation else ()
+    return dict.fromkeys((*of_test, *held_out), reason)

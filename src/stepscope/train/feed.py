@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -15,6 +15,7 @@ from stepscope.data.bucket import FromBucket
 from stepscope.data.crew import Crew
 from stepscope.data.delays import DelayedDataset
 from stepscope.data.enduring import EnduringLoader, Remaining
+from stepscope.data.held_out import hold_out
 from stepscope.data.loader import make_loader
 from stepscope.data.notices import Notice
 from stepscope.data.order import EpochOrder
@@ -70,11 +71,47 @@ def open_split(
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
     if delay_ms:
         batches = DelayedDataset(batches, delay_ms / 1000)
+    held = hold_out(opened.samples, spec.validation) if training else None
     order = EpochOrder(
-        opened.samples, spec.batch_size, spec.seed, spec.shuffle if training else "none"
+        opened.samples - (spec.validation if training else 0),
+        spec.batch_size,
+        spec.seed,
+        spec.shuffle if training else "none",
+        chosen=None if held is None else ~held,
     )
     timed = TimedDataset(batches)
+    loader = _loader(spec, split, timed, order, crew, tell)
+    return Split(loader, order, timed, opened.files, opened.bucket)
 
+
+def held_out_split(
+    spec: RunSpec,
+    train: Split,
+    crew: Crew,
+    tell: Callable[[Notice], None] = lambda notice: None,
+) -> Split:
+    """Make batches of the held-out samples, as they are, from what the training split has opened.
+
+    Files and bucket are the training split's, and stay with it.
+    """
+    assert train.order.chosen is not None, "some samples are held out"
+    held = ~train.order.chosen
+    order = EpochOrder(
+        spec.validation, spec.batch_size, spec.seed, "none", chosen=held, augment=False
+    )
+    return Split(
+        _loader(spec, "validation", train.dataset, order, crew, tell), order, train.dataset
+    )
+
+
+def _loader(
+    spec: RunSpec,
+    split: str,
+    timed: TimedDataset,
+    order: EpochOrder,
+    crew: Crew,
+    tell: Callable[[Notice], None],
+) -> Loader:
     def make(workers: int, keys: Remaining) -> DataLoader[Any]:
         return make_loader(
             timed,
@@ -86,8 +123,7 @@ def open_split(
             on_worker_start=start_worker,
         )
 
-    loader = NoticingLoader(EnduringLoader(split, order, make, crew), tell)
-    return Split(loader, order, timed, opened.files, opened.bucket)
+    return NoticingLoader(EnduringLoader(split, order, make, crew), tell)
 
 
 def _synthetic(spec: RunSpec, split: catalogue.Split, data_dir: Path) -> Split:
@@ -101,7 +137,8 @@ def _synthetic(spec: RunSpec, split: catalogue.Split, data_dir: Path) -> Split:
         )
     )
     # The order is of no matter, and to draw one would be work that a loader does.
-    order = EpochOrder(dataset.count(split, spec.samples), spec.batch_size, spec.seed, "none")
+    samples = dataset.count(split, spec.samples) - spec.validation
+    order = EpochOrder(samples, spec.batch_size, spec.seed, "none")
     return Split(DirectLoader(timed, order), order, timed)
 
 
@@ -109,7 +146,14 @@ def _pins_memory(spec: RunSpec) -> bool:
     return spec.pin_memory and torch.device(spec.device).type == "cuda"
 
 
-def plan(spec: RunSpec, train: Split, *, evaluate: bool) -> list[Stage]:
+def plan(
+    spec: RunSpec, train: Split, *, judged_on: Literal["test", "validation"] | None
+) -> list[Stage]:
     """Lay out a run over the batches that feed it."""
-    steps_per_epoch = -(-len(train.order) // spec.accumulate)
-    return plan_stages(spec.epochs, steps_per_epoch, spec.max_steps, evaluate=evaluate)
+    return plan_stages(
+        spec.epochs,
+        -(-len(train.order) // spec.accumulate),
+        spec.max_steps,
+        judged_on=judged_on,
+        at_end_only=judged_on == "test" and spec.test_at == "end",
+    )

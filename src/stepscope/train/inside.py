@@ -1,16 +1,16 @@
-"""A look inside the network: a few steps in the middle of the run with hooks on every layer.
+"""A look inside: a few steps in the middle of the run with hooks on every layer, or with counters.
 
 They lie within one epoch, so that no test falls between them, and leave at least one step of it on
-either side. Their rows have the detail `layers` and take no part in the figures of the others.
+either side. Their rows have the detail `layers` or `counters`, and take no part in the figures of
+the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
-from stepscope.measure.layers import LayerWindow
 from stepscope.measure.steps import OTHER, StepMeter
 from stepscope.records import schema
 from stepscope.train.stages import Stage, total_steps
@@ -46,13 +46,27 @@ def find_place(stages: Sequence[Stage], asked: int) -> Place:
     return Place()
 
 
-@dataclass(slots=True)
-class InsideView:
-    """Switch the hooks on and off at their place, and keep what they saw."""
+class Window(Protocol):
+    """Something that looks while it is open."""
+
+    def open(self) -> None:
+        """Begin to look."""
+
+    def close(self) -> None:
+        """Stop looking."""
+
+
+W = TypeVar("W", bound=Window, covariant=True)
+
+
+@dataclass
+class InsideView(Generic[W]):
+    """Open a window and close it at its place; `detail` marks the steps in between."""
 
     place: Place
-    window: LayerWindow
+    window: W
     meter: StepMeter
+    detail: str = schema.LAYERS
     _opened_after: int | None = field(default=None, init=False)
     _seen_steps: int = field(default=0, init=False)
 
@@ -71,7 +85,7 @@ class InsideView:
         if self._opened_after is None:
             self.window.open()
             self._opened_after = step
-            self.meter.detail = schema.LAYERS
+            self.meter.detail = self.detail
             return self.place.last
         self.end(step)
         self.meter.lap(OTHER)  # the next step counts, and this is no wait for data
@@ -85,6 +99,7 @@ class InsideView:
             self._seen_steps = step - self._opened_after
             self._opened_after = None
 
-    def layers(self) -> list[dict[str, Any]] | None:
-        """Return what a step spent in each layer; None where no step was looked at."""
-        return self.window.layers(self._seen_steps) if self._seen_steps else None
+    @property
+    def seen_steps(self) -> int:
+        """Count the steps that were looked at."""
+        return self._seen_steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -21,16 +21,20 @@ from stepscope.models import registry
 from stepscope.models.pretrained import Taken, load_weights
 from stepscope.spec import RunSpec
 from stepscope.train.device import layout_of
-from stepscope.train.feed import Split, open_split, plan
+from stepscope.train.feed import Split, held_out_split, open_split, plan
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
 from stepscope.train.reading import reading_of
 from stepscope.train.recompute import recompute_activations
 from stepscope.train.stages import Stage, total_steps
+from stepscope.train.team import Team
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training, ready to begin. One that evaluates nothing has no test split."""
+    """A training, ready to begin.
+
+    It is tested on the test split or on held-out samples; one that evaluates nothing on neither.
+    """
 
     spec: RunSpec
     device: torch.device
@@ -42,6 +46,13 @@ class Job:
     test: Split | None
     stages: list[Stage]
     crew: Crew
+    team: Team = field(default_factory=Team)
+    wrapped: nn.Module | None = None
+
+    @property
+    def network(self) -> nn.Module:
+        """What is called to train the model: itself, or what its team put around it."""
+        return self.model if self.wrapped is None else self.wrapped
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -65,7 +76,7 @@ class Job:
 def prepare_process(spec: RunSpec) -> None:
     """Set what torch keeps for the whole process: the device, the seed, the threads."""
     device = torch.device(spec.device)
-    if device.type == "cuda":
+    if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)  # events and copies then go to the stream of this device
     torch.manual_seed(spec.seed)
     if spec.threads is not None:
@@ -109,19 +120,26 @@ def build(
     tell: Callable[[Fallback], None] = lambda fallback: None,
     tell_notice: Callable[[Notice], None] = lambda notice: None,
     hear: Callable[[Reading], Reading] = lambda reading: reading,
+    team: Team | None = None,
 ) -> Job:
     """Build the rest of a training around its network.
 
     `tell` hears of each time that a loader goes on with fewer workers, `tell_notice` what was
     noticed while batches were made. `hear` puts into a reading who is told of an object store.
+    Each batch is shared by the `team`.
     """
-    device = torch.device(spec.device)
+    device, team = torch.device(spec.device), team or Team()
     crew = Crew(spec.workers, tell)
     train = open_split(spec, "train", data_dir, crew, tell_notice, hear)
     test = None
-    if spec.evaluate:
+    if spec.judged_on == "validation":
+        test = held_out_split(spec, train, crew, tell_notice)
+    elif spec.judged_on == "test":
         test = open_split(spec, "test", data_dir, crew, tell_notice, hear)
-    stages = plan(spec, train, evaluate=spec.evaluate)
+    for split in (train, test):
+        if split is not None:
+            split.order.rank, split.order.world = team.rank, team.world
+    stages = plan(spec, train, judged_on=spec.judged_on)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(
         spec=spec,
@@ -134,6 +152,7 @@ def build(
         test=test,
         stages=stages,
         crew=crew,
+        team=team,
     )
 
 

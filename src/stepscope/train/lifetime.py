@@ -69,6 +69,12 @@ class StopRequest:
         except StopNow:
             return None
 
+    def consult(self) -> None:
+        """Exchange requests with the other processes of the training: there are none."""
+
+    def agree(self) -> None:
+        """Wait until all processes of the training know of a request: there is one alone."""
+
     def check(self) -> None:
         """Raise when a stop was asked for. Called between steps only."""
         if self.for_memory:

@@ -63,14 +63,14 @@ def load(spec: RunSpec, telling: Telling, stop: StopRequest, closing: dict[str, 
     What is to be said of the run however it ends is put into `closing`.
     """
     began_ns = now_ns()
-    without = ("train_accuracy", "test_accuracy", "test_top5", "layers")
-    closing["absent"] = dict.fromkeys(without, _NO_NETWORK)
+    without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
+    closing["absent"] = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
     telling.send({"type": "forecast", "forecast": Foretold(reason=_NO_NETWORK).to_json()})
     prepare_process(spec)
     crew = Crew(spec.workers, telling.fallback)
     hear = partial(from_store.told_of, telling=telling, stop=stop)
     train = open_split(spec, "train", Path(spec.data_dir).resolve(), crew, telling.notice, hear)
-    stages = plan(spec, train, evaluate=False)
+    stages = plan(spec, train, judged_on=None)
     telling.ready(spec, began_ns)
     path = telling.folder.path
     forget_rows_after(path, stages, Position(), spec.accumulate)

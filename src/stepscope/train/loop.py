@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 
 import torch
@@ -25,7 +26,7 @@ from stepscope.train.checkpoint import Progress
 from stepscope.train.cold import BeforeEpoch
 from stepscope.train.device import autocast_of, layout_of
 from stepscope.train.hits import HitCounter
-from stepscope.train.inside import InsideView
+from stepscope.train.inside import InsideView, Window
 from stepscope.train.job import Job
 from stepscope.train.lifetime import StopRequest
 from stepscope.train.recorder import Recorder, Tally
@@ -43,7 +44,7 @@ class Watch:
     stop: StopRequest
     elapsed_s: Callable[[], float]
     save: Callable[[Progress], None]
-    inside: InsideView
+    inside: InsideView[Window]
     before_epoch: BeforeEpoch = lambda epoch: None
 
 
@@ -73,15 +74,17 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
                 position = Position(number, finished)
                 watch.save(Progress(position, asdict(timing), asdict(tally)))
                 watch.stop.check()
-            watch.recorder.epoch("train", timing, tally)
-            if job.test is not None:
+            watch.recorder.epoch("train", timing, job.team.total(tally))
+            if number + 1 < len(job.stages) and job.stages[number + 1].split != "train":
                 continue  # what is saved next is saved after the test
             position = Position(number + 1)
         else:
             watch.recorder.testing(stage.epoch)
             tested = test_epoch(job, watch, stage.epoch)
             if tested is not None:
-                watch.recorder.epoch("test", *tested)
+                timing, tally = tested
+                watch.recorder.epoch(stage.split, timing, job.team.total(tally))
+            watch.stop.agree()
             position = Position(number if tested is None else number + 1)
         watch.save(Progress(position))
         if position.stage < len(job.stages):  # a request that comes with the end is too late
@@ -92,7 +95,7 @@ def train_epoch(
     job: Job, watch: Watch, timing: EpochTiming, hits: HitCounter, done: int, last: int
 ) -> int:
     """Train from after step `done` to step `last`; return the last step that was finished."""
-    spec, meter = job.spec, watch.meter
+    spec, meter, team = job.spec, watch.meter, job.team
     layout, autocast = layout_of(spec), autocast_of(spec, job.device)
     job.train.order.epoch, job.train.order.skip = timing.epoch, done * spec.accumulate
     job.model.train()
@@ -104,6 +107,7 @@ def train_epoch(
     meter.loader_started()
     while step < last and (loaded := watch.stop.next_batch(batches)) is not None:
         samples = left = samples_of_step(job, step + 1)
+        own_samples = 0
         step_loss: torch.Tensor | None = None
         while left:  # more than once where gradients of several batches add up
             (images, labels), load_timing = loaded or next(batches)
@@ -113,18 +117,22 @@ def train_epoch(
             images = images.to(job.device, memory_format=layout, non_blocking=True)
             labels = labels.to(job.device, non_blocking=True)
             meter.lap(TRANSFER)
-            with autocast:
-                outputs = job.model(images)
-                loss = F.cross_entropy(outputs, labels)
-                if len(labels) < samples:  # its share of the step's mean
-                    loss = loss * (len(labels) / samples)
-            hits.add(outputs, labels)
-            meter.lap(FORWARD)
-            (job.scaler.scale(loss) if job.scaler else loss).backward()
+            of_all = min(left, spec.batch_size)
+            own = team.share(of_all)  # 0 where a last batch is too small for all processes
+            left -= of_all
+            own_samples += own
+            with team.without_exchange(job.network) if left else nullcontext():
+                with autocast:
+                    outputs = job.network(images)
+                    loss = F.cross_entropy(outputs, labels)
+                    if own < samples:  # its share of the step's mean
+                        loss = loss * (own / samples)
+                hits.add(outputs[:own], labels[:own])
+                meter.lap(FORWARD)
+                (job.scaler.scale(loss) if job.scaler else loss).backward()
             meter.lap(BACKWARD)
             loss = loss.detach()
             step_loss = loss if step_loss is None else step_loss + loss
-            left -= len(labels)
         if job.scaler:
             job.scaler.step(job.optimizer)
             job.scaler.update()
@@ -135,8 +143,11 @@ def train_epoch(
             job.schedule.step()
         meter.lap(OPTIMIZER)
         assert step_loss is not None, "a step has at least one batch"
+        if own_samples < samples:  # the mean of its own samples is what a process writes down
+            step_loss = step_loss * (samples / own_samples) if own_samples else None
+        watch.stop.consult()
         step += 1
-        meter.end_step(step, samples, step_loss)
+        meter.end_step(step, own_samples, step_loss)
         if step == switch_after:
             switch_after = watch.inside.switch(step)
     watch.inside.end(step)
@@ -149,7 +160,7 @@ def train_epoch(
 
 @torch.no_grad()
 def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] | None:
-    """Go over the test set; None when a stop was asked for in the middle.
+    """Go over the samples to test on; None when a stop was asked for in the middle.
 
     Reads its sums from the device once, at the end.
     """
@@ -160,6 +171,8 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
     assert job.test is not None, "a stage that tests is planned only where there is a test split"
     job.test.order.epoch = epoch  # changes no batch: it is told where workers are lost
     job.model.eval()
+    job.team.share_buffers(job.model)
+    left = job.test.order.samples
 
     opened = now_ns()
     batches: Iterator[_LoadedBatch] = iter(job.test.loader)
@@ -169,11 +182,13 @@ def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] 
         timing.data_s += seconds(now_ns() - mark)
         images = images.to(job.device, memory_format=layout, non_blocking=True)
         labels = labels.to(job.device, non_blocking=True)
+        own = job.team.share(min(left, job.spec.batch_size))
+        left -= min(left, job.spec.batch_size)
         with autocast:
-            outputs = job.model(images)
-            loss_sum += F.cross_entropy(outputs, labels, reduction="sum")
-        hits.add(outputs, labels)
-        timing.samples += len(labels)
+            outputs = job.model(images)[:own]
+            loss_sum += F.cross_entropy(outputs, labels[:own], reduction="sum")
+        hits.add(outputs, labels[:own])
+        timing.samples += own
         mark = now_ns()
     exhausted = now_ns()
     if watch.stop.requested:

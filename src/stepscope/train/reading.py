@@ -15,6 +15,7 @@ def reading_of(spec: RunSpec, data_dir: Path | None = None, *, training: bool = 
         data_dir=Path(spec.data_dir) if data_dir is None else data_dir,
         source=spec.source,
         samples=spec.samples,
+        validation=spec.validation,
         pipeline=spec.pipeline,
         augment_seed=spec.seed if training and spec.augment == "crop-flip" else None,
         shape=spec.input,

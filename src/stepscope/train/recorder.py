@@ -1,7 +1,8 @@
 """What a training writes down of itself: epochs, the published record format, progress.
 
 Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch, writes
-the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes.
+the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes and what
+it holds of its device.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from stepscope.errors import AnswerIsNo
+from stepscope.measure.device_memory import DevicePool
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.steps import EpochTiming
 from stepscope.records.csvlog import CsvLog
@@ -61,6 +63,8 @@ class Recorder:
     stages: Sequence[Stage]
     batches_per_step: int = 1
     batches_per_epoch: int = sys.maxsize
+    device: DevicePool | None = None
+    processes: int = 1  # that share each batch, at the same pace
     tally: Tally = field(default_factory=Tally)
 
     _hits: HitCounter | None = None
@@ -127,10 +131,12 @@ class Recorder:
                 "step_s": timing.steps_s / timing.steps if timing.steps else None,
                 "loss": self.tally.loss,
                 "accuracy": self._hits.glance() if self._hits else None,
-                "samples_per_s": timing.samples / spent_s if spent_s else None,
+                "samples_per_s": self.processes * timing.samples / spent_s if spent_s else None,
                 "data_share": timing.loading_s / spent_s if spent_s else None,
             }
         )
+        if self.device is not None:
+            self.send(self.device.now())
 
     def epoch(self, split: str, timing: EpochTiming, tally: Tally) -> None:
         """Write an epoch's rows, on disk when this returns."""

@@ -9,6 +9,20 @@ from stepscope.records.csvlog import keep_rows
 from stepscope.train.stages import Position, Stage
 
 
+def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]:
+    """List the folders whose tables a process takes back: its own, and for rank 0 nobody's.
+
+    Those are the run's own, where it is not the process's, and those of ranks that were there
+    when the checkpoint was written and are no more.
+    """
+    if rank != 0:
+        return [own]
+    first_gone = world if own != run else 0
+    ranks = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
+    gone = [each for each in ranks if int(each.name) >= first_gone]
+    return [own, *([run] if own != run else []), *sorted(gone)]
+
+
 def forget_rows_after(
     folder: Path, stages: list[Stage], position: Position, batches_per_step: int = 1
 ) -> None:
@@ -16,6 +30,8 @@ def forget_rows_after(
     number_of: dict[tuple[str, int], int] = {
         (stage.split, stage.epoch): number for number, stage in enumerate(stages)
     }
+
+    judged_on = next((stage.split for stage in stages if stage.split != "train"), "test")
 
     def is_done(split: str, epoch: str) -> bool:
         return number_of.get((split, int(epoch)), len(stages)) < position.stage
@@ -29,7 +45,7 @@ def forget_rows_after(
             case 0:
                 return is_done("train", row["epoch"])
             case 1:
-                return is_done("test", row["epoch"])
+                return is_done(judged_on, row["epoch"])
             case 2:
                 steps = -(-float(row["value1"]) // batches_per_step)
                 return step_is_done(row["epoch"], steps)

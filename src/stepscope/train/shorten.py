@@ -29,7 +29,7 @@ def shorten(job: Job) -> Job:
         _cut(job.test.order, spec.batch_size, 1)
     per_epoch = -(-len(job.train.order) // spec.accumulate)
     again = -(-_FULL_BATCHES // spec.accumulate)
-    stages = plan_stages(2, per_epoch, per_epoch + again, evaluate=spec.evaluate)
+    stages = plan_stages(2, per_epoch, per_epoch + again, judged_on=spec.judged_on)
     return replace(job, stages=stages)
 
 

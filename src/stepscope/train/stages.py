@@ -2,8 +2,10 @@
 
     test 0, train 1, test 1, train 2, test 2, ...
 
-The test of epoch 0 is taken before training; a run that evaluates nothing has no tests. A
-checkpoint names the stage and, inside a training stage, how many of its steps are done.
+The test of epoch 0 is taken before training. Where samples are held out, they are what it is tested
+on, and the stages are called `validation`. A run that tests at its end has one test, one that
+evaluates nothing has none. A checkpoint names the stage and, inside a training stage, how many of
+its steps are done.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Stage:
-    """One pass over a split. `steps` counts optimiser steps, 0 for a test."""
+    """One pass over a split. `steps` counts optimiser steps, 0 for an evaluation."""
 
-    split: Literal["train", "test"]
+    split: Literal["train", "test", "validation"]
     epoch: int
     steps: int = 0
 
@@ -30,19 +32,27 @@ class Position:
 
 
 def plan_stages(
-    epochs: int, steps_per_epoch: int, max_steps: int | None, *, evaluate: bool = True
+    epochs: int,
+    steps_per_epoch: int,
+    max_steps: int | None,
+    *,
+    judged_on: Literal["test", "validation"] | None = "test",
+    at_end_only: bool = False,
 ) -> list[Stage]:
     """Lay out the whole run. The last epoch may be short where `max_steps` ends it."""
-    stages = [Stage("test", 0)] if evaluate else []
+    every_epoch = None if at_end_only else judged_on
+    stages = [Stage(every_epoch, 0)] if every_epoch else []
     left = epochs * steps_per_epoch if max_steps is None else max_steps
     for epoch in range(1, epochs + 1):
         if left <= 0:
             break
         steps = min(steps_per_epoch, left)
         stages.append(Stage("train", epoch, steps))
-        if evaluate:
-            stages.append(Stage("test", epoch))
+        if every_epoch:
+            stages.append(Stage(every_epoch, epoch))
         left -= steps
+    if judged_on and at_end_only:
+        stages.append(Stage(judged_on, stages[-1].epoch))
     return stages
 
 

@@ -50,13 +50,13 @@ class Telling:
         self.event("weights", **told)
         self.send({"type": "weights", **told})
 
-    def ready(self, spec: RunSpec, began_ns: int) -> None:
-        """Tell that all is built which was begun at `began_ns`."""
+    def ready(self, spec: RunSpec, began_ns: int, more: dict[str, Any] | None = None) -> None:
+        """Tell that all is built which was begun at `began_ns`; `more` tells of where it runs."""
         self.send(
             {
                 "type": "ready",
                 "spec": spec.model_dump(mode="json"),
-                "environment": describe_torch(torch.device(spec.device)),
+                "environment": {**describe_torch(torch.device(spec.device)), **(more or {})},
                 "preparation_s": seconds(now_ns() - began_ns),
             }
         )

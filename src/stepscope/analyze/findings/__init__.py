@@ -20,6 +20,8 @@ from stepscope.analyze.findings.proportion import (
     too_short,
     unattributed,
 )
+from stepscope.analyze.findings.ranks import exposed_exchange, straggler
+from stepscope.analyze.findings.throttling import throttling
 from stepscope.records.reader import Run
 
 __all__ = ["Finding", "findings_of"]
@@ -33,8 +35,11 @@ _OF_STEPS = (
     drift,
     large_optimizer,
     large_transfer,
+    straggler,
+    exposed_exchange,
     unattributed,
     costly_instrument,
+    throttling,
     too_short,
     too_noisy,
 )

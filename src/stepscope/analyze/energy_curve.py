@@ -1,0 +1,196 @@
+"""From readings to joules over time: a line through what a sensor told, that can be cut anywhere.
+
+A counter is followed through its wraps, from one change to the next: between two changes it only
+looks as if nothing was used. Power is integrated by trapezoids. What cannot be known, because a
+counter jumped or the run was away, is bridged at the mean power of the rest, and how long that was
+is kept beside the joules.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stepscope.records.energy import STALL_S, grown_j, widest
+from stepscope.stats import median
+
+Reading = tuple[float, float]  # when, and what the sensor said
+_SLACK_PERIODS = 2.0
+_LEAST_SLACK_S = 0.25  # a reading or two, at ten a second
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Joules used since the first reading, straight between two points."""
+
+    times_s: Sequence[float]
+    joules: Sequence[float]
+    period_s: float | None  # between two changes of what the sensor says
+    bridged_s: float = 0.0
+
+    @property
+    def start_s(self) -> float:
+        """When the first reading was taken."""
+        return self.times_s[0]
+
+    @property
+    def end_s(self) -> float:
+        """When the last one was."""
+        return self.times_s[-1]
+
+    @property
+    def mean_w(self) -> float:
+        """The mean power."""
+        return self.joules[-1] / (self.end_s - self.start_s)
+
+    def at(self, time_s: float) -> float:
+        """Return the joules until then; beyond an end at the power of that end."""
+        place = min(max(bisect_right(self.times_s, time_s), 1), len(self.times_s) - 1)
+        before_s, after_s = self.times_s[place - 1], self.times_s[place]
+        before_j, after_j = self.joules[place - 1], self.joules[place]
+        return before_j + (after_j - before_j) * (time_s - before_s) / (after_s - before_s)
+
+    def between(self, from_s: float, to_s: float) -> float | None:
+        """Return the joules of a time; None where nothing was read then."""
+        slack_s = max(_LEAST_SLACK_S, _SLACK_PERIODS * (self.period_s or 0.0))
+        if from_s < self.start_s - slack_s or to_s > self.end_s + slack_s:
+            return None
+        return self.at(to_s) - self.at(from_s)
+
+
+def curve_of(
+    readings: Sequence[Reading],
+    kind: str,
+    range_j: float | None = None,
+    away_s: Collection[float] = (),
+) -> Curve | None:
+    """Draw the curve of one sensor; None where it gave too little to draw one.
+
+    `away_s` are times when the run came back from somewhere: what a counter counted meanwhile was
+    not the run's.
+    """
+    ordered = _forward(readings)
+    changed = _changes(ordered)
+    gaps_s = [after[0] - before[0] for before, after in pairwise(changed[1:])]
+    period_s = median(gaps_s) if gaps_s else None
+    if kind == "counter":
+        ordered = changed + _tail(ordered, changed, period_s)
+    pieces = list(_pieces(ordered, kind, range_j, away_s))
+    known_s = sum(to_s - from_s for from_s, to_s, joules in pieces if joules is not None)
+    if not known_s or (kind == "counter" and len(changed) < 2):
+        return None
+    mean_w = sum(joules for _, _, joules in pieces if joules is not None) / known_s
+    times_s, joules_so_far, bridged_s = [pieces[0][0]], [0.0], 0.0
+    for from_s, to_s, joules in pieces:
+        if joules is None:
+            joules = mean_w * (to_s - from_s)
+            bridged_s += to_s - from_s
+        times_s.append(to_s)
+        joules_so_far.append(joules_so_far[-1] + joules)
+    return Curve(times_s, joules_so_far, period_s, bridged_s)
+
+
+def _forward(readings: Sequence[Reading]) -> list[Reading]:
+    """Leave out readings whose times a resumed run lived through again."""
+    kept: list[Reading] = []
+    for reading in readings:
+        while kept and kept[-1][0] >= reading[0]:
+            kept.pop()
+        kept.append(reading)
+    return kept
+
+
+def _changes(readings: Sequence[Reading]) -> list[Reading]:
+    """Return the first reading, and each that differs from the one before it."""
+    differing = [after for before, after in pairwise(readings) if after[1] != before[1]]
+    return [*readings[:1], *differing]
+
+
+def _tail(
+    readings: Sequence[Reading], changed: Sequence[Reading], period_s: float | None
+) -> list[Reading]:
+    """Go on to the last reading, whose change was still to come; not after a counter stalled."""
+    if not readings or readings[-1][0] <= changed[-1][0]:
+        return []
+    still_s = readings[-1][0] - changed[-1][0]
+    stalled = still_s >= max(STALL_S, 5 * (period_s or 0.0))
+    return [] if stalled else [readings[-1]]
+
+
+def _pieces(
+    readings: Sequence[Reading], kind: str, range_j: float | None, away_s: Collection[float]
+) -> Iterator[tuple[float, float, float | None]]:
+    """Give the joules from each reading to the next; None where they cannot be known."""
+    for (from_s, before), (to_s, after) in pairwise(readings):
+        took_s = to_s - from_s
+        if took_s <= 0:
+            continue
+        if any(from_s < back_s <= to_s for back_s in away_s):
+            yield from_s, to_s, None
+        elif kind == "power":
+            yield from_s, to_s, (before + after) / 2 * took_s
+        else:
+            # No growth at all is only ever the tail: the next change was still to come.
+            yield from_s, to_s, grown_j(before, after, took_s, range_j) or None
+
+
+def joined(curves: Sequence[Curve]) -> Curve:
+    """Put curves after one another, as sensors of one domain stood in for each other."""
+    first, *others = sorted(curves, key=lambda curve: curve.start_s)
+    times_s, joules, bridged_s = list(first.times_s), list(first.joules), first.bridged_s
+    for other in others:
+        later = [place for place, time_s in enumerate(other.times_s) if time_s > times_s[-1]]
+        if not later:
+            continue
+        begins_s = max(other.start_s, times_s[-1])
+        between_s = begins_s - times_s[-1]
+        bridged_s += between_s + other.bridged_s
+        offset = joules[-1] + between_s * other.mean_w - other.at(begins_s)
+        if between_s > 0:
+            times_s.append(begins_s)
+            joules.append(offset + other.at(begins_s))
+        later = [place for place in later if other.times_s[place] > times_s[-1]]
+        times_s += [other.times_s[place] for place in later]
+        joules += [offset + other.joules[place] for place in later]
+    periods = [curve.period_s for curve in curves if curve.period_s is not None]
+    return Curve(times_s, joules, max(periods, default=None), bridged_s)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A time in which the same domains were added up."""
+
+    from_s: float
+    to_s: float
+    domains: tuple[str, ...]
+
+
+def add_up(
+    curves: Mapping[str, Curve], contains: Mapping[str, Collection[str]]
+) -> tuple[Curve | None, list[Stretch]]:
+    """Add the widest domains that were read at each time; say which those were."""
+    edges = sorted({edge for curve in curves.values() for edge in (curve.start_s, curve.end_s)})
+    times_s, joules, bridged_s = edges[:1], [0.0], 0.0
+    stretches: list[Stretch] = []
+    for from_s, to_s in pairwise(edges):
+        alive = [name for name, each in curves.items() if _covers(each, from_s, to_s)]
+        taken = widest({name: contains[name] for name in alive})
+        inside = {t for name in taken for t in curves[name].times_s if from_s < t < to_s}
+        begun_j = joules[-1]
+        for time_s in [*sorted(inside), to_s]:
+            times_s.append(time_s)
+            grown = (curves[name].at(time_s) - curves[name].at(from_s) for name in taken)
+            joules.append(begun_j + sum(grown))
+        stretches.append(Stretch(from_s, to_s, tuple(taken)))
+    added = {name for stretch in stretches for name in stretch.domains}
+    if not added:
+        return None, []
+    bridged_s = max(curves[name].bridged_s for name in added)
+    periods = [curves[name].period_s or 0.0 for name in added]
+    return Curve(times_s, joules, max(periods) or None, bridged_s), stretches
+
+
+def _covers(curve: Curve, from_s: float, to_s: float) -> bool:
+    return curve.start_s <= from_s and curve.end_s >= to_s

@@ -1,0 +1,63 @@
+"""What this machine can tell of its energy: sensors by family, one module each.
+
+    gpus       NVML: a GPU's energy counter, or its power
+    rails      meters on a board: a Jetson's INA3221, and hwmon
+    battery    a battery while it is drained
+    rapl       the processor's counters: package, cores, memory, platform
+
+`find_sensors` asks them all. A new family is a module with `find(root)` and a line in `_FAMILIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepscope.hardware.energy import battery, gpus, rails, rapl
+from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor, SensorError
+
+__all__ = ["EVERYTHING", "Kind", "Sensor", "SensorError", "Sensors", "find_sensors"]
+
+# Of several that cover the whole machine the first is preferred: the widest.
+_FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
+    "NVML": gpus.find,
+    "rails of a board": rails.find,
+    "battery": battery.find,
+    "RAPL": rapl.find,
+}
+
+
+@dataclass(frozen=True)
+class Sensors:
+    """The sensors that answered, those to be preferred first, and why others did not."""
+
+    working: tuple[Sensor, ...]
+    refused: dict[str, str]
+
+    @property
+    def why_none(self) -> str:
+        """Say why there is no sensor at all."""
+        if self.refused:
+            return "no energy sensor answers. " + "; ".join(self.refused.values())
+        tried = ", ".join(_FAMILIES)
+        return f"this machine shows no energy sensor (looked for {tried})"
+
+
+def find_sensors(root: Path) -> Sensors:
+    """Find the sensors of a machine and read each once: a sensor that refuses is no sensor."""
+    working, refused = [], {}
+    for family, find in _FAMILIES.items():
+        try:
+            found = find(root)
+        except SensorError as error:
+            refused[family] = str(error)
+            continue
+        for sensor in found:
+            try:
+                sensor.read()
+            except SensorError as error:
+                refused[sensor.name] = str(error)
+            else:
+                working.append(sensor)
+    return Sensors(tuple(working), refused)

@@ -1,0 +1,42 @@
+"""A battery that is being drained: the whole machine, screen included, but seldom updated."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+
+_MICRO = 1e-6
+
+
+def find(root: Path) -> list[Sensor]:
+    """List the batteries of the machine; those of a mouse or a pen are none of its own."""
+    supplies = sorted((root / "sys/class/power_supply").glob("*"))
+    return [
+        Sensor(
+            f"battery {supply.name}",
+            "battery" if number == 0 else f"battery {number + 1}",
+            "power",
+            partial(_power_w, supply),
+            frozenset({EVERYTHING}),
+        )
+        for number, supply in enumerate(filter(_is_ours, supplies))
+    ]
+
+
+def _is_ours(supply: Path) -> bool:
+    return word_in(supply / "type") == "Battery" and word_in(supply / "scope") != "Device"
+
+
+def _power_w(supply: Path) -> float:
+    status = word_in(supply / "status")
+    if status != "Discharging":
+        raise SensorError(
+            f"{supply} is {(status or 'of unknown status').lower()}: a battery tells what the "
+            "machine takes only while nothing else feeds it"
+        )
+    if (supply / "power_now").exists():
+        return abs(read_number(supply / "power_now", _MICRO))
+    current_a = abs(read_number(supply / "current_now", _MICRO))
+    return current_a * read_number(supply / "voltage_now", _MICRO)

@@ -1,0 +1,69 @@
+"""A sensor of energy: what it is called, what it covers, and how it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stepscope.errors import MachineError
+from stepscope.hardware.pseudo_files import read_integer, read_text
+
+Kind = Literal["counter", "power"]
+EVERYTHING = "*"  # the domain contains whatever else this machine can tell
+
+
+class SensorError(MachineError):
+    """A sensor does not answer, and says why."""
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """One place where energy, or power, can be read.
+
+    Two sensors of the same domain measure the same thing: the second stands in for the first.
+    `read` returns joules from a counter and watts from a power sensor, or raises SensorError.
+    `contains` names the domains that are part of this one; `range_j` is where a counter begins
+    again at 0. A rail of which nobody knows what it feeds is not `addable` to others.
+    """
+
+    name: str
+    domain: str
+    kind: Kind
+    read: Callable[[], float]
+    contains: frozenset[str] = frozenset()
+    range_j: float | None = None
+    addable: bool = True
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a reader must know of it later, as plain values."""
+        return {
+            "name": self.name,
+            "domain": self.domain,
+            "kind": self.kind,
+            "contains": sorted(self.contains),
+            "range_j": self.range_j,
+            "addable": self.addable,
+        }
+
+
+def read_number(file: Path, scale: float = 1.0) -> float:
+    """Read a file that holds one whole number, times `scale`.
+
+    Raises:
+        SensorError: it is gone, may not be read, or holds something else.
+    """
+    found = read_integer(file)
+    if found.value is not None:
+        return found.value * scale
+    if file.exists() and not os.access(file, os.R_OK):
+        raise SensorError(f"{file} may be read by root only. Run as root, or chmod a+r it")
+    raise SensorError(found.reason or f"{file} tells nothing")
+
+
+def word_in(file: Path) -> str | None:
+    """Read a file that holds a name, made fit for a CSV field; None where there is none."""
+    text = read_text(file).value or ""
+    return " ".join(text.replace(",", " ").split()) or None

@@ -1,0 +1,239 @@
+"""Which energy sensors a machine has, on trees of machines that are not at hand."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machine_trees import (
+    AMD_LAPTOP,
+    JETSON_AGX_XAVIER,
+    JETSON_NANO,
+    JETSON_ORIN,
+    JETSON_XAVIER_NX,
+    LAPTOP,
+    RASPBERRY_PI,
+    TREES,
+    VIRTUAL_MACHINE,
+    Tree,
+    write_tree,
+)
+
+from stepscope.hardware import nvml
+from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors, gpus
+from stepscope.records import energy as arithmetic
+from stepscope.records.energy import widest
+
+ZONE = "sys/class/powercap/intel-rapl:0"
+
+
+class RefusingNvml:
+    """The library as an Orin has it: it starts, lists the GPU, and refuses what it is asked."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return f"gpu-{index}"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        raise self.NVMLError("Not Supported")
+
+
+class PowerOnlyNvml(RefusingNvml):
+    """A GPU from before Volta."""
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 61_500
+
+
+def domains(tree: Tree, folder: Path) -> dict[str, float]:
+    found = find_sensors(write_tree(tree, folder))
+    return {sensor.domain: sensor.read() for sensor in found.working}
+
+
+@pytest.mark.parametrize(
+    ("tree", "wanted_w"),
+    [
+        (JETSON_NANO, {"POM_5V_IN": 2.875, "POM_5V_GPU": 0.12, "POM_5V_CPU": 0.48}),
+        (JETSON_XAVIER_NX, {"VDD_IN": 4.5, "VDD_CPU_GPU_CV": 0.8, "VDD_SOC": 1.2}),
+        (JETSON_ORIN, {"VDD_IN": 4.4, "VDD_CPU_GPU_CV": 0.6, "VDD_SOC": 1.35}),
+        (
+            JETSON_AGX_XAVIER,
+            {"GPU": 0.3, "CPU": 0.61, "SOC": 1.53, "CV": 0.0, "VDDRQ": 0.46, "SYS5V": 2.39},
+        ),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
+)
+def test_a_board_tells_the_power_of_its_rails(
+    tree: Tree, wanted_w: dict[str, float], tmp_path: Path
+) -> None:
+    assert domains(tree, tmp_path) == pytest.approx(wanted_w)
+
+
+def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are(
+    tmp_path: Path,
+) -> None:
+    def taken(tree: Tree) -> list[str]:
+        sensors = find_sensors(write_tree(tree, tmp_path)).working
+        return widest({sensor.domain: sensor.contains for sensor in sensors})
+
+    assert taken(JETSON_NANO) == ["POM_5V_IN"]
+    assert sorted(taken(JETSON_AGX_XAVIER)) == ["CPU", "CV", "GPU", "SOC", "SYS5V", "VDDRQ"]
+
+
+def test_a_laptop_tells_joules_by_zone_and_its_drain_by_battery(tmp_path: Path) -> None:
+    assert domains(LAPTOP, tmp_path) == pytest.approx(
+        {
+            "package-0": 104857.6,
+            "package-0 core": 52428.8,
+            "package-0 uncore": 1048.576,
+            "psys": 209715.2,
+            "battery": 8.3,
+        }
+    )
+
+
+def test_a_battery_on_mains_is_refused_with_the_reason(tmp_path: Path) -> None:
+    status = {"sys/class/power_supply/BAT0/status": "Charging\n"}
+    found = find_sensors(write_tree(replace(LAPTOP, files={**LAPTOP.files, **status}), tmp_path))
+    assert "is charging" in found.refused["battery BAT0"]
+    assert all(sensor.domain != "battery" for sensor in found.working)
+
+
+def test_a_battery_without_power_tells_it_by_current_and_voltage(tmp_path: Path) -> None:
+    below = "sys/class/power_supply/BAT0"
+    files = {f"{below}/type": "Battery", f"{below}/status": "Discharging"}
+    files |= {f"{below}/current_now": "-1500000", f"{below}/voltage_now": "12000000"}
+    assert domains(Tree("old", "", files), tmp_path) == pytest.approx({"battery": 18.0})
+
+
+@pytest.mark.parametrize("tree", [RASPBERRY_PI, VIRTUAL_MACHINE], ids=lambda tree: tree.name)
+def test_a_machine_without_sensors_says_where_was_looked(tree: Tree, tmp_path: Path) -> None:
+    found = find_sensors(write_tree(tree, tmp_path))
+    assert (found.working, found.refused) == ((), {})
+    for family in ("NVML", "RAPL", "rails", "battery"):
+        assert family in found.why_none
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_every_sensor_reads_as_a_number_and_has_a_name_that_fits_a_table(
+    tree: Tree, tmp_path: Path
+) -> None:
+    for sensor in find_sensors(write_tree(tree, tmp_path)).working:
+        assert sensor.read() >= 0
+        assert not set(sensor.name) & set(",\n\"'")
+        assert sensor.describe()["kind"] in ("counter", "power")
+
+
+@pytest.mark.parametrize("text", ["garbage\n", "", "12 13\n", "1e400\n", "\0\0"])
+def test_garbage_in_a_counter_is_refused_and_named(text: str, tmp_path: Path) -> None:
+    files = {f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": text}
+    found = find_sensors(write_tree(Tree("broken", "", files), tmp_path))
+    assert found.working == ()
+    assert "energy_uj" in found.refused["rapl intel-rapl:0 package-0"]
+    assert "no energy sensor answers" in found.why_none
+
+
+def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path: Path) -> None:
+    root = write_tree(LAPTOP, tmp_path)
+    package = next(each for each in find_sensors(root).working if each.domain == "package-0")
+    (root / ZONE / "energy_uj").unlink()
+    with pytest.raises(SensorError, match=r"there is no .*energy_uj"):
+        package.read()
+    (root / ZONE / "energy_uj").mkdir()
+    with pytest.raises(SensorError, match="cannot be read"):
+        package.read()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_counter_for_root_alone_says_so(tmp_path: Path) -> None:
+    root = write_tree(LAPTOP, tmp_path)
+    (root / ZONE / "energy_uj").chmod(0)
+    assert "root only" in find_sensors(root).refused["rapl intel-rapl:0 package-0"]
+
+
+def test_a_rail_of_an_unknown_board_is_read_and_never_added(tmp_path: Path) -> None:
+    chip = "sys/class/hwmon/hwmon4"
+    files = {f"{chip}/name": "ina226\n", f"{chip}/power1_input": "2500000\n"}
+    (sensor,) = find_sensors(write_tree(Tree("bare", "", files), tmp_path)).working
+    assert (sensor.read(), sensor.addable) == (2.5, False)
+
+
+def test_the_power_of_an_apu_has_its_processor_in_it_and_a_cards_has_not(tmp_path: Path) -> None:
+    def taken(tree: Tree) -> list[str]:
+        sensors = find_sensors(write_tree(tree, tmp_path)).working
+        return sorted(widest({sensor.domain: sensor.contains for sensor in sensors}))
+
+    assert taken(AMD_LAPTOP) == ["apu hwmon3"]
+    card = {"sys/class/hwmon/hwmon5/name": "amdgpu\n"}
+    card |= {"sys/class/hwmon/hwmon5/power1_average": "60000000\n"}
+    both = replace(AMD_LAPTOP, name="both", files={**AMD_LAPTOP.files, **card})
+    assert taken(both) == ["apu hwmon3", "gpu hwmon5"]
+    (chip,) = (name for name in AMD_LAPTOP.files if name.endswith("power1_input"))
+    without = {name: text for name, text in AMD_LAPTOP.files.items() if name != chip}
+    assert taken(replace(AMD_LAPTOP, name="silent", files=without)) == ["package-0"]
+
+
+def test_the_voltage_over_the_shunts_is_no_rail(tmp_path: Path) -> None:
+    chip = "sys/class/hwmon/hwmon0"
+    files = {f"{chip}/name": "ina3221\n", f"{chip}/in7_label": "sum of shunt voltages\n"}
+    files |= {f"{chip}/in7_input": "12\n"}
+    assert domains(Tree("orin", "", files), tmp_path) == {}
+
+
+def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> None:
+    sensors = gpus.find(tmp_path, lambda root: nvml.gpus_of(RefusingNvml()))
+    assert [sensor.kind for sensor in sensors] == ["counter", "power"]
+    for sensor in sensors:
+        with pytest.raises(SensorError, match=r"NVML refuses .* on GPU 0: Not Supported"):
+            sensor.read()
+
+
+def test_a_gpu_without_a_counter_has_its_power(tmp_path: Path) -> None:
+    counter, power = gpus.find(tmp_path, lambda root: nvml.gpus_of(PowerOnlyNvml()))
+    with pytest.raises(SensorError):
+        counter.read()
+    assert power.read() == pytest.approx(61.5)
+
+
+def test_a_gpu_without_the_library_names_the_extra(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidiactl").touch()
+
+    def missing() -> object:
+        raise ModuleNotFoundError("pynvml")
+
+    with pytest.raises(nvml.NvmlError, match=r"stepscope\[energy\]"):
+        nvml.find_gpus(tmp_path, missing)
+
+
+def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml")
+    if nvml.may_have_gpu(Path("/")):
+        pytest.skip("this machine has a driver")
+    with pytest.raises(nvml.NvmlError, match="NVML does not start"):
+        nvml.gpus_of(importlib.import_module("pynvml"))
+
+
+def test_a_machine_that_shows_no_gpu_does_not_load_the_library(tmp_path: Path) -> None:
+    def loaded() -> object:
+        raise AssertionError("nobody asked")
+
+    assert nvml.find_gpus(tmp_path, loaded) == []
+
+
+def test_both_rooms_mean_the_same_by_everything() -> None:
+    assert EVERYTHING == arithmetic.EVERYTHING

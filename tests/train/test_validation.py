@@ -1,0 +1,192 @@
+"""Samples that are held out: judged on, never trained on; and tests that come at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from train_helpers import same_weights
+
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.data.crew import Crew
+from stepscope.data.held_out import hold_out
+from stepscope.errors import RequestError
+from stepscope.experiments import preflight
+from stepscope.report.terminal import print_run
+from stepscope.spec.load import validate
+from stepscope.train.feed import held_out_split, open_split
+from stepscope.train.stages import Stage, plan_stages
+
+HELD = 60
+
+
+def test_a_run_is_evaluated_on_held_out_samples_where_it_would_be_tested(train):
+    closing = {}
+    run = train(validation=HELD, closing=closing)
+    splits = ["validation", "train", "validation", "train", "validation"]
+    assert run.epochs["split"] == splits
+    assert run.epochs["samples"] == [HELD, 192 - HELD, HELD, 192 - HELD, HELD]
+    summary = summarize(run, closing)
+    assert summary["validation_accuracy"] == run.epochs["accuracy"][-1]
+    assert summary["test_accuracy"] is None
+    assert "never opens the test set" in summary["absent"]["test_accuracy"]
+    assert "validation_accuracy" not in summary["absent"]
+
+
+def test_a_run_without_held_out_samples_says_why_there_is_no_accuracy_on_them(train):
+    summary = summarize(train(epochs=1), {})
+    assert summary["absent"]["validation_accuracy"] == "no samples were held out: --validation N"
+
+
+def test_the_test_split_is_not_opened(train, monkeypatch):
+    opened = []
+
+    def note(spec, split, *others):
+        opened.append(split)
+        return open_split(spec, split, *others)
+
+    monkeypatch.setattr("stepscope.train.job.open_split", note)
+    train(validation=HELD, epochs=1)
+    assert opened == ["train"]
+
+
+def batches(**changes):
+    """Return the training labels and the held-out images and labels that a spec's loaders give."""
+    spec = validate({"samples": 192, "batch_size": 32, "validation": HELD, **changes})
+    crew = Crew(spec.workers, lambda fallback: None)
+    train = open_split(spec, "train", Path("data"), crew)
+    held = held_out_split(spec, train, crew)
+    found = [(images, labels) for (images, labels), _ in held.loader]
+    taken = sum(len(labels) for (_, labels), _ in train.loader)
+    for split in (train, held):
+        split.loader.close()
+    crew.stop_watching()
+    return taken, torch.cat([each[0] for each in found]), torch.cat([each[1] for each in found])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 5},
+        {"pipeline": "sample"},
+        {"shuffle": "block"},
+        {"workers": 1},
+        {"augment": "none"},
+    ],
+    ids=str,
+)
+def test_the_same_samples_are_held_out_as_they_are_whatever_else_is_asked_for(changes):
+    taken, images, labels = batches(**changes)
+    _, same_images, same_labels = batches()
+    assert (taken, len(labels)) == (192 - HELD, HELD)
+    assert torch.equal(labels, same_labels)
+    assert torch.allclose(images, same_images, atol=1e-6)
+
+
+def test_no_step_takes_a_held_out_sample(train, monkeypatch):
+    held = hold_out(192, HELD)
+    taken = []
+    monkeypatch.setattr(
+        "stepscope.data.pipelines.BatchedDataset.__getitem__",
+        lambda self, key: taken.append(key) or self._make(key),
+    )
+    train(validation=HELD)
+    assert {bool(held[key.indices].any()) for key in taken if key.augment} == {False}
+    assert {bool(held[key.indices].all()) for key in taken if not key.augment} == {True}
+
+
+# A validation of two batches takes five looks for a stop, an epoch of five steps takes five.
+@pytest.mark.parametrize("looks", [1, 7, 12, 17])
+def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(train, looks):
+    whole = train(validation=HELD)
+    stopped = train(looks_before_stop=looks, validation=HELD)
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    for column in ("epoch", "split", "accuracy", "samples"):
+        assert resumed.epochs[column] == whole.epochs[column]
+    rows = [(run.path / "records.csv").read_text().count("\n1,") for run in (resumed, whole)]
+    assert rows == [3, 3]
+    assert same_weights(resumed, whole)
+
+
+def test_a_run_cannot_go_on_with_other_samples_held_out(train):
+    stopped = train(looks_before_stop=8, validation=HELD)
+    file = stopped.path / "run.json"
+    file.write_text(file.read_text().replace('"validation": 60', '"validation": 61'))
+    with pytest.raises(RequestError, match="validation was 60 and is now 61"):
+        train(stopped.path)
+
+
+def test_the_memory_forecast_counts_the_held_out_samples_once(train):
+    messages = []
+    train(validation=HELD, epochs=1, messages=messages)
+    [told] = [each["forecast"] for each in messages if each["type"] == "forecast"]
+    assert told["items"]["dataset"]["note"] == "192 samples as bytes"
+
+
+@pytest.mark.parametrize("validation", [192, 200])
+def test_to_hold_out_all_samples_is_refused_before_anything_starts(validation):
+    with pytest.raises(RequestError, match="wanted fewer samples than the 192"):
+        preflight.check(validate({"samples": 192, "validation": validation}))
+
+
+def test_a_batch_must_fit_into_what_is_left_to_train_on():
+    with pytest.raises(RequestError, match="found 42 training samples"):
+        preflight.check(validate({"samples": 192, "validation": 150, "batch_size": 64}))
+
+
+@pytest.mark.parametrize("text", ["-1", "many", True])
+def test_a_number_of_samples_is_wanted(text):
+    with pytest.raises(RequestError, match="validation"):
+        validate({"validation": text})
+
+
+def test_synthetic_batches_are_as_many_as_those_that_are_trained_on(train):
+    run = train(validation=HELD, source="synthetic", epochs=1)
+    assert sum(run.steps["samples"]) == 192 - HELD
+    assert run.epochs["split"] == ["train"]
+
+
+# --- test_at --------------------------------------------------------------------------------------
+
+
+def test_a_test_at_the_end_comes_once_after_the_last_epoch():
+    assert plan_stages(2, 6, 8, at_end_only=True) == [
+        Stage("train", 1, 6),
+        Stage("train", 2, 2),
+        Stage("test", 2),
+    ]
+
+
+def test_testing_at_the_end_trains_the_same_and_tests_the_same(train):
+    often, once = train(), train(test_at="end")
+    assert once.epochs["split"] == ["train", "train", "test"]
+    assert once.epochs["accuracy"][-1] == often.epochs["accuracy"][-1]
+    assert same_weights(often, once)
+    saved = [event["stage"] for event in once.events if event["event"] == "checkpoint"]
+    assert saved == [1, 3]
+
+
+# An epoch of six steps takes six looks, its checkpoint one; the test begins after the second.
+@pytest.mark.parametrize("looks", [3, 7, 9, 14])
+def test_a_run_with_its_test_at_the_end_goes_on_where_it_was(train, looks):
+    whole = train(test_at="end")
+    stopped = train(test_at="end", looks_before_stop=looks)
+    assert "test" not in stopped.epochs["split"]
+    resumed = train(stopped.path)
+    assert resumed.epochs["accuracy"] == whole.epochs["accuracy"]
+    assert same_weights(resumed, whole)
+
+
+def test_with_held_out_samples_the_test_set_is_not_used_at_the_end_either(train):
+    run = train(validation=HELD, test_at="end", epochs=1)
+    assert run.epochs["split"] == ["validation", "train", "validation"]
+
+
+def test_the_table_of_epochs_names_what_the_run_was_judged_on(train, capsys):
+    from rich.console import Console
+
+    run = train(validation=HELD, epochs=1)
+    print_run(Console(width=120), run)
+    assert "validation" in capsys.readouterr().out
