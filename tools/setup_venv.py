@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST_PYTHON = (3, 10)
 TORCH_PROBE_TIMEOUT_S = 300
 
-EXTRAS = {"run": "train,report,s3,serve", "test": "train,report,s3,serve,dev,frameworks"}
+EXTRAS = {
+    "run": "train,report,s3,serve",
+    "test": "train,report,s3,serve,search,ray,dev,frameworks",
+}
 # Sizes: wheels of torch 2.13.0 and the rest of constraints.txt for x86-64 Linux, Python 3.11.
 DOWNLOADS = {
     "run": "stepscope, what a training run needs and what draws charts (about 80 MB{torch})",

@@ -78,3 +78,12 @@ def format_clock(seconds: float) -> str:
 def format_share(share: float) -> str:
     """Print a share of one as a percentage: `12.3 %`."""
     return f"{share * 100:.1f} %"
+
+
+def format_flop_per_s(rate: float) -> str:
+    """Print operations a second with a decimal unit: `41.3 GFLOP/s`."""
+    for unit in ("", "k", "M", "G"):
+        if abs(rate) < 999.5:
+            return f"{rate:.3g} {unit}FLOP/s"
+        rate /= 1000
+    return f"{rate:,.3g} TFLOP/s" if abs(rate) < 999.5 else f"{rate / 1000:,.3g} PFLOP/s"

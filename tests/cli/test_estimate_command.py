@@ -22,6 +22,15 @@ def test_a_network_is_estimated_layer_by_layer(stepscope: Stepscope) -> None:
     assert "costs nothing in this model: 4 ReLU" in shown
 
 
+def test_the_energy_of_every_layer_and_level_is_drawn(stepscope: Stepscope) -> None:
+    answer = stepscope("estimate", "efficient:s2d4_w16-32", "--chart", "energy.svg", "--json")
+    assert "chart: energy.svg" in answer.err
+    drawn = (stepscope.folder / "energy.svg").read_text()
+    words = [*("dram", "buffer", "scratchpad", "registers", "mac"), "classifier"]
+    assert [word for word in words if word not in drawn] == []
+    assert len(answer.json["layers"]) == 4
+
+
 def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
     figures = "--accuracy 0.7966 --energy-mj 0.32204 --cycles 46344 --peak-activation-bytes 98304"
     assert stepscope("score", *figures.split(), "--json").json["points"] == 90
@@ -37,6 +46,8 @@ def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
         ("estimate lenet --design nowhere.toml", "cannot read nowhere.toml"),
         ("estimate mobilebert-small", "takes texts"),
         ("estimate nonet", "unknown model"),
+        ("estimate efficient:w16-", "cannot read the model name"),
+        ("estimate lenet --chart energy.gif", "wanted a file name that ends in a form"),
         ("score --accuracy 0.5", "missing --energy-mj"),
         ("score --accuracy 50 --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),
         ("score --accuracy nan --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),

@@ -41,12 +41,13 @@ def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
 
 def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_worker(stepscope):
     # A limit that never binds: then the lab ends a worker itself, whatever this machine does.
-    answer = stepscope("lab", "second-epoch", *SMALL, "--memory-limit", "64GiB", "--json")
+    flags = ("--memory-limit", "64GiB", "--validation", 64)
+    answer = stepscope("lab", "second-epoch", *SMALL, *flags, "--json")
     assert answer.code == 0, answer.err
     found = answer.json
     assert found["holds"]
     assert found["with_limit"]["status"] == "completed"
-    assert found["with_limit"]["samples_by_epoch"] == {"1": 640, "2": 640}
+    assert found["with_limit"]["samples_by_epoch"] == {"1": 576, "2": 576}
     assert found["same_steps"]
     assert found["same_losses"]
     assert (found["workers_ended_by_guard"], found["workers_ended_by_hand"]) == (0, 1)

@@ -24,6 +24,7 @@ def test_a_run_leaves_the_whole_folder_and_says_where_the_time_went(stepscope, t
         "epochs.csv",
         "records.csv",
         "telemetry.csv",
+        "energy.csv",
         "events.jsonl",
         "checkpoint.pt",
         "report.html",

@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripted_device_memory import MIB, ScriptedMemory
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import stepscope
 from stepscope.errors import RequestError
+from stepscope.library import scope as scope_module
+from stepscope.measure import tracer
 
 SAMPLES, BATCH = 96, 8
 
@@ -108,6 +111,23 @@ def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path: Path, tra
     assert {layer["kind"] for layer in run.summary["layers"]} >= {"Linear", "ReLU"}
     assert set(run.steps["load_worker"]) == {0}
     assert len(run.telemetry) >= 1
+
+
+def test_what_was_held_of_a_device_is_in_the_summary(
+    tmp_path: Path, training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scope_module, tracer):
+        monkeypatch.setattr(module, "device_memory_of", lambda *asked: ScriptedMemory())
+    with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
+        train_with(scope, training, epochs=1)
+    with stepscope.watch(out=tmp_path, quiet=True) as watched:
+        data, model, optimizer = training
+        model(data[:BATCH][0]).sum().backward()
+        optimizer.step()
+    for path in (scope.path, watched):
+        summary = stepscope.load_run(path).summary
+        assert summary["device_peak_memory_bytes"] == 365 * MIB
+        assert "device_peak_memory_bytes" not in summary["absent"]
 
 
 def test_a_watched_block_that_raises_is_recorded_as_failed(tmp_path: Path) -> None:

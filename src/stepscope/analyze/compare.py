@@ -19,6 +19,7 @@ from stepscope.analyze.differences import (
 )
 from stepscope.analyze.figures_of_a_side import Figures, figures_of
 from stepscope.analyze.more_rounds import command_for
+from stepscope.analyze.node_kinds import NODE
 from stepscope.analyze.sides import Side, in_rounds
 from stepscope.analyze.throughput import OF_A_SUMMARY
 from stepscope.stats import (
@@ -131,6 +132,8 @@ def _runs_each(baseline: Side, other: Side, ratio: Ratio | None) -> int:
 
 
 def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
+    if _on_other_nodes(baseline, other):
+        return None
     if not in_rounds(baseline, other):
         return ratio_of_sets(baseline.rates, other.rates, confidence)
     ours, theirs = baseline.rate_by_round, other.rate_by_round
@@ -140,8 +143,16 @@ def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
     )
 
 
+def _on_other_nodes(baseline: Side, other: Side) -> bool:
+    """Say whether two settings of a sweep were made on nodes of different kinds."""
+    kinds = [(side.values or {}).get(NODE) for side in (baseline, other)]
+    return in_rounds(baseline, other) and kinds[0] != kinds[1]
+
+
 def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     warnings = []
+    if _on_other_nodes(baseline, other):
+        warnings.append("was made on another kind of node, so it is not compared")
     paths = [{each.run.path for each in side.runs if each.run} for side in (baseline, other)]
     if paths[0] & paths[1]:
         named = ", ".join(sorted(path.name for path in paths[0] & paths[1]))

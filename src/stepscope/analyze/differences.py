@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepscope.analyze.environment import TEMPERATURES, flat_environment
 from stepscope.analyze.setting_names import as_text
 from stepscope.analyze.sides import Side, in_rounds
 
-_LABELS = frozenset({"name", "out"})  # where a run lies changes nothing of it
-_OF_THE_MOMENT = frozenset({"memory_available_bytes", "swap_used_bytes"})
+# Where a run lies, and what was required of the machine, changes nothing of it.
+_LABELS = frozenset({"name", "out", "require"})
+_OF_THE_MOMENT = frozenset({"memory_available_bytes", "swap_used_bytes", *TEMPERATURES})
 _BY_DESIGN = _LABELS | {"seed"}  # runs of one side may differ in it
 
 Differences = dict[str, dict[str, Any]]
@@ -60,7 +62,7 @@ def _settings(side: Side) -> list[dict[str, Any]]:
 
 
 def _environments(side: Side) -> list[dict[str, Any]]:
-    return [each.run.info.get("environment") or {} for each in side.runs if each.run]
+    return [flat_environment(each.run.info) for each in side.runs if each.run]
 
 
 def _differences(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.analyze.node_kinds import by_node_kind
 from stepscope.analyze.setting_names import name_of, settings_of
 from stepscope.analyze.throughput import throughput_of
 from stepscope.records import schema
@@ -60,6 +61,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 def groups_of(sweep: Sweep) -> list[Group]:
     """Put the finished trials of each setting of a sweep together, where their folders are left."""
     found = []
+    sweep = by_node_kind(sweep)
     for values in settings_of(sweep):
         folders = [
             sweep.folder_of(trial)

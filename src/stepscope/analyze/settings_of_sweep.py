@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepscope.analyze.node_kinds import by_node_kind
 from stepscope.analyze.setting_names import settings_of
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
@@ -13,7 +14,11 @@ from stepscope.stats import Interval, interval_of, known_median
 
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """Put the rounds of each setting together, in the order in which they were asked for."""
+    """Put the rounds of each setting together, in the order in which they were asked for.
+
+    On several kinds of node, a setting has a row for each.
+    """
+    sweep = by_node_kind(sweep)
     return [
         _row([trial for trial in sweep.trials if trial.values == values])
         for values in settings_of(sweep)
@@ -37,6 +42,7 @@ def _row(trials: Sequence[Trial]) -> dict[str, Any]:
             default=None,
         ),
         "test_accuracy": known_median(each.get("test_accuracy") for each in done),
+        "validation_accuracy": known_median(each.get("validation_accuracy") for each in done),
     }
 
 

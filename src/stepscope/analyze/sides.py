@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from stepscope.analyze.node_kinds import by_node_kind
 from stepscope.analyze.setting_names import find_setting, name_of, settings_of
 from stepscope.analyze.throughput import Throughput, rate_of_trial, throughput_of
 from stepscope.errors import RequestError
@@ -137,7 +138,7 @@ def _sweep_in(folder: Path) -> Sweep:
             "compare; what they tell is in its own answer. Trials that compare are made by "
             "`stepscope sweep --over workers=0,1,2`."
         )
-    return sweep
+    return by_node_kind(sweep)
 
 
 def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:

@@ -10,7 +10,10 @@ from stepscope.records import schema
 from stepscope.records.reader import Run
 
 NOT_CLOSED = "the run has not been closed"
-_ONLY_WHEN_CLOSED = ("wall_s", "closure", "peak_memory_bytes", "memory_bill", "layers", "device")
+_ONLY_WHEN_CLOSED = (
+    *("wall_s", "closure", "peak_memory_bytes", "device_peak_memory_bytes", "memory_bill"),
+    *("layers", "device"),
+)
 
 
 def figures_so_far(run: Run) -> dict[str, Any]:

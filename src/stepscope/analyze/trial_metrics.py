@@ -40,6 +40,7 @@ def metrics(run: Run) -> dict[str, Any]:
         "loss": trained[-1]["loss"] if trained else None,
         "train_accuracy": summary.get("train_accuracy"),
         "test_accuracy": summary.get("test_accuracy"),
+        "validation_accuracy": summary.get("validation_accuracy"),
         "peak_memory_bytes": summary.get("peak_memory_bytes"),
         "page_cache": summary.get("page_cache"),
         "swap_used_bytes": (run.info.get("environment") or {}).get("swap_used_bytes"),

@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stepscope.analyze.by_rank import summarize_ranks
+from stepscope.analyze.communication import exposed_communication
 from stepscope.analyze.device_time import device_time
+from stepscope.analyze.energy import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
+from stepscope.analyze.limit import FIGURES, NOTHING_COUNTED, how_near_the_limit
 from stepscope.analyze.where_memory_goes import compare_with_forecast
 from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.records.table import Table
 from stepscope.stats import quantile
 
-NOT_BUILT = {
-    "energy_j": "this version reads no energy sensor",
-    "flop_per_s": "this version does not count the network's operations",
-    "share_of_peak": "this version does not measure the machine's peak",
-}
 DROP_EPOCHS = 1  # where nobody was asked, as in a trace
-_ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5")
+_ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy")
 
 
 def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
@@ -37,6 +36,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
     steps, epochs = run.steps, run.epochs
     trained = [row for row in epochs.rows() if row["split"] == "train"]
     tested = [row for row in epochs.rows() if row["split"] == "test"]
+    validated = [row for row in epochs.rows() if row["split"] == "validation"]
     dropped = dropped_epochs(steps, run.spec.get("drop_epochs", DROP_EPOCHS))
     kept = [row for row in trained if row["epoch"] not in dropped]
     phases = time_by_phase(steps, dropped)
@@ -52,39 +52,59 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
         "device": device_time(steps, dropped),
+        "communication": exposed_communication(steps, dropped),
         "off_blocks": cost_by_off_blocks(steps),
         "train_accuracy": trained[-1]["accuracy"] if trained else None,
         "test_accuracy": tested[-1]["accuracy"] if tested else None,
         "test_top5": tested[-1]["top5"] if tested else None,
+        "validation_accuracy": validated[-1]["accuracy"] if validated else None,
         "peak_memory_bytes": None,
+        "device_peak_memory_bytes": None,
         "layers": None,
+        "flops": None,
+        "counters": None,
         "page_cache": made_cold(run),
         "bad_samples": bad_samples(run),
         "requests": None,
-        **dict.fromkeys(NOT_BUILT),
+        **summarize_ranks(run),
         **measured,
     }
+    peak = (measured.get("roofline") or {}).get("peak")
+    summary |= how_near_the_limit(steps, dropped, summary["flops"], peak)
     summary["memory_bill"], without_bill = compare_with_forecast(
-        measured.get("memory_bill") or {}, summary["peak_memory_bytes"]
+        measured.get("memory_bill") or {},
+        summary["peak_memory_bytes"],
+        summary["device_peak_memory_bytes"],
     )
+    summary["energy"], without_energy = energy_of(run, summary)
+    summary["energy_j"] = (summary["energy"] or {}).get("joules")
     reasons = {
+        **dict.fromkeys(("energy", "energy_j"), without_energy),
         **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
+        "validation_accuracy": "no samples were held out: --validation N",
         **dict.fromkeys(("unattributed_share", "phases"), "no step was finished"),
         "wall_s": "the run was not timed as a whole",
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
+        "device_peak_memory_bytes": _no_device_peak(run),
         "device": "the device works in step with the host: its times are the host's",
+        "communication": "the training is one process",
         "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
         "layers": "the run ended before its layers were measured",
+        "flops": "the run ended before its operations were counted",
+        "counters": "the run ended before its counters were read",
         "memory_bill": without_bill,
         "page_cache": "kept as it was: --page-cache cold",
         "requests": "no object store was asked",
         "bad_samples": "what a foreign script cannot read is its own affair",
-        **NOT_BUILT,
     }
+    if not run.spec.get("counters"):
+        reasons["counters"] = "not asked for: --counters N"
     if not run.spec.get("layers"):
         reasons["layers"] = "not asked for: --layers N"
+    if run.spec.get("validation"):
+        reasons["validation_accuracy"] = "no validation was finished"
     if run.spec.get("page_cache", "keep") != "keep":
         reasons["page_cache"] = "the run ended before its first epoch"
     if trained and not kept:
@@ -99,12 +119,26 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
             "memory_bill": "the memory of a foreign script is measured, not forecast",
             "preparation_s": "where a foreign script's preparation ends is unknown",
             "page_cache": "kept as it was: a foreign script's files are its own",
+            "flops": "the operations of a foreign script are not counted",
+            "counters": "the counters are read in runs of our own",
         }
     if len(steps):
         reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
+    reasons |= dict.fromkeys(FIGURES, reasons["phases"])
     reasons |= measured.get("absent", {})
+    if summary["flops"] is None:
+        reasons |= dict.fromkeys(FIGURES, reasons["flops"])
+    elif not summary["flops"]["per_sample"]:
+        reasons |= dict.fromkeys(FIGURES, NOTHING_COUNTED)
     absent = {name: reasons[name] for name in reasons if summary.get(name) is None}
     return {**summary, "absent": absent}
+
+
+def _no_device_peak(run: Run) -> str:
+    device = (run.info.get("environment") or {}).get("device")
+    if device is None or str(device).startswith("cpu"):
+        return "the device is the CPU, whose memory is the host's"
+    return "the training did not tell what it held of its device"
 
 
 def dropped_epochs(steps: Table, first: int = DROP_EPOCHS) -> list[int]:

@@ -61,12 +61,16 @@ def make_app() -> App:
         help="Find the largest batch that fits.",
     )
     app.command("stepscope.cli.sweep:sweep", name="sweep", help="Try settings, in rounds.")
+    app.command("stepscope.cli.search:search", name="search", help="Search efficient networks.")
     app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
     app.command("stepscope.cli.stalls:stalls", name="stalls", help="Say what a run waits for.")
     app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
     app.command("stepscope.cli.report:report", name="report", help="Show a run as a page.")
     app.command("stepscope.cli.serve:serve", name="serve", help="Show runs in a browser, live.")
     app.command("stepscope.cli.lab:lab", name="lab", help="Do an experiment by name; list them.")
+    app.command(
+        "stepscope.cli.doctor:doctor", name="doctor", help="Say what this machine can measure."
+    )
     app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
     return app
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.closing import close
+from stepscope.cli.closing import close, one_display
 from stepscope.experiments import single
-from stepscope.report.live import LiveDisplay
 
 
-def resume(path: Path, /, *, json: Annotated[bool, Parameter(negative=())] = False) -> int:
+def resume(
+    path: Path,
+    /,
+    *,
+    processes: int | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
     """Go on with a stopped run, in its folder, from its checkpoint.
 
     Parameters
     ----------
     path
         The run folder.
+    processes
+        Go on in this many processes [default: as before].
     json
         Print run.json, and nothing else, on standard output.
     """
-    with LiveDisplay(Console(file=sys.stderr)) as display:
-        found, outcome = single.resume(path, display, summarize)
+    with one_display() as display:
+        found, outcome = single.resume(path, display, summarize, processes=processes)
     return close(found, outcome, as_json=json)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +13,13 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.closing import close
+from stepscope.cli.closing import close, one_display
 from stepscope.cli.flags import SpecFlags
 from stepscope.experiments import single
-from stepscope.report.live import LiveDisplay
+from stepscope.experiments.conditions import prepared, wanted_conditions
+from stepscope.hardware.system_root import system_root
+from stepscope.report.doctor import print_changes
+from stepscope.spec import RunSpec
 from stepscope.spec.load import resolve_request
 
 
@@ -23,6 +29,7 @@ def run(
     *,
     settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
     force: Annotated[bool, Parameter(negative=())] = False,
+    prepare: Annotated[bool, Parameter(negative=())] = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Train and record.
@@ -33,10 +40,30 @@ def run(
         A TOML file of settings, or the run.json of a run to repeat. Flags win over it.
     force
         Begin also a run that is forecast to take more memory than there is.
+    prepare
+        Set power mode, governor, clocks and fan as the edge protocol and --require ask, and put
+        back what was in the end; mostly as root.
     json
         Print run.json, and nothing else, on standard output.
     """
     asked = resolve_request(spec, settings or {})
-    with LiveDisplay(Console(file=sys.stderr)) as display:
+    with _machine(asked, prepare), one_display() as display:
         path, outcome = single.start(asked, display, summarize, force=force)
     return close(path, outcome, as_json=json)
+
+
+@contextlib.contextmanager
+def _machine(asked: RunSpec, prepare: bool) -> Iterator[None]:
+    """Prepare the machine for the run where that was asked for, and say so."""
+    if not prepare:
+        yield
+        return
+    messages = Console(file=sys.stderr)
+    root = system_root()
+    with prepared(wanted_conditions(asked.require, root), root) as changed:
+        print_changes(messages, [asdict(change) for change in changed])
+        if not changed:
+            messages.print("nothing to prepare: what this machine has of it is as it should be")
+        yield
+    if changed:
+        messages.print(f"put back: {', '.join(change.name for change in changed)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from stepscope.analyze.settings_of_sweep import rows_of
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
+from stepscope.cli.runners import read_place, runner_at
 from stepscope.cli.script_arguments import split_script
 from stepscope.cli.subjects import count, named_settings, place_of, script_request
 from stepscope.errors import RequestError
@@ -21,7 +23,7 @@ from stepscope.experiments import sweep as sweeps
 from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.sweep.plan import DEFAULT_REPEATS, grid, read_axes
 from stepscope.records import schema
-from stepscope.records.sweep import Sweep
+from stepscope.records.sweep import Sweep, load_sweep
 from stepscope.report.sweep import SweepDisplay, print_sweep
 
 
@@ -33,6 +35,9 @@ def sweep(
     mode: str | None = None,
     time_limit: str | None = None,
     order_seed: str | None = None,
+    on: str | None = None,
+    address: str | None = None,
+    mix_nodes: Annotated[bool, Parameter(negative=())] = False,
     resume: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -56,8 +61,15 @@ def sweep(
         End a trial that takes more seconds than this.
     order_seed
         Seed of the random order of each round; recorded.
+    on
+        Who makes the trials: here, one at a time, or ray, one at a time on each node of a cluster.
+        [default: here]
+    address
+        The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
+    mix_nodes
+        Compare trials also where their nodes are of different kinds.
     resume
-        Go on with a sweep that was stopped: its folder, and no other flag.
+        Go on with a sweep that was stopped: its folder, and no flag but --on and --address.
     json
         Print sweep.json, and nothing else, on standard output.
     """
@@ -70,9 +82,12 @@ def sweep(
                     raise RequestError(
                         "resume: takes no other flag: the sweep's folder knows them."
                     )
-                done = sweeps.resume(resume, display, summarize)
+                place = _place_to_go_on(resume, on, address, mix_nodes)
+                with runner_at(place) as runner:
+                    done = sweeps.resume(resume, display, summarize, runner)
             else:
                 subject = _subject(command, asked, mode)
+                place = read_place(on, address, mix_nodes)
                 axes = read_axes(over or [], of_script=isinstance(subject, OwnScript))
                 out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
                 request = sweeps.Request(
@@ -83,8 +98,10 @@ def sweep(
                     over=axes,
                     seed=None if order_seed is None else count("order_seed", order_seed),
                     time_limit_s=None if time_limit is None else _seconds(time_limit),
+                    on=place,
                 )
-                done = sweeps.start(subject, request, display, summarize)
+                with runner_at(place) as runner:
+                    done = sweeps.start(subject, request, display, summarize, runner)
     except sweeps.SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise
@@ -94,6 +111,18 @@ def sweep(
         print_sweep(Console(), done)
     leave_report(done.path, Console(file=sys.stderr) if json else Console())
     return _exit_code(done)
+
+
+def _place_to_go_on(
+    folder: Path, on: str | None, address: str | None, mix_nodes: bool
+) -> Mapping[str, Any] | None:
+    """Return where a sweep goes on: where it was, unless somebody names another place."""
+    sweep = load_sweep(folder)
+    if on is None and address is None and not mix_nodes:
+        done = sweep.info.get("status") == schema.COMPLETED
+        recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
+        return recorded
+    return read_place(on or ("ray" if sweep.info.get("on") else None), address, mix_nodes)
 
 
 def _subject(

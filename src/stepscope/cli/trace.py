@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,7 +13,6 @@ from stepscope.cli.closing import close
 from stepscope.errors import RequestError
 from stepscope.experiments.traced import TraceRequest
 from stepscope.experiments.traced import trace as trace_script
-from stepscope.records import schema
 
 
 def trace(
@@ -23,6 +22,7 @@ def trace(
     name: str | None = None,
     max_steps: int | None = None,
     layers: int = 0,
+    energy: Literal["auto", "off"] = "auto",
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Watch your own training script, unchanged.
@@ -43,6 +43,8 @@ def trace(
         End the script after so many training steps.
     layers
         Look at every layer for so many steps in the middle, and list the slowest.
+    energy
+        Read the energy sensors of this machine: those that answer, or none.
     json
         Print run.json on standard output; the script's own output goes to standard error.
     """
@@ -53,9 +55,9 @@ def trace(
     if layers < 0:
         raise RequestError(f"layers: wanted 0 or more, found {layers}.")
     script, arguments = (None, command) if module is not None else (command[0], command[1:])
-    request = TraceRequest(script, module, tuple(arguments), out, name, max_steps, layers)
+    request = TraceRequest(
+        script, module, tuple(arguments), out, name, max_steps, layers, energy=energy
+    )
     path, outcome = trace_script(request, summarize, output_to_stderr=json)
-    if path.parent.name == schema.RANKS:  # rank 0 speaks for all
-        return outcome.exit_code
     # The script's standard output is its own: the table goes beside it.
     return close(path, outcome, as_json=json, console=Console(file=sys.stderr))

@@ -39,7 +39,8 @@ class MemoryWatch:
     """The memory of one process tree, from its start to its end.
 
     `has_workers`: its children load data, and it goes on without them. `may_end`: it is ours to
-    end; of somebody's own script we only say that memory runs short.
+    end; of somebody's own script we only say that memory runs short. `unified`: what it holds of
+    its device is the host's memory too.
     """
 
     folder: RunFolder
@@ -49,6 +50,7 @@ class MemoryWatch:
     limit: MemoryLimit | None = None
     has_workers: bool = False
     may_end: bool = True
+    unified: bool = False
     killed: bool = False
     workers_ended: int = 0
 
@@ -147,6 +149,12 @@ class MemoryWatch:
         return f"{said}; it was being swapped" if cause.swap_growth_bytes > 0 else said
 
     def _used_bytes(self) -> int | None:
+        """Return what the run holds of the host's memory, a device's part of it included."""
+        of_processes = self._bytes_of_processes()
+        on_device = self.sampler.device_memory_bytes if self.unified else None
+        return None if of_processes is None else of_processes + (on_device or 0)
+
+    def _bytes_of_processes(self) -> int | None:
         if self.limit is not None and self.limit.group is not None:
             return self.limit.group.used_bytes()
         resident = resident_bytes(self.sampler.process)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.data.address import is_store_url, parse_address
 from stepscope.errors import MachineError, MissingExtraError, RequestError, nearest
+from stepscope.experiments.conditions import check_requirements
 from stepscope.hardware.host import shared_memory_free_bytes
+from stepscope.hardware.system_root import system_root
 from stepscope.models import registry
 from stepscope.models.pretrained import check_weights
 from stepscope.spec import RunSpec
@@ -16,11 +18,12 @@ from stepscope.train.reading import reading_of
 from stepscope.units import format_bytes
 
 if TYPE_CHECKING:
-    from stepscope.data.catalogue import DataSet, Split
+    from stepscope.data.catalogue import DataSet
 
 
 def check(spec: RunSpec) -> None:
     """Refuse a run that could only fail: unknown names, missing data, sizes that do not fit."""
+    check_requirements(spec.require, system_root())
     registry.check_name(spec.model)
     if spec.weights is not None:
         check_weights(spec.model, Path(spec.weights))
@@ -34,6 +37,11 @@ def check(spec: RunSpec) -> None:
     dataset = catalogue.find(spec.data, reading_of(spec))
     _check_model_takes(spec, dataset)
     samples = dataset.count("train", spec.samples)
+    if spec.validation:
+        from stepscope.data.held_out import hold_out
+
+        hold_out(samples, spec.validation)
+        samples -= spec.validation
     if spec.batch_size * spec.accumulate > samples:
         times, smaller = "", "--batch-size"
         if spec.accumulate > 1:
@@ -74,8 +82,7 @@ def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
             raise MissingExtraError(f"reading {spec.source}", package, extra)
     from stepscope.data import bucket
 
-    splits: tuple[Split, ...] = ("train", "test") if spec.evaluate else ("train",)
-    counts = {split: dataset.count(split, spec.samples) for split in splits}
+    counts = {split: dataset.count(split, spec.samples) for split in spec.splits_read}
     bucket.check(dataset.name, reading_of(spec), counts)
 
 

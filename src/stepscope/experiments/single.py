@@ -7,13 +7,15 @@ from typing import Literal, get_args
 
 from stepscope.errors import RequestError
 from stepscope.experiments import preflight
-from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.carry_out import Summarize, carry_out, lived_s
+from stepscope.experiments.distributed import charge_of, require_one_process
+from stepscope.experiments.in_place import in_place, run_in_place
 from stepscope.experiments.memory_limit import holding
+from stepscope.experiments.ranks import find_place
 from stepscope.experiments.supervise import Onlooker, Outcome
-from stepscope.experiments.training import training_of
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
-from stepscope.spec.load import validate
+from stepscope.spec.load import validate, with_changes
 from stepscope.train.options import Options
 
 Kind = Literal["run", "load"]
@@ -34,34 +36,45 @@ def start(
     what is forecast not to fit; `watchdog` holds a memory limit by looking even where the kernel
     could hold it.
     """
+    place = find_place()
+    spec = spec if place is None else in_place(place, spec)
+    if kind == "load":
+        require_one_process(spec, "loading without training")
     preflight.check(spec)
+    if place is not None:
+        return run_in_place(place, None, spec, onlooker, summarize, force=force)
     made = folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
     outcome = _carry_out(made, spec, onlooker, summarize, force=force, watchdog=watchdog)
     return made.path, outcome
 
 
-def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> tuple[Path, Outcome]:
-    """Go on with a run from its checkpoint, or from the beginning where it has none."""
+def resume(
+    path: Path, onlooker: Onlooker, summarize: Summarize, *, processes: int | None = None
+) -> tuple[Path, Outcome]:
+    """Go on with a run from its checkpoint, or from the beginning where it has none.
+
+    It may go on in another number of processes than before.
+    """
     run = reader.load_run(path)
     if run.info.get("kind") not in get_args(Kind):
         raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
-    spec = validate(run.spec, where=f"{run.path / schema.RUN}: ")
+    where = f"{run.path / schema.RUN}: "
+    spec = validate(run.spec, where=where)
+    place = find_place()
+    if place is not None:
+        processes = place.world if processes is None else processes
+    if processes is not None:
+        spec = with_changes(run.spec, {"processes": processes}, where)
+    if place is not None:
+        spec = in_place(place, spec)
     preflight.check(spec)
+    if place is not None:
+        return run_in_place(place, run.path, spec, onlooker, summarize)
     made = folder.RunFolder(run.path)
-    lived_s = _lived_s(run)
-    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s, resumed=run.status)
-
-
-def _lived_s(run: reader.Run) -> float:
-    """Return how long the run had lived when it was last heard of."""
-    ends = [0.0]
-    if len(run.steps):
-        ends.append(run.steps["start_s"][-1] + run.steps["step_s"][-1])
-    ends += run.telemetry["time_s"][-1:]
-    ends += [float(event.get("time_s", 0.0)) for event in run.events]
-    return max(ends)
+    made.update_info(spec=spec.model_dump(mode="json"))
+    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s(run), run.status)
 
 
 def _carry_out(
@@ -69,13 +82,11 @@ def _carry_out(
     spec: RunSpec,
     onlooker: Onlooker,
     summarize: Summarize,
-    lived_s: float = 0.0,
+    elapsed_s: float = 0.0,
     resumed: str | None = None,
     force: bool = False,
     watchdog: bool = False,
 ) -> Outcome:
     with holding(spec.memory_limit, watchdog=watchdog) as limit:
-        charge = training_of(
-            made, limit, has_workers=spec.workers > 0, options=Options(force=force)
-        )
-        return carry_out(made, charge, onlooker, summarize, elapsed_s=lived_s, resumed=resumed)
+        charge = charge_of(made, spec, limit, Options(force=force))
+        return carry_out(made, charge, onlooker, summarize, elapsed_s=elapsed_s, resumed=resumed)

@@ -10,11 +10,11 @@ from typing import Any, Literal, Protocol
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.distributed import charge_of, require_one_process
 from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.experiments.supervise import Onlooker, Outcome
 from stepscope.experiments.traced import TraceRequest, check_script, hide_secrets
-from stepscope.experiments.training import training_of
 from stepscope.records import folder, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
@@ -59,12 +59,14 @@ class Subject(Protocol):
 class OwnTraining:
     """A training of ours. `asked` holds only the settings that somebody named.
 
-    A quick one makes no memory forecast, which takes seconds.
+    A quick one makes no memory forecast, which takes seconds. `choice` goes into the record: how
+    the settings were chosen, where they were.
     """
 
     asked: Mapping[str, Any] = field(default_factory=dict)
     mode: Mode = "train"
     quick: bool = False
+    choice: Mapping[str, Any] | None = None
 
     def spec(self, values: Mapping[str, Any]) -> RunSpec:
         """Return the settings with some of them changed.
@@ -76,8 +78,11 @@ class OwnTraining:
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse what could only fail; too little room on this machine is for the trial to find."""
+        spec = self.spec(values)
+        if self.mode == "load":
+            require_one_process(spec, "loading without training")
         try:
-            preflight.check(self.spec(values))
+            preflight.check(spec)
         except MissingExtraError:
             raise
         except MachineError:
@@ -93,15 +98,11 @@ class OwnTraining:
         except MachineError as error:  # too little room here: that is a result
             return Outcome(schema.FAILED, str(error), error.exit_code)
         kind = "run" if self.mode == "train" else "load"
-        made = folder.create_at(attempt.path, spec.run_name, kind, spec.model_dump(mode="json"))
+        asked = spec.model_dump(mode="json")
+        made = folder.create_at(attempt.path, spec.run_name, kind, asked, self.choice)
         with holding(spec.memory_limit) as limit:
-            charge = training_of(
-                made,
-                limit,
-                has_workers=spec.workers > 0,
-                options=Options(forecast=not self.quick, checkpoint=False),
-                time_limit_s=attempt.time_limit_s,
-            )
+            options = Options(forecast=not self.quick, checkpoint=False)
+            charge = charge_of(made, spec, limit, options, attempt.time_limit_s)
             return carry_out(made, charge, attempt.onlooker, attempt.summarize)
 
     def to_json(self) -> dict[str, Any]:

@@ -22,9 +22,12 @@ from typing import Any, Protocol
 import psutil
 
 from stepscope.errors import MachineError
+from stepscope.experiments.energy_watch import EnergyWatch
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.memory_watch import MemoryWatch
+from stepscope.hardware.system_root import system_root
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.surroundings import Surroundings
 from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
@@ -62,12 +65,15 @@ class Outcome:
     traceback: str | None = None
     instrument: dict[str, Any] = field(default_factory=dict)
     layers: list[dict[str, Any]] | None = None
+    flops: dict[str, Any] | None = None
+    counters: dict[str, Any] | None = None
     absent: dict[str, str] = field(default_factory=dict)
     preparation_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
     forecast: dict[str, Any] | None = None
     measured_bytes: dict[str, int] = field(default_factory=dict)
+    device_memory: dict[str, int] | None = None
     requests: dict[str, Any] | None = None
     asked_to_stop: bool = False
 
@@ -98,7 +104,8 @@ class Charge:
     `start` is given the descriptor for messages and the run's origin on the clock; `stop` the
     signal that came and how many came before it. What has a session of its own is ours to end;
     `has_workers` says that its children load data, and that it goes on without them. After its time
-    limit it is told to stop, and some seconds later it is killed.
+    limit it is told to stop, and some seconds later it is killed. Sensors are of the machine: one
+    of several charges on it reads them.
     """
 
     start: Callable[[int, int], subprocess.Popen[bytes]]
@@ -108,6 +115,7 @@ class Charge:
     has_workers: bool = False
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
+    reads_energy: bool = True
 
 
 @contextlib.contextmanager
@@ -136,18 +144,25 @@ def supervise(
     signals: StopSignals,
     *,
     elapsed_s: float,
+    energy: bool = False,
 ) -> Outcome:
     """Run a charge in a child process and wait for its end.
 
-    `elapsed_s` is how long the run has already lived, before it was resumed.
+    `elapsed_s` is how long the run has already lived, before it was resumed; `energy` reads the
+    sensors of this machine meanwhile.
     """
+    root = system_root()
+    meter = EnergyWatch(folder, root, asked=energy)
+    meter.begin(elapsed_s, lambda: signals.stops > 0)
     origin_ns = now_ns() - round(elapsed_s * 1e9)
+    meter.read(elapsed_s, all_now=True)
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
     child = charge.start(write_end, origin_ns)
     try:
         os.close(write_end)
-        sampler = Sampler(psutil.Process(child.pid), log, origin_ns)
+        around = Surroundings(root, folder.add_event, meter.power_w)
+        sampler = Sampler(psutil.Process(child.pid), log, origin_ns, surroundings=around)
         memory = MemoryWatch(
             folder,
             child,
@@ -158,9 +173,11 @@ def supervise(
             may_end=charge.own_session,
         )
         memory.begin()
-        watch = Watch(folder, charge, child, sampler, onlooker, signals, memory)
+        watch = Watch(folder, charge, child, sampler, onlooker, signals, memory, meter)
         watch.until_end(read_end)
         try:
+            meter.read(seconds(now_ns() - origin_ns), all_now=True)
+            meter.close()
             log.close()
         except MachineError as error:
             watch.trouble = error
@@ -175,6 +192,7 @@ def supervise(
         _end(charge, child)
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
+    outcome.device_memory = watch.device_memory()
     outcome.forecast = watch.forecast
     outcome.asked_to_stop = signals.stops > 0
     return outcome
@@ -191,6 +209,7 @@ class Watch:
     onlooker: Onlooker
     signals: StopSignals
     memory: MemoryWatch
+    energy: EnergyWatch
     outcome: Outcome | None = None
     ready: dict[str, Any] = field(default_factory=dict)
     last_words: dict[str, Any] = field(default_factory=dict)
@@ -206,7 +225,7 @@ class Watch:
             if self.child.stdout is not None:
                 lines = _Lines(self._output, True)
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
-            began = next_sample = next_look = time.monotonic()
+            began = next_sample = next_look = next_reading = time.monotonic()
             ended_at = None
             timeout_s = min(0.1, self.memory.look_every_s)
             while selector.get_map() or self.child.poll() is None:
@@ -220,6 +239,9 @@ class Watch:
                 if time.monotonic() >= next_sample:
                     next_sample = time.monotonic() + SAMPLE_EVERY_S
                     self._sample()
+                if time.monotonic() >= next_reading:
+                    next_reading = time.monotonic() + self.energy.every_s
+                    self._read_energy()
                 if time.monotonic() >= next_look and self.outcome is None:
                     next_look = time.monotonic() + self.memory.look_every_s
                     self.memory.look()
@@ -241,11 +263,22 @@ class Watch:
             self.ready = message
             self._note_what_is_known(message)
             self.onlooker.message(message)
+        elif message["type"] == "device_memory":
+            self.sampler.told(message["bytes"])
+            self.memory.unified = message["unified"]
         elif message["type"] == "last words":
             self.last_words = message
             self._note_what_is_known(message)
         else:
             self.onlooker.message(message)
+
+    def device_memory(self) -> dict[str, int] | None:
+        """Return the peak of the device's pool: as told at the end, else the most told before."""
+        said = self.outcome.device_memory if self.outcome else self.last_words.get("device_memory")
+        peak_bytes = self.sampler.peak_device_memory_bytes
+        if said is None and peak_bytes is not None:
+            return {"peak_bytes": peak_bytes}
+        return said
 
     def _note_what_is_known(self, message: dict[str, Any]) -> None:
         """Put what the child tells of itself into `run.json` now: it may be killed later."""
@@ -298,6 +331,13 @@ class Watch:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.child.pid, signal.SIGCONT)
         self.signals.pauses = 0
+
+    def _read_energy(self) -> None:
+        if self.trouble is None:
+            try:
+                self.energy.read(seconds(now_ns() - self.sampler.origin_ns))
+            except MachineError as error:
+                self._give_up(error)
 
     def _sample(self) -> None:
         if self.trouble is not None:

@@ -20,9 +20,10 @@ from typing import Any
 from stepscope import measure
 from stepscope.errors import RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
-from stepscope.experiments.ranks import Place, find_place, put_together
+from stepscope.experiments.in_place import answer_for_all
+from stepscope.experiments.ranks import Place, find_place
 from stepscope.experiments.supervise import Charge, Outcome, Watch
-from stepscope.records import folder, reader, schema
+from stepscope.records import folder, schema
 
 _AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
 _SECRET_WORDS = ("key", "token", "secret", "password", "passwd", "credential")
@@ -48,6 +49,7 @@ class TraceRequest:
     max_steps: int | None = None
     layers: int = 0
     loader: dict[str, Any] | None = None
+    energy: str = "auto"
 
     @property
     def run_name(self) -> str:
@@ -125,34 +127,11 @@ def _trace_rank(
     outcome = _watch(made, request, summarize, output_to_stderr)
     if place.rank != 0:
         return made.path, outcome
-    run = folder.RunFolder(top)
     try:
-        said = put_together(run, place.world)
+        answer_for_all(place, top, made.path, outcome, summarize)
     finally:
         place.forget(out)
-    mine = folder.RunFolder(made.path).read_info()
-    summary = summarize(reader.load_run(top), {**_figures(mine), "ranks": len(said)})
-    # When one rank fails, the launcher stops the others: they are not the ones to be named.
-    failed = sorted(
-        (info for info in said if info["status"] != schema.COMPLETED),
-        key=lambda info: info["status"] in (schema.INTERRUPTED, schema.RUNNING),
-    )
-    worst = failed[0] if failed else mine
-    run.close(
-        status=worst["status"],
-        reason=f"{worst['name']}: {worst['reason']}" if failed else mine["reason"],
-        environment=mine["environment"],
-        instrument=mine["instrument"],
-        summary=summary,
-    )
     return top, outcome
-
-
-def _figures(info: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of a closed folder that are in no table."""
-    summary = info["summary"]
-    names = ("wall_s", "preparation_s", "peak_memory_bytes", "layers", "absent")
-    return {name: summary.get(name) or ({} if name == "absent" else None) for name in names}
 
 
 def check_script(request: TraceRequest) -> None:

@@ -1,7 +1,7 @@
 """Sweeps: settings tried in rounds, each trial in its own process, with a record that survives.
 
 plan      which trials, in which order
-execute   those that are missing, one after the other
+execute   those that are missing, by whoever runs them (`experiments.runners`)
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.runners import Runner
+from stepscope.experiments.runners.here import HERE
 from stepscope.experiments.subjects import Subject, subject_of
 from stepscope.experiments.sweep.execute import Bench, Onlooker
 from stepscope.experiments.sweep.plan import plan_trials
@@ -33,7 +35,10 @@ class SweepInterrupted(Interrupted):
 
 @dataclass(frozen=True)
 class Request:
-    """Which settings are tried how often; `over` is how somebody wrote them down."""
+    """Which settings are tried how often; `over` is how somebody wrote them down.
+
+    `on` says for the record where trials are made; None is this machine.
+    """
 
     settings: Sequence[Mapping[str, Any]]
     repeats: int
@@ -43,17 +48,23 @@ class Request:
     over: Mapping[str, Sequence[Any]] | None = None
     seed: int | None = None
     time_limit_s: float | None = None
+    on: Mapping[str, Any] | None = None
 
 
-def start(subject: Subject, request: Request, onlooker: Onlooker, summarize: Summarize) -> Sweep:
+def start(
+    subject: Subject,
+    request: Request,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
     """Make a sweep folder and every trial in it.
 
     Raises:
         RequestError: a setting could only fail; then nothing was begun.
         SweepInterrupted: somebody asked it to stop.
     """
-    for values in request.settings:
-        subject.check(values)
+    runner.check(subject, request.settings)
     seed = secrets.randbits(32) if request.seed is None else request.seed
     trials = plan_trials(request.settings, request.repeats, seed)
     asked = {
@@ -65,28 +76,33 @@ def start(subject: Subject, request: Request, onlooker: Onlooker, summarize: Sum
         "repeats": request.repeats,
         "seed": seed,
         "time_limit_s": request.time_limit_s,
+        "on": None if request.on is None else dict(request.on),
     }
     made = create_sweep(request.out, request.name, asked, trials)
-    return _carry_out(Bench(made, subject, onlooker, summarize, request.time_limit_s))
+    return _carry_out(Bench(made, subject, onlooker, summarize, request.time_limit_s, runner))
 
 
-def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> Sweep:
+def resume(path: Path, onlooker: Onlooker, summarize: Summarize, runner: Runner = HERE) -> Sweep:
     """Make the trials of a sweep that are missing; a completed sweep is left as it is."""
     sweep = load_sweep(path)
     if sweep.info.get("status") == schema.COMPLETED:
         return sweep
     if sweep.info.get("kind") != "sweep":
         kind = sweep.info.get("kind")
+        if kind == "search":
+            raise RequestError(
+                f"{sweep.path} is of a search. Go on with: stepscope search --resume {sweep.path}"
+            )
         raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
     subject = subject_of(sweep.info)
     limit_s = sweep.info.get("time_limit_s")
-    bench = Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s)
-    with _working_in(sweep.info.get("directory")):
+    bench = Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s, runner)
+    with working_in(sweep.info.get("directory")):
         return _carry_out(bench)
 
 
 @contextlib.contextmanager
-def _working_in(directory: str | None) -> Iterator[None]:
+def working_in(directory: str | None) -> Iterator[None]:
     """Work where the sweep was begun: its scripts and data may be named from there."""
     if directory is None:
         yield

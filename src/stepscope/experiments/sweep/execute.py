@@ -1,4 +1,4 @@
-"""Make the trials of a sweep, one at a time, each in a process of its own.
+"""Make the trials of a sweep, each in a process of its own, here or on other machines.
 
 A trial that dies is a result. One that was interrupted, or was under way when the sweep itself was
 killed, has none and is made again.
@@ -9,19 +9,25 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
 from stepscope.analyze.trial_metrics import metrics
 from stepscope.errors import Interrupted
 from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.runners import Order, Runner
+from stepscope.experiments.runners.here import HERE
 from stepscope.experiments.subjects import Attempt, Subject
 from stepscope.experiments.supervise import Onlooker as RunOnlooker
+from stepscope.experiments.supervise import Outcome
 from stepscope.records import reader, schema
 from stepscope.records.sweep import SweepFolder, Trial, load_sweep
+
+Show = Callable[[Trial], None]
 
 
 class Onlooker(RunOnlooker, Protocol):
@@ -36,13 +42,14 @@ class Onlooker(RunOnlooker, Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """Where trials are made: their record, what is tried, and who looks on."""
+    """Where trials are made: their record, what is tried, who looks on, and who makes them."""
 
     folder: SweepFolder
     subject: Subject
     onlooker: Onlooker
     summarize: Summarize
     time_limit_s: float | None = None
+    runner: Runner = HERE
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -72,13 +79,17 @@ class Bench:
             RequestError: one of them could only fail; then none is made.
         """
         sweep, clock = load_sweep(self.folder.path), _Clock()
-        missing = [trial for trial in sweep.trials if trial.is_missing]
-        for trial in missing:
-            self.subject.check(trial.values)
-        for number, trial in enumerate(missing):
-            self.onlooker.trying(trial, len(sweep.trials), clock.left_s(missing[number:]))
-            with clock.timing(trial):
-                self.make(trial)
+        missing = {trial.index: trial for trial in sweep.trials if trial.is_missing}
+        self.runner.check(self.subject, [trial.values for trial in missing.values()])
+
+        def show(trial: Trial) -> None:
+            self.onlooker.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
+            clock.begin(trial)
+
+        with closing(self._make_all(list(missing.values()), show)) as ended:
+            for trial in ended:
+                clock.end(trial)
+                del missing[trial.index]
 
     def add(self, values: Mapping[str, Any], repeat: int) -> Trial:
         """Make a trial that was not planned, because of what the others told."""
@@ -94,37 +105,78 @@ class Bench:
         Raises:
             Interrupted: somebody asked it to stop.
         """
-        done, asked_to_stop = _finished_before(trial, self.folder), False
-        if done is None:
-            done, asked_to_stop = self._run(trial)
-        self.folder.put(done)
-        self.onlooker.tried(done)
-        if asked_to_stop or done.status == schema.INTERRUPTED:
-            raise Interrupted("interrupted")
-        return done
+        with closing(self._make_all([trial], lambda trial: None)) as ended:
+            return next(ended)
 
-    def _run(self, trial: Trial) -> tuple[Trial, bool]:
-        """Run a trial; return it and whether somebody asked it to stop.
+    def _make_all(self, trials: list[Trial], show: Show) -> Generator[Trial, None, None]:
+        """Make trials and note their results; give each as soon as it has one.
 
-        One that was asked to and failed is no result: it is made again when the sweep goes on.
+        Raises:
+            Interrupted: somebody asked to stop.
         """
+        waiting = []
+        for trial in trials:
+            done = _finished_before(trial, self.folder)
+            if done is None:
+                waiting.append(trial)
+            else:
+                show(trial)
+                yield self._note(done)
+        orders = self._orders(waiting)
+
+        def begin(trial: Trial) -> None:
+            show(trial)
+            self._begin(trial)
+
+        with closing(self.runner.run(self.subject, orders, begin)) as ended:
+            for trial, outcome in ended:
+                done = self._note(self._judge(trial, outcome))
+                if outcome.asked_to_stop or done.status == schema.INTERRUPTED:
+                    raise Interrupted("interrupted")
+                yield done
+
+    def _orders(self, trials: list[Trial]) -> list[Order]:
+        sweep = load_sweep(self.folder.path)
+        kinds = {each.repeat: each.node_kind for each in sweep.trials if not each.is_missing}
+        return [
+            Order(
+                replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
+                Attempt(sweep.folder_of(trial), self.onlooker, self.summarize, self.time_limit_s),
+                kinds.get(trial.repeat),
+            )
+            for trial in trials
+        ]
+
+    def _begin(self, trial: Trial) -> None:
+        """Make room for a trial's record, and note that it is under way."""
         path = load_sweep(self.folder.path).folder_of(trial)
         shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
-        trial = replace(trial, run=str(path.relative_to(self.folder.path.resolve())), reason=None)
-        self.folder.put(replace(trial, status=schema.RUNNING))
-        attempt = Attempt(path, self.onlooker, self.summarize, self.time_limit_s)
-        outcome = self.subject.run(trial.values, attempt)
+        self.folder.put(replace(trial, status=schema.RUNNING, run=self._name(path), reason=None))
+
+    def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
+        """Say what came of a trial.
+
+        One that was asked to stop and failed is no result: it is made again when the sweep goes on.
+        """
+        path = load_sweep(self.folder.path).folder_of(trial)
         recorded = (path / schema.RUN).is_file()
         cut_short = outcome.asked_to_stop and outcome.status != schema.COMPLETED
-        done = replace(
+        return replace(
             trial,
             status=schema.INTERRUPTED if cut_short else outcome.status,
             reason=outcome.reason,
             exit_code=outcome.exit_code,
-            run=trial.run if recorded else None,
+            run=self._name(path) if recorded else None,
             metrics=metrics(reader.load_run(path)) if recorded else {},
         )
-        return done, outcome.asked_to_stop
+
+    def _note(self, trial: Trial) -> Trial:
+        self.folder.put(trial)
+        self.onlooker.tried(trial)
+        return trial
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder.path.resolve()))
 
 
 def _finished_before(trial: Trial, folder: SweepFolder) -> Trial | None:
@@ -144,15 +196,19 @@ class _Clock:
     """How long trials took, by their settings: the best guess for those to come."""
 
     took_s: dict[str, list[float]] = field(default_factory=dict)
+    began: dict[int, float] = field(default_factory=dict)
 
-    @contextmanager
-    def timing(self, trial: Trial) -> Iterator[None]:
-        began = time.monotonic()
-        yield
-        self.took_s.setdefault(str(trial.values), []).append(time.monotonic() - began)
+    def begin(self, trial: Trial) -> None:
+        self.began[trial.index] = time.monotonic()
 
-    def left_s(self, trials: list[Trial]) -> float | None:
+    def end(self, trial: Trial) -> None:
+        took_s = time.monotonic() - self.began.pop(trial.index)
+        self.took_s.setdefault(str(trial.values), []).append(took_s)
+
+    def left_s(self, trials: Iterable[Trial]) -> float | None:
+        """Guess how long trials take, of which as many go on at once as now."""
         if not self.took_s:
             return None
         all_s = fmean(each for taken in self.took_s.values() for each in taken)
-        return sum(fmean(self.took_s.get(str(trial.values)) or [all_s]) for trial in trials)
+        work_s = sum(fmean(self.took_s.get(str(trial.values)) or [all_s]) for trial in trials)
+        return work_s / (len(self.began) + 1)

@@ -67,7 +67,7 @@ def setup_of_training(subject: OwnTraining) -> Setup:
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
     dataset = catalogue.find(spec.data, reading_of(spec))
-    samples = dataset.count("train", spec.samples)
+    samples = dataset.count("train", spec.samples) - spec.validation
     steps = -(-samples // (spec.batch_size * spec.accumulate))
     budget = budget_of(steps)
     bounds = Bounds(

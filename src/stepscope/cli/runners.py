@@ -1,0 +1,48 @@
+"""Where trials are made: `--on here` or `--on ray`, from flags or from a sweep's record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from stepscope.errors import RequestError, nearest
+from stepscope.experiments.runners import Runner
+from stepscope.experiments.runners.here import HERE
+
+_KNOWN = ("here", "ray")
+
+
+def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str, Any] | None:
+    """Return where trials are to be made, as it is recorded; None is this machine.
+
+    Raises:
+        RequestError: there is no such place, or flags for another one.
+    """
+    if on is not None and on not in _KNOWN:
+        raise RequestError(f"on: wanted here or ray, found {on!r}.{nearest(on, _KNOWN)}")
+    if on == "ray":
+        return {"runner": "ray", "address": address or "auto", "mix_nodes": mix_nodes}
+    for flag, given in (("address", address is not None), ("mix_nodes", mix_nodes)):
+        if given:
+            raise RequestError(f"{flag}: wants --on ray.")
+    return None
+
+
+@contextmanager
+def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
+    """Make ready whoever makes the trials at a place.
+
+    Raises:
+        RequestError: the record names a place that this version does not know.
+        MachineError: nobody is there.
+    """
+    if place is None:
+        yield HERE
+    elif place.get("runner") == "ray":
+        from stepscope.experiments.runners.on_ray import on_ray
+
+        with on_ray(place["address"], mix_nodes=bool(place.get("mix_nodes"))) as runner:
+            yield runner
+    else:
+        raise RequestError(f"the sweep's record has trials made on {place.get('runner')!r}.")

@@ -1,0 +1,33 @@
+"""Trials on this machine, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.experiments.runners import Begin, Order
+from stepscope.experiments.subjects import Subject
+from stepscope.experiments.supervise import Outcome
+from stepscope.records.sweep import Trial
+
+
+@dataclass(frozen=True)
+class Here:
+    """The machine that the sweep itself runs on."""
+
+    def check(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse settings that could only fail here."""
+        for values in settings:
+            subject.check(values)
+
+    def run(
+        self, subject: Subject, orders: Sequence[Order], begin: Begin
+    ) -> Generator[tuple[Trial, Outcome], None, None]:
+        """Make the trials in their order."""
+        for order in orders:
+            begin(order.trial)
+            yield order.trial, subject.run(order.trial.values, order.attempt)
+
+
+HERE = Here()

@@ -1,0 +1,155 @@
+"""`stepscope sweep --on ray` as a person calls it, on clusters of real nodes that die."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from as_a_person import Stepscope
+from ray_cluster import Cluster, kill
+
+QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
+EIGHT = ("--over", "workers=0,1", "--repeats", 4)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    info = json.loads((folder / "sweep.json").read_text())
+    assert isinstance(info, dict)
+    return info
+
+
+def wait_for(sweep: subprocess.Popen[str], runs: Path, completed: int) -> Path:
+    """Wait until so many trials of the newest sweep are done."""
+    for _ in range(2400):
+        time.sleep(0.1)
+        assert sweep.poll() is None, sweep.communicate()
+        if (runs / "latest" / "sweep.json").exists():
+            statuses = [trial["status"] for trial in recorded(runs / "latest")["trials"]]
+            if statuses.count("completed") >= completed:
+                return (runs / "latest").resolve()
+    raise AssertionError("the sweep made no progress")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (("--on", "rey"), 2, "Did you mean 'ray'?"),
+        (("--on", "the moon"), 2, "wanted here or ray"),
+        (("--address", "127.0.0.1:6379"), 2, "address: wants --on ray"),
+        (("--on", "here", "--mix-nodes"), 2, "mix_nodes: wants --on ray"),
+        (("--on", "ray", "--address", "nowhere"), 2, "wanted HOST:PORT"),
+        (("--on", "ray", "--address", "ray://127.0.0.1:10001"), 2, "wanted HOST:PORT"),
+        (("--on", "ray", "--address", "127.0.0.1:1"), 5, "no Ray cluster answers at 127.0.0.1:1"),
+        (("--on", "ray", "--address", "127.0.0.1:99999"), 5, "no Ray cluster answers"),
+    ],
+)
+def test_a_place_where_no_trial_can_be_made_is_refused_before_anything_starts(
+    stepscope: Stepscope, arguments: tuple[str, ...], code: int, complaint: str
+) -> None:
+    answer = stepscope("sweep", "--over", "workers=0,1", *arguments)
+
+    assert answer.code == code, answer.err
+    assert complaint in answer.err
+    assert "Traceback" not in answer.err
+    assert not (stepscope.folder / "runs").exists()
+
+
+def test_somebody_who_listens_and_is_no_ray_cluster_is_found_out(stepscope: Stepscope) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        answer = stepscope("sweep", "--over", "workers=0,1", "--on", "ray", "--address", address)
+
+    assert answer.code == 5
+    assert f"no Ray cluster answers at {address}" in answer.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("end", [kill, subprocess.Popen.terminate], ids=["killed", "told to stop"])
+def test_a_node_ended_in_the_middle_of_eight_trials_loses_none_and_makes_none_twice(
+    stepscope: Stepscope, cluster: Cluster, end: Callable[[subprocess.Popen[str]], None]
+) -> None:
+    cluster.add()
+    doomed = cluster.add()
+    sweep = stepscope.start(
+        "sweep", *QUICK, *EIGHT, "--on", "ray", "--address", cluster.address, "--json"
+    )
+    wait_for(sweep, stepscope.folder / "runs", completed=3)
+    end(doomed)
+    out, err = sweep.communicate(timeout=300)
+
+    assert sweep.returncode == 0, err
+    done = json.loads(out)  # whatever Ray prints of the node's death is elsewhere
+    assert [trial["status"] for trial in done["trials"]] == ["completed"] * 8
+    assert len({trial["node"] for trial in done["trials"]}) == 2
+    assert len({trial["node_kind"] for trial in done["trials"]}) == 1
+    runs = [Path(done["path"]) / trial["run"] / "run.json" for trial in done["trials"]]
+    assert len({json.loads(run.read_text())["id"] for run in runs}) == 8
+    assert len(list((Path(done["path"]) / "trials").iterdir())) == 8
+    assert [row["completed"] for row in done["rows"]] == [4, 4]
+
+
+@pytest.mark.long
+def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
+    stepscope: Stepscope, cluster: Cluster
+) -> None:
+    cluster.add()
+    sweep = stepscope.start("sweep", *QUICK, *EIGHT, "--on", "ray", "--address", cluster.address)
+    folder = wait_for(sweep, stepscope.folder / "runs", completed=2)
+    sweep.kill()
+    sweep.communicate()
+    again = stepscope.start("sweep", "--resume", folder)
+    wait_for(again, stepscope.folder / "runs", completed=4)
+    again.send_signal(signal.SIGINT)
+    _, words = again.communicate(timeout=60)
+    assert again.returncode == 130, words
+    done_before = [each for each in recorded(folder)["trials"] if each["status"] == "completed"]
+
+    resumed = stepscope("sweep", "--resume", folder, "--on", "here")
+
+    assert resumed.code == 0, resumed.err
+    trials = recorded(folder)["trials"]
+    assert [trial["status"] for trial in trials] == ["completed"] * 8
+    assert [trial for trial in trials if trial in done_before] == done_before
+    assert {trial["node"] is None for trial in trials} == {True, False}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("__version__ = '0.0.1'", "has stepscope 0.0.1"),
+        ("raise ImportError('no')", "has no stepscope"),
+    ],
+)
+def test_a_node_without_stepscope_or_with_another_version_is_named(
+    stepscope: Stepscope, cluster: Cluster, source: str, complaint: str
+) -> None:
+    other = stepscope.folder / "other" / "stepscope"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text(source)
+    cluster.add()
+    cluster.add(PYTHONPATH=str(other.parent))
+
+    answer = stepscope(
+        "sweep", *QUICK, "--over", "workers=0,1", "--on", "ray", "--address", cluster.address
+    )
+
+    assert answer.code == 5, answer.err
+    assert complaint in answer.err
+    assert not (stepscope.folder / "runs").exists()
