@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
+from stepscope.estimate.network import count_network
 from stepscope.models import registry
 from stepscope.models.efficient_design import (
     BLOCKS,
@@ -25,9 +26,15 @@ from stepscope.models.efficient_design import (
 def designs(draw, widest=4096, deepest=32):
     stages = draw(st.integers(1, 6))
     later = st.integers(1, deepest)
-    stem = draw(st.sampled_from(["s2d2", "s2d4", "conv1", "conv2", "conv4"]))
+    mirror = draw(st.booleans())
+    stems = ["s2d2", "s2d4", "conv1", "conv2", "conv4"]
+    stem = draw(st.sampled_from(stems[: 3 if mirror else None]))
+    pools = [each for each in POOLS if not mirror or each != "stride"]
+    width = (
+        st.integers(1, widest // 2).map(lambda half: 2 * half) if mirror else st.integers(1, widest)
+    )
     return Design(
-        tuple(draw(st.lists(st.integers(1, widest), min_size=stages, max_size=stages))),
+        tuple(draw(st.lists(width, min_size=stages, max_size=stages))),
         (
             draw(st.integers(0, deepest)),
             *draw(st.lists(later, min_size=stages - 1, max_size=stages - 1)),
@@ -36,7 +43,8 @@ def designs(draw, widest=4096, deepest=32):
         stem_factor=int(stem[-1]),
         kernel=draw(st.sampled_from(KERNELS)),
         block=draw(st.sampled_from(BLOCKS)),
-        pool=draw(st.sampled_from(POOLS)),
+        pool=draw(st.sampled_from(pools)),
+        mirror=mirror,
         dropout_percents=draw(dropouts(stages)),
     )
 
@@ -87,6 +95,9 @@ def test_every_design_can_be_built_and_gives_a_score_a_class(design):
         ("w1-1-1-1-1-1-1", "at most 6 stages"),
         ("w16_drop100", "'drop100' is no part"),
         ("w16-32-48_drop10-20", "2 for 3 stages"),
+        ("w16_mirror", "wants max or avg"),
+        ("conv2_w16_mirror_max", "wants max or avg"),
+        ("s2d2_w15_mirror_max", "even widths"),
         ("W16", "'W16' is no part"),
     ],
 )
@@ -141,6 +152,44 @@ def test_dropout_is_after_the_stages_that_ask_for_it():
 
     assert dropped("efficient:w8-8-8_drop0-10-20") == [0.1, 0.2]
     assert dropped("efficient:w8-8-8_drop20") == [0.2]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "efficient:s2d2_w8-12_d0-2_skip_mirror_max",
+        "efficient:s2d4_w8-12_d1-1_k5_mirror_avg",
+        "efficient:conv1_w8-12_d1-2_residual_mirror_max_drop10",
+    ],
+)
+def test_a_mirrored_network_sees_an_image_and_its_mirror_image_alike(name):
+    model = registry.build(name, classes=3)
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    model.train()(images)
+    model.eval()
+    for module in model.modules():  # as if it had seen as many of both
+        if isinstance(module, torch.nn.BatchNorm2d):
+            for kept in (module.running_mean, module.running_var):
+                kept.copy_(sum(kept.chunk(2)).repeat(2) / 2)
+    with torch.no_grad():
+        scores, mirrored = model(images), model(images.flip(-1))
+        assert scores.std() > 1e-4
+        torch.testing.assert_close(scores, mirrored)
+        assert not torch.allclose(scores, model(images.flip(-2)))  # upside down is something else
+
+
+def test_a_mirrored_network_learns_half_of_the_weights_and_costs_the_same():
+    plain, mirrored = (
+        registry.build(f"efficient:s2d2_w16-32_d0-2{more}_max", classes=4)
+        for more in ("", "_mirror")
+    )
+    convolutions = [
+        sum(each.weight.numel() for each in model.modules() if isinstance(each, torch.nn.Conv2d))
+        for model in (plain, mirrored)
+    ]
+    assert convolutions[0] == 2 * convolutions[1]
+    counted = [count_network(model, (3, 32, 32), "x").macs for model in (plain, mirrored)]
+    assert counted[0] - counted[1] == 16 * 4  # of the last layer, which has half as many features
 
 
 def test_without_batch_norm_it_trains_all_the_same():

@@ -11,6 +11,7 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from stepscope.models.efficient_design import Design, read_design
+from stepscope.models.mirrored import FromImage, FromPairs, MeanOfPairs, PairNorm
 
 _COLOURS = 3
 
@@ -22,13 +23,14 @@ SMALL = "efficient:s2d2_w48-80-128_d0-2-2_skip_max_drop5-10-20"
 class Residual(nn.Module):
     """Two convolutions beside a shortcut."""
 
-    def __init__(self, in_channels: int, width: int, kernel: int, stride: int) -> None:
+    def __init__(self, design: Design, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.first = _convolution(in_channels, width, kernel, stride)
-        self.second = _convolution(width, width, kernel, activate=False)
+        self.first = _normed(design, _convolution(design, in_channels, width, stride))
+        self.second = _normed(design, _convolution(design, width, width), activate=False)
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or in_channels != width:
-            self.shortcut = _convolution(in_channels, width, 1, stride, activate=False)
+            narrow = _convolution(design, in_channels, width, stride, kernel=1)
+            self.shortcut = _normed(design, narrow, activate=False)
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,9 +42,9 @@ class Residual(nn.Module):
 class Skip(nn.Module):
     """One convolution beside a shortcut, which stays as it is."""
 
-    def __init__(self, width: int, kernel: int) -> None:
+    def __init__(self, design: Design, width: int) -> None:
         super().__init__()
-        self.convolution = _convolution(width, width, kernel)
+        self.convolution = _normed(design, _convolution(design, width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum of both."""
@@ -67,12 +69,13 @@ class Efficient(nn.Module):
             self.stages.append(_blocks(design, before, width, depth, halve=True))
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
+        self.common: nn.Module = MeanOfPairs() if design.mirror else nn.Identity()
         self.dropout = nn.Dropout(drops[-1] / 100)
-        self.classifier = nn.Linear(widths[-1], num_classes)
+        self.classifier = nn.Linear(widths[-1] // (2 if design.mirror else 1), num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one score a class for every image."""
-        out = self.flatten(self.pool(self.stages(self.stem(images))))
+        out = self.common(self.flatten(self.pool(self.stages(self.stem(images)))))
         scores: Tensor = self.classifier(self.dropout(out))
         return scores
 
@@ -93,15 +96,19 @@ def efficient_small(num_classes: int = 10) -> Efficient:
 
 
 def _stem(design: Design) -> nn.Sequential:
-    factor, width = design.stem_factor, design.widths[0]
-    if design.stem == "s2d":
-        channels = _COLOURS * factor**2
-        return nn.Sequential(
-            nn.PixelUnshuffle(factor), _convolution(channels, width, design.kernel)
-        )
-    # A kernel that reaches into the next squares, so that no pixel is passed over.
-    kernel = max(3, 2 * factor - 1)
-    return nn.Sequential(_convolution(_COLOURS, width, kernel, factor))
+    factor, width, kernel = design.stem_factor, design.widths[0], design.kernel
+    squares, stride = (factor, 1) if design.stem == "s2d" else (1, factor)
+    if design.stem == "conv":
+        # It reaches into the next squares, so that no pixel is passed over.
+        kernel = max(3, 2 * factor - 1)
+    channels = _COLOURS * squares**2
+    convolution = (
+        FromImage(_COLOURS, squares, width, kernel)
+        if design.mirror
+        else nn.Conv2d(channels, width, kernel, stride, padding=kernel // 2, bias=False)
+    )
+    beside = [nn.PixelUnshuffle(squares)] if squares > 1 else []
+    return nn.Sequential(*beside, _normed(design, convolution))
 
 
 def _blocks(
@@ -116,20 +123,25 @@ def _blocks(
     for position in range(depth):
         block_stride = stride if position == 0 else 1
         if design.block == "residual":
-            stage.append(Residual(in_channels, width, design.kernel, block_stride))
+            stage.append(Residual(design, in_channels, width, block_stride))
         elif design.block == "skip" and (in_channels, block_stride) == (width, 1):
-            stage.append(Skip(width, design.kernel))
+            stage.append(Skip(design, width))
         else:
-            stage.append(_convolution(in_channels, width, design.kernel, block_stride))
+            stage.append(_normed(design, _convolution(design, in_channels, width, block_stride)))
         in_channels = width
     return stage
 
 
 def _convolution(
-    in_channels: int, width: int, kernel: int, stride: int = 1, *, activate: bool = True
-) -> nn.Sequential:
-    layers = nn.Sequential(
-        nn.Conv2d(in_channels, width, kernel, stride, padding=kernel // 2, bias=False),
-        nn.BatchNorm2d(width),
-    )
+    design: Design, in_channels: int, width: int, stride: int = 1, *, kernel: int | None = None
+) -> nn.Conv2d:
+    size = kernel or design.kernel
+    if design.mirror:
+        return FromPairs(in_channels, width, size)
+    return nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False)
+
+
+def _normed(design: Design, convolution: nn.Conv2d, *, activate: bool = True) -> nn.Sequential:
+    norm = PairNorm if design.mirror else nn.BatchNorm2d
+    layers = nn.Sequential(convolution, norm(convolution.out_channels))
     return layers.append(nn.ReLU(inplace=True)) if activate else layers

@@ -12,6 +12,7 @@
 | `plain` | a block is a convolution | `plain` |
 | `skip` | the same, beside a shortcut where input and output have one shape | |
 | `residual` | a block is two convolutions beside a shortcut | |
+| `mirror` | channels come in mirrored pairs (`mirrored`), which no stride may part | none |
 | `stride`, `max`, `avg` | sides are halved by a strided convolution or by pooling | `stride` |
 | `drop20`, `drop5-10-20` | dropout before the last layer, or after each stage, in percent | none |
 
@@ -49,6 +50,7 @@ class Design:
     kernel: int = 3
     block: str = "plain"
     pool: str = "stride"
+    mirror: bool = False
     dropout_percents: tuple[int, ...] = ()  # after each stage; empty is none
 
     @property
@@ -59,6 +61,7 @@ class Design:
         if self.kernel != Design.kernel:
             parts.append(f"k{self.kernel}")
         parts += [self.block] if self.block != Design.block else []
+        parts += ["mirror"] if self.mirror else []
         parts += [self.pool] if self.pool != Design.pool else []
         if any(self.dropout_percents):
             *earlier, last = self.dropout_percents
@@ -118,6 +121,7 @@ _PARTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Mapping[str, Any]
     (re.compile(r"d([0-9]{1,3}(?:-[0-9]{1,3})*)"), lambda m: {"depths": _numbers(m[1])}),
     (re.compile(r"k([0-9])"), lambda m: {"kernel": int(m[1])}),
     (re.compile("|".join(BLOCKS)), lambda m: {"block": m[0]}),
+    (re.compile("mirror"), lambda m: {"mirror": True}),
     (re.compile("|".join(POOLS)), lambda m: {"pool": m[0]}),
     (
         re.compile(r"drop([0-9]{1,2}(?:-[0-9]{1,2})*)"),
@@ -131,6 +135,10 @@ def _check(name: str, design: Design) -> None:
         raise _wrong(name, "a stem is s2d2, s2d4, conv1, conv2 or conv4")
     if design.kernel not in KERNELS:
         raise _wrong(name, f"kernels are {', '.join(map(str, KERNELS))}, found {design.kernel}")
+    if design.mirror and (design.pool == "stride" or _is_strided(design)):
+        raise _wrong(name, "a stride treats left and right differently: mirror wants max or avg")
+    if design.mirror and any(width % 2 for width in design.widths):
+        raise _wrong(name, "mirror wants even widths, since channels come in pairs")
     if len(design.widths) != len(design.depths):
         counts = f"{len(design.widths)} widths and {len(design.depths)} depths"
         raise _wrong(name, f"every stage has a width and a depth, found {counts}")
@@ -147,6 +155,10 @@ def _check(name: str, design: Design) -> None:
             name,
             f"a stage has 1 to {_DEEPEST} blocks, and the first, which has the stem, may have 0",
         )
+
+
+def _is_strided(design: Design) -> bool:
+    return design.stem == "conv" and design.stem_factor > 1
 
 
 def _wrong(name: str, why: str) -> RequestError:

@@ -143,6 +143,8 @@ def suggest_design(trial: Trial, space: Space) -> Design:
         wider = trial.suggest_int(f"wider_{stage}", 0, 96, step=_WIDTH_STEP)
         widths.append(min(_WIDEST, widths[-1] + wider))
         depths.append(trial.suggest_int(f"depth_{stage}", 1, 3))
+    pool = trial.suggest_categorical("pool", POOLS)
+    may_mirror = stem.startswith("s2d") and pool != "stride"
     return Design(
         tuple(widths),
         tuple(depths),
@@ -150,7 +152,8 @@ def suggest_design(trial: Trial, space: Space) -> Design:
         stem_factor=int(stem[-1]),
         kernel=trial.suggest_categorical("kernel", (3, 5)),
         block=trial.suggest_categorical("block", BLOCKS),
-        pool=trial.suggest_categorical("pool", POOLS),
+        pool=pool,
+        mirror=may_mirror and trial.suggest_categorical("mirror", (False, True)),
         dropout_percents=_dropouts(trial, stages),
     )
 
