@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
@@ -7,11 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.units import (
+    format_bandwidth,
     format_bytes,
     format_clock,
     format_duration,
     format_share,
+    parse_bandwidth,
     parse_bytes,
+    parse_duration,
 )
 
 FACTORS = {
@@ -147,3 +151,84 @@ def test_a_clock_rounds_to_whole_seconds_and_carries_over(seconds: float, text: 
 )
 def test_a_share_is_printed_as_a_percentage(share: float, text: str) -> None:
     assert format_share(share) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("25Gbit", 3.125e9),
+        ("25 gbit/s", 3.125e9),
+        ("10Gbps", 1.25e9),
+        ("100Mbit", 12.5e6),
+        ("8bit", 1),
+        ("10GB/s", 10e9),
+        ("1.5GiB/s", 1.5 * 2**30),
+        (" 500 kB ", 500_000),
+    ],
+)
+def test_a_bandwidth_is_read_as_networks_and_buses_are_sold(text: str, bytes_per_s: float) -> None:
+    assert parse_bandwidth(text) == bytes_per_s
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Gbit", "0Gbit", "25", "25Gb", "25gb/s", "-1Gbit", "1e3Mbit", "fast", "1iB/s", "٣Gbit"],
+)
+def test_what_is_no_bandwidth_or_may_mean_two_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a bandwidth above 0; write it like 25Gbit"):
+        parse_bandwidth(text)
+
+
+@given(
+    st.integers(1, 10**12),
+    st.sampled_from(["", "k", "K", "M", "m", "G", "g", "T"]),
+    st.sampled_from(["bit", "Bit", "bit/s", "bps"]),
+)
+def test_eight_bits_are_a_byte_whatever_the_prefix(count: int, prefix: str, unit: str) -> None:
+    as_bytes = parse_bandwidth(f"{count}{prefix}B/s")
+    assert parse_bandwidth(f"{8 * count}{prefix}{unit}") == as_bytes
+
+
+@given(st.text(max_size=12) | st.integers(0, 10**400).map(lambda count: f"{count}Gbit"))
+def test_any_text_is_a_bandwidth_above_0_or_a_value_error(text: str) -> None:
+    try:
+        bytes_per_s = parse_bandwidth(text)
+    except ValueError:
+        return
+    assert 0 < bytes_per_s < math.inf
+
+
+@given(st.floats(1, 1e15))
+def test_a_printed_bandwidth_reads_back_to_within_its_last_digit(bytes_per_s: float) -> None:
+    printed = format_bandwidth(bytes_per_s).replace(",", "")
+    if "e" not in printed:
+        assert parse_bandwidth(printed) == pytest.approx(bytes_per_s, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("20us", 20e-6), ("20µs", 20e-6), ("1.5 ms", 1.5e-3), ("300ns", 3e-7), ("2s", 2), ("0s", 0)],
+)
+def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["", "us", "20", "-1us", "1e3us", "20 parsecs", "1s2", "2 min"])
+def test_what_is_no_time_with_a_unit_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a time with its unit; write it like 20us"):
+        parse_duration(text)
+
+
+@given(st.text(max_size=12) | st.integers(0, 10**400).map(lambda count: f"{count}ms"))
+def test_any_text_is_a_time_or_a_value_error(text: str) -> None:
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return
+    assert 0 <= seconds < math.inf
+
+
+@given(st.integers(0, 10**9))
+def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
+    for small, large in (("ns", "us"), ("us", "ms"), ("ms", "s")):
+        assert parse_duration(f"{1000 * count}{small}") == parse_duration(f"{count}{large}")

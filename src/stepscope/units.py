@@ -1,4 +1,4 @@
-"""Units: how a size is read and how a number is printed.
+"""Units: how a size, a bandwidth or a time is read and how a number is printed.
 
 Everything is stored in SI base units (seconds, bytes, joules) and turned into something a person
 reads only here.
@@ -26,7 +26,22 @@ _BYTE_UNITS = {
     "gib": 2**30,
     "tib": 2**40,
 }
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*")
+_NUMBER = r"\s*([0-9]*\.?[0-9]+)\s*"
+_SIZE = re.compile(_NUMBER + r"([a-zA-Z]*)\s*")
+# A small b may mean either, so bits are spelt out and bytes have a capital B.
+_BANDWIDTH = re.compile(
+    _NUMBER + r"(?i:([kmgt]?)(?:bit(?:/s)?|bps)|((?:[kmgt]i?)?)(?-i:B)(?:/s)?)\s*"
+)
+_MICRO = Fraction(1, 10**6)
+_TIME_UNITS = {
+    "ns": _MICRO / 1000,
+    "us": _MICRO,
+    "\N{MICRO SIGN}s": _MICRO,
+    "\N{GREEK SMALL LETTER MU}s": _MICRO,
+    "ms": _MICRO * 1000,
+    "s": Fraction(1),
+}
+_TIME = re.compile(_NUMBER + f"({'|'.join(_TIME_UNITS)})\\s*")
 
 
 def parse_bytes(text: str) -> int:
@@ -38,6 +53,50 @@ def parse_bytes(text: str) -> int:
     if match is None or match[2].lower() not in _BYTE_UNITS:
         raise ValueError(f"{text!r} is not a size; write it like 512MiB, 3.9GiB or 2GB")
     return int(Fraction(match[1]) * _BYTE_UNITS[match[2].lower()])
+
+
+def parse_bandwidth(text: str) -> float:
+    """Read a bandwidth such as `25Gbit`, `100Mbit/s`, `10Gbps` or `10GB/s` as bytes a second.
+
+    Bits count in thousands; bytes as in `parse_bytes`, but for the bare letters.
+    """
+    match = _BANDWIDTH.fullmatch(text)
+    bytes_per_s = 0.0
+    if match is not None:
+        bits, prefix = match[2] is not None, (match[2] or match[3] or "").lower()
+        size = Fraction(match[1]) * _BYTE_UNITS[f"{prefix}b"]
+        bytes_per_s = _as_float(size / 8 if bits else size)
+    if not 0 < bytes_per_s < math.inf:
+        raise ValueError(
+            f"{text!r} is not a bandwidth above 0; write it like 25Gbit, 100Mbit/s or 10GB/s"
+        )
+    return bytes_per_s
+
+
+def parse_duration(text: str) -> float:
+    """Read a time such as `20us`, `1.5ms` or `2s` as seconds. Its unit is part of it."""
+    match = _TIME.fullmatch(text)
+    seconds = math.inf if match is None else _as_float(Fraction(match[1]) * _TIME_UNITS[match[2]])
+    if seconds == math.inf:
+        raise ValueError(f"{text!r} is not a time with its unit; write it like 20us, 1.5ms or 2s")
+    return seconds
+
+
+def _as_float(exact: Fraction) -> float:
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf
+
+
+def format_bandwidth(bytes_per_s: float) -> str:
+    """Print a bandwidth in bits, as networks are sold: `25 Gbit/s`."""
+    rate = bytes_per_s * 8
+    for unit in ("", "k", "M"):
+        if rate < 999.5:
+            return f"{rate:.3g} {unit}bit/s"
+        rate /= 1000
+    return f"{rate:,.4g} Gbit/s"
 
 
 def format_bytes(size: float) -> str:

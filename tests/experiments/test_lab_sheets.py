@@ -30,7 +30,7 @@ TINY = {"model": "lenet", "samples": "96", "batch_size": "32", "threads": "1", "
 ASKED_FOR = {
     "epoch-times", "workers", "one-vs-best", "devices", "optimizers", "batch-norm", "model",
     "batch-sizes", "architectures", "edge-protocol", "storage", "imagenet",
-    "mobilebert", "efficient-inference",
+    "mobilebert", "efficient-inference", "scaling",
 }  # fmt: skip
 
 

@@ -64,6 +64,7 @@ def make_app() -> App:
     app.command("stepscope.cli.search:search", name="search", help="Search efficient networks.")
     app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
     app.command("stepscope.cli.stalls:stalls", name="stalls", help="Say what a run waits for.")
+    app.command("stepscope.cli.scale:scale", name="scale", help="Say what more processes bring.")
     app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
     app.command("stepscope.cli.report:report", name="report", help="Show a run as a page.")
     app.command("stepscope.cli.serve:serve", name="serve", help="Show runs in a browser, live.")

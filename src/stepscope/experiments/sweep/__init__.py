@@ -24,6 +24,8 @@ from stepscope.experiments.sweep.plan import plan_trials
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep
 
+_GO_ON_BY_THEMSELVES = ("search", "scale")
+
 
 class SweepInterrupted(Interrupted):
     """Somebody asked a sweep to stop; what is done is in its folder."""
@@ -89,10 +91,9 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize, runner: Runner 
         return sweep
     if sweep.info.get("kind") != "sweep":
         kind = sweep.info.get("kind")
-        if kind == "search":
-            raise RequestError(
-                f"{sweep.path} is of a search. Go on with: stepscope search --resume {sweep.path}"
-            )
+        if kind in _GO_ON_BY_THEMSELVES:
+            again = f"stepscope {kind} --resume {sweep.path}"
+            raise RequestError(f"{sweep.path} is of `stepscope {kind}`. Go on with: {again}")
         raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
     subject = subject_of(sweep.info)
     limit_s = sweep.info.get("time_limit_s")

@@ -1,0 +1,131 @@
+"""How much faster is a training in more processes? Speed-up and efficiency over rounds.
+
+Strong: the batch stays as it is, and each process has less of it. Weak: each process keeps a batch
+of its own, and the whole grows with their number. In both the speed-up is the ratio of samples a
+second to that of the fewest processes, the base, and the efficiency is that ratio over the ideal
+one. Rates are of the steps after the start of an epoch, which in short trials weighs too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from stepscope.analyze.trial_metrics import steady_steps
+from stepscope.records import schema
+from stepscope.records.reader import load_run
+from stepscope.records.sweep import Sweep, Trial
+from stepscope.stats import known_mean, known_median, median, ratio_of_rounds
+
+Mode = Literal["strong", "weak"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What is compared: numbers of processes in ascending order, and the batch of a run."""
+
+    batch_size: int
+    processes: tuple[int, ...]
+
+    @property
+    def base(self) -> int:
+        """The fewest processes, with which the others are compared."""
+        return self.processes[0]
+
+    def total_batch(self, mode: Mode, processes: int) -> int:
+        """Return the batch that all processes have together."""
+        return self.batch_size if mode == "strong" else self.batch_size * processes
+
+    def values(self, mode: Mode, processes: int) -> dict[str, Any]:
+        """Return the settings of a trial."""
+        return {"processes": processes, "batch_size": self.total_batch(mode, processes)}
+
+    def settings(self) -> list[dict[str, Any]]:
+        """List what is tried, each once: a single process is the same in both modes."""
+        wanted = [self.values(mode, count) for count in self.processes for mode in MODES]
+        return [values for place, values in enumerate(wanted) if values not in wanted[:place]]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What a number of processes came to. Without a figure, `reason` says why there is none.
+
+    `low` and `high` are the ends of the speed-up's interval; the base has none, as it is 1 by
+    definition. `communication_s` is that of a step, with nothing to hide it behind, on rank 0.
+    """
+
+    mode: Mode
+    processes: int
+    batch_size: int
+    samples_per_s: float | None = None
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+    efficiency: float | None = None
+    communication_s: float | None = None
+    rounds: int = 0
+    reason: str | None = None
+
+
+def measured_scaling(sweep: Sweep, scale: Scale) -> list[Scaled]:
+    """Return a row for each mode and number of processes, the base first in each mode."""
+    return [_row(sweep, scale, mode, count) for mode in MODES for count in scale.processes]
+
+
+def trials_with_rate(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
+    """Return the trials of a setting that came to their end with steps after their start."""
+    return [
+        trial
+        for trial in _trials_of(sweep, values)
+        if trial.status == schema.COMPLETED and trial.metrics.get("steady_samples_per_s")
+    ]
+
+
+def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
+    """Return how long a step communicates with nothing to hide it behind; None for one process."""
+    return known_median(_communication_s(sweep, trial) for trial in trials)
+
+
+def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> Scaled:
+    values, base = scale.values(mode, count), scale.base
+    trials = trials_with_rate(sweep, values)
+    row = {"mode": mode, **values}
+    if not trials:
+        return Scaled(**row, reason=_why_none(_trials_of(sweep, values)))
+    rates, at_base = _by_round(trials), _by_round(trials_with_rate(sweep, scale.values(mode, base)))
+    row["samples_per_s"] = median(list(rates.values()))
+    row["communication_s"] = communication_of(sweep, trials)
+    if count == base:
+        return Scaled(**row, speedup=1.0, efficiency=1.0, rounds=len(rates))
+    shared = sorted(rates.keys() & at_base.keys())
+    ratio = ratio_of_rounds([at_base[each] for each in shared], [rates[each] for each in shared])
+    if ratio is None:
+        return Scaled(**row, reason=f"no round in which the base, {base}, gave figures too")
+    return Scaled(
+        **row,
+        speedup=ratio.ratio,
+        low=ratio.low,
+        high=ratio.high,
+        efficiency=ratio.ratio * base / count,
+        rounds=len(shared),
+    )
+
+
+def _trials_of(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
+    return [trial for trial in sweep.trials if trial.values == values]
+
+
+def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
+    return {trial.repeat: trial.metrics["steady_samples_per_s"] for trial in trials}
+
+
+def _why_none(trials: Sequence[Trial]) -> str:
+    told = (f"{trial.status.replace('_', ' ')}: {trial.reason}" for trial in trials if trial.reason)
+    return next(told, "its epoch is too short to tell its start from the rest")
+
+
+def _communication_s(sweep: Sweep, trial: Trial) -> float | None:
+    steps = steady_steps(load_run(sweep.folder_of(trial)))
+    return known_mean([row["communication_s"] for row in steps])

@@ -1,0 +1,156 @@
+"""`stepscope scale`: what more processes, or machines, would bring."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.analyze.scale_answer import scaling_of
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.cli.flags import SpecFlags
+from stepscope.cli.report_at_end import leave_report
+from stepscope.cli.subjects import count, named_settings
+from stepscope.errors import MissingExtraError, RequestError
+from stepscope.experiments import scale as scales
+from stepscope.report.charts import check_form, save
+from stepscope.report.scale import print_scale, scale_chart
+from stepscope.report.sweep import SweepDisplay
+from stepscope.units import parse_bandwidth, parse_duration
+
+_PROCESSES = (1, 2)
+_MOST_PROCESSES = 1_000_000  # of a prediction; a run has a limit of its own
+
+# Here it is a list of numbers, and no setting of every run.
+ScaleFlags = TypedDict(  # type: ignore[misc]
+    "ScaleFlags",
+    {name: flag for name, flag in SpecFlags.__annotations__.items() if name != "processes"},
+    total=False,
+)
+
+
+def scale(
+    spec: str | None = None,
+    /,
+    *,
+    settings: Annotated[ScaleFlags | None, Parameter(name="*")] = None,
+    processes: str | None = None,
+    repeats: str | None = None,
+    predict: str | None = None,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    chart: Path | None = None,
+    resume: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Measure what more processes bring, and predict what still more would over a network.
+
+    Short runs in rounds: strong, with the same batch for all processes together, and weak, with
+    that batch for each of them. Exits with 1 where nothing could be compared.
+
+    Parameters
+    ----------
+    spec
+        A TOML file of settings. Flags win over it.
+    processes
+        Numbers of processes to measure; the others are compared with the smallest. [default: 1,2]
+    repeats
+        How many rounds; every setting is run once in each. [default: 3]
+    predict
+        Larger numbers of processes, each on a machine like this one, to predict: 4,8,16. Wants
+        --bandwidth.
+    bandwidth
+        Of the network between the machines, like 25Gbit or 10GB/s.
+    latency
+        Of a message between two machines, like 20us. [default: none]
+    chart
+        A file for the speed-up by processes: .png, .svg, .pdf, .html or .json.
+    resume
+        Go on with a measurement that was stopped: its folder, and no flag but --chart and --json.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    asked: dict[str, Any] = dict(settings or {})
+    if chart is not None:
+        check_form(chart)
+        _need_drawing()
+    try:
+        with SweepDisplay(Console(file=sys.stderr)) as display:
+            if resume is not None:
+                if asked or any((spec, processes, repeats, predict, bandwidth, latency)):
+                    raise RequestError("resume: takes no other flag: the folder knows them.")
+                done = scales.resume(resume, display, summarize)
+            else:
+                request = scales.Request(
+                    named_settings([] if spec is None else [spec], asked),
+                    _PROCESSES if processes is None else _counts("processes", processes),
+                    scales.REPEATS if repeats is None else count("repeats", repeats),
+                    _prediction(predict, bandwidth, latency),
+                )
+                done = scales.start(request, display, summarize)
+    except scales.ScaleInterrupted as stopped:
+        leave_report(stopped.folder, Console(file=sys.stderr))
+        raise
+    leave_report(done.path, Console(file=sys.stderr))
+    found = scaling_of(done)
+    if json:
+        print(dumps(found))
+    else:
+        print_scale(Console(), found)
+    if chart is not None:
+        saved = save(scale_chart(found), chart)
+        print(f"chart: {saved}", file=sys.stderr if json else sys.stdout)
+    return 0
+
+
+def _prediction(
+    predict: str | None, bandwidth: str | None, latency: str | None
+) -> scales.Prediction | None:
+    if predict is None:
+        for flag, value in (("bandwidth", bandwidth), ("latency", latency)):
+            if value is not None:
+                raise RequestError(f"{flag}: wants --predict, numbers of processes like 4,8,16.")
+        return None
+    if bandwidth is None:
+        raise RequestError("predict: wants --bandwidth of the network, like 25Gbit or 10GB/s.")
+    return scales.Prediction(
+        _counts("predict", predict),
+        _read("bandwidth", parse_bandwidth, bandwidth),
+        None if latency is None else _read("latency", parse_duration, latency),
+    )
+
+
+def _counts(name: str, text: str) -> tuple[int, ...]:
+    """Read numbers of processes with commas between them, in any order."""
+    words = [word.strip() for word in text.split(",")]
+    whole = all(word.isascii() and word.isdecimal() for word in words)
+    numbers = tuple(sorted(int(word) for word in words)) if whole else ()
+    if not numbers or not 1 <= numbers[0] <= numbers[-1] <= _MOST_PROCESSES:
+        raise RequestError(
+            f"{name}: wanted whole numbers of 1 or more with commas between them, like 1,2,4; "
+            f"found {text!r}."
+        )
+    if len({*numbers}) < len(numbers):
+        raise RequestError(
+            f"{name}: wanted each number once, found {text!r}. --repeats N repeats every trial."
+        )
+    return numbers
+
+
+def _read(name: str, parse: Callable[[str], float], text: str) -> float:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise RequestError(f"{name}: {error}.") from error
+
+
+def _need_drawing() -> None:
+    """Fail before the trials, not after them."""
+    if importlib.util.find_spec("vl_convert") is None:
+        raise MissingExtraError("drawing a chart", "vl_convert", "report")
