@@ -23,6 +23,11 @@ LONGEST_FIRST = (
     "test_fit_command.py",
     "test_stopping.py",
     "test_lab_sheets.py",
+    "test_distributed_runs.py",
+    "test_energy_run.py",
+    "test_search_command.py",
+    "test_scale_command.py",
+    "test_runners.py",
 )
 
 
