@@ -79,6 +79,7 @@ def test_a_script_with_a_slow_data_set_is_told_to_use_more_workers_verified(
     assert {trial["status"] for trial in trials["trials"]} == {"completed"}
 
 
+@pytest.mark.alone  # whatever runs beside it may make a worker look useful
 def test_a_network_with_its_data_in_memory_needs_no_workers(stepscope: Stepscope) -> None:
     (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
 

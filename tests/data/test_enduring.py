@@ -160,7 +160,7 @@ def test_an_epoch_begun_in_its_middle_goes_on_from_where_it_was(setting):
         victim.kill()
     given += batches
     made.assert_whole(given)
-    assert made.told[0].batch == 7
+    assert 7 <= made.told[0].batch <= 10  # what the dead had made ready is taken first
     made.order.skip = 0
     made.assert_whole(iter(made.loader))
 
