@@ -83,6 +83,7 @@ class Proxy:
     change: Callable[[Request, bytes], bytes] = lambda request, answer: answer
     delay_s: Callable[[Request], float] = lambda request: 0.0
     requests: list[Request] = field(default_factory=list)
+    answered: list[Request] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
 
@@ -126,6 +127,8 @@ class Proxy:
                 answer = self.fault(request)
                 if answer is None:
                     answer = self.change(request, self._ask(head, body))
+                with self._lock:
+                    self.answered.append(request)
                 client.sendall(answer)
             finally:
                 with self._lock:
