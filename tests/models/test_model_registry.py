@@ -71,7 +71,9 @@ def test_an_unknown_name_suggests_the_nearest(wrong: str, right: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "zzzzzz"])
 def test_a_name_like_no_other_lists_the_zoo_and_the_other_form(name: str) -> None:
-    with pytest.raises(RequestError, match=r"Known: efficient-accurate, .*lenet, .*'package\.module:factory'"):
+    with pytest.raises(
+        RequestError, match=r"Known: efficient-accurate, .*lenet, .*'package\.module:factory'"
+    ):
         registry.check_name(name)
 
 
