@@ -13,7 +13,9 @@ from stepscope.errors import RequestError
 from stepscope.estimate.network import count_network
 from stepscope.models import registry
 from stepscope.models.efficient_design import (
+    ACTIVATIONS,
     BLOCKS,
+    HEADS,
     KERNELS,
     POOLS,
     PREFIX,
@@ -43,7 +45,10 @@ def designs(draw, widest=4096, deepest=32):
         stem_factor=int(stem[-1]),
         kernel=draw(st.sampled_from(KERNELS)),
         block=draw(st.sampled_from(BLOCKS)),
+        activation=draw(st.sampled_from(ACTIVATIONS)),
+        squeeze=draw(st.sampled_from((0, 1, 8, 99))),
         pool=draw(st.sampled_from(pools)),
+        head=draw(st.sampled_from(HEADS)),
         mirror=mirror,
         dropout_percents=draw(dropouts(stages)),
     )
@@ -93,6 +98,8 @@ def test_every_design_can_be_built_and_gives_a_score_a_class(design):
         ("conv3_w16", "a stem is"),
         ("w16_k4", "kernels are 1, 3, 5, 7, found 4"),
         ("w1-1-1-1-1-1-1", "at most 6 stages"),
+        ("w16_se0", "'se0' is no part"),
+        ("w16_relu_silu", "says again"),
         ("w16_drop100", "'drop100' is no part"),
         ("w16-32-48_drop10-20", "2 for 3 stages"),
         ("w16_mirror", "wants max or avg"),
@@ -145,6 +152,35 @@ def test_a_skip_block_is_one_convolution_beside_its_input():
         assert torch.equal(block(x), x)
 
 
+def test_a_gate_weighs_whole_channels_by_their_means():
+    gate = registry.build("efficient:w16_d0_se8", classes=2).stem[0][-1]
+    x = torch.rand(2, 16, 4, 4)
+    with torch.no_grad():
+        weights = gate(x) / x
+        moved = gate(x.roll(1, dims=-1))
+    assert ((weights > 0) & (weights < 1)).all()
+    torch.testing.assert_close(weights, weights[:, :, :1, :1].expand_as(weights))
+    torch.testing.assert_close(moved, gate(x).roll(1, dims=-1))
+
+
+def test_a_gate_costs_an_accelerator_next_to_nothing():
+    plain, gated = (
+        count_network(
+            registry.build(f"efficient:w16-32_d1-2_skip{more}", classes=4), (3, 32, 32), "x"
+        )
+        for more in ("", "_se8")
+    )
+    assert plain.macs < gated.macs < 1.001 * plain.macs
+
+
+def test_the_last_layer_sees_means_or_means_and_what_is_largest():
+    x = torch.rand(2, 8, 4, 4)
+    means, largest = x.mean((2, 3)), x.amax((2, 3))
+    for head, wanted in (("mean", means), ("meanmax", means + largest)):
+        pool = registry.build(f"efficient:w8_{head}", classes=2).pool
+        torch.testing.assert_close(pool(x), wanted)
+
+
 def test_dropout_is_after_the_stages_that_ask_for_it():
     def dropped(name):
         modules = registry.build(name, classes=2).modules()
@@ -159,6 +195,7 @@ def test_dropout_is_after_the_stages_that_ask_for_it():
     [
         "efficient:s2d2_w8-12_d0-2_skip_mirror_max",
         "efficient:s2d4_w8-12_d1-1_k5_mirror_avg",
+        "efficient:s2d2_w8-12_d0-2_skip_silu_se4_mirror_max_meanmax",
         "efficient:conv1_w8-12_d1-2_residual_mirror_max_drop10",
     ],
 )

@@ -15,7 +15,8 @@ from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.subjects import count
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.experiments.labs import Investigation, Tools, conduct, find, labs
+from stepscope.experiments.labs import Finding, Investigation, Tools, conduct, find, labs
+from stepscope.experiments.labs import resume as go_on
 from stepscope.experiments.labs.folder import LabFolder
 from stepscope.experiments.labs.plan import Ask
 from stepscope.experiments.labs.sheet import Sheet
@@ -32,6 +33,7 @@ def lab(
     settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
     scale: str | None = None,
     repeats: str | None = None,
+    resume: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Do an experiment, and print what it found; without a name, list them.
@@ -46,10 +48,16 @@ def lab(
         Take this share of the data and epochs that the experiment asks for, like 0.05.
     repeats
         Run every setting this many times [default: what the experiment asks for].
+    resume
+        Go on with an experiment that was stopped: its folder, and no other flag.
     json
         Print one JSON object, and nothing else, on standard output.
     """
     flags = dict(settings or {})
+    if resume is not None:
+        if flags or any(given is not None for given in (name, scale, repeats)):
+            raise RequestError("resume: takes no name and no other flag: the folder knows them.")
+        return _go_on(resume, json)
     if name is None:
         _list_labs(json)
         return 0
@@ -74,6 +82,16 @@ def _list_labs(as_json: bool) -> None:
 def _do_sheet(sheet: Sheet, ask: Ask, as_json: bool) -> int:
     with SweepDisplay(Console(file=sys.stderr)) as display:
         finding = conduct(sheet, ask, Tools(display, summarize, display.output))
+    return _tell(sheet, finding, as_json)
+
+
+def _go_on(folder: Path, as_json: bool) -> int:
+    with SweepDisplay(Console(file=sys.stderr)) as display:
+        sheet, finding = go_on(folder, Tools(display, summarize, display.output))
+    return _tell(sheet, finding, as_json)
+
+
+def _tell(sheet: Sheet, finding: Finding, as_json: bool) -> int:
     told = {
         "lab": sheet.name,
         "question": sheet.question,

@@ -11,7 +11,8 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from stepscope.models.efficient_design import Design, read_design
-from stepscope.models.mirrored import FromImage, FromPairs, MeanOfPairs, PairNorm
+from stepscope.models.gate import Gate
+from stepscope.models.mirrored import FromImage, FromPairs, LargestOfPairs, MeanOfPairs, PairNorm
 
 _COLOURS = 3
 
@@ -25,17 +26,18 @@ class Residual(nn.Module):
 
     def __init__(self, design: Design, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.first = _normed(design, _convolution(design, in_channels, width, stride))
+        first = _convolution(design, in_channels, width, stride)
+        self.first = _normed(design, first, gate=False)
         self.second = _normed(design, _convolution(design, width, width), activate=False)
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or in_channels != width:
             narrow = _convolution(design, in_channels, width, stride, kernel=1)
-            self.shortcut = _normed(design, narrow, activate=False)
-        self.relu = nn.ReLU(inplace=True)
+            self.shortcut = _normed(design, narrow, activate=False, gate=False)
+        self.activation = _activation(design)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activated sum of shortcut and residual."""
-        out: Tensor = self.relu(self.second(self.first(x)) + self.shortcut(x))
+        out: Tensor = self.activation(self.second(self.first(x)) + self.shortcut(x))
         return out
 
 
@@ -52,6 +54,24 @@ class Skip(nn.Module):
         return out
 
 
+class Pooled(nn.Module):
+    """One number a channel, or a mirrored pair of channels: the mean, or mean and largest added."""
+
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+        self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.largest = nn.Sequential(nn.AdaptiveMaxPool2d(1), nn.Flatten())
+        self._with_largest = design.head == "meanmax"
+        if design.mirror:
+            self.mean.append(MeanOfPairs())
+            self.largest.append(LargestOfPairs())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features that the last layer sees."""
+        out: Tensor = self.mean(x)
+        return out + self.largest(x) if self._with_largest else out
+
+
 class Efficient(nn.Module):
     """The network of a design."""
 
@@ -64,18 +84,18 @@ class Efficient(nn.Module):
             self.stages.append(_blocks(design, widths[0], widths[0], design.depths[0]))
         later = zip(pairwise(widths), design.depths[1:], drops[:-1], strict=True)
         for (before, width), depth, dropped in later:
-            if dropped:
-                self.stages.append(nn.Dropout(dropped / 100))
-            self.stages.append(_blocks(design, before, width, depth, halve=True))
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.common: nn.Module = MeanOfPairs() if design.mirror else nn.Identity()
+            stage = _halving(design)
+            if dropped:  # of what is left by then: a quarter as many numbers to draw
+                stage.append(nn.Dropout(dropped / 100))
+            stage.extend(_blocks(design, before, width, depth, halve=True))
+            self.stages.append(stage)
+        self.pool = Pooled(design)
         self.dropout = nn.Dropout(drops[-1] / 100)
         self.classifier = nn.Linear(widths[-1] // (2 if design.mirror else 1), num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one score a class for every image."""
-        out = self.common(self.flatten(self.pool(self.stages(self.stem(images)))))
+        out = self.pool(self.stages(self.stem(images)))
         scores: Tensor = self.classifier(self.dropout(out))
         return scores
 
@@ -111,15 +131,19 @@ def _stem(design: Design) -> nn.Sequential:
     return nn.Sequential(*beside, _normed(design, convolution))
 
 
+def _halving(design: Design) -> nn.Sequential:
+    if design.pool == "max":
+        return nn.Sequential(nn.MaxPool2d(2, ceil_mode=True))
+    if design.pool == "avg":
+        return nn.Sequential(nn.AvgPool2d(2, ceil_mode=True))
+    return nn.Sequential()  # the first convolution has a stride
+
+
 def _blocks(
     design: Design, in_channels: int, width: int, depth: int, *, halve: bool = False
 ) -> nn.Sequential:
     stage = nn.Sequential()
     stride = 2 if halve and design.pool == "stride" else 1
-    if halve and design.pool == "max":
-        stage.append(nn.MaxPool2d(2, ceil_mode=True))
-    elif halve and design.pool == "avg":
-        stage.append(nn.AvgPool2d(2, ceil_mode=True))
     for position in range(depth):
         block_stride = stride if position == 0 else 1
         if design.block == "residual":
@@ -141,7 +165,17 @@ def _convolution(
     return nn.Conv2d(in_channels, width, size, stride, padding=size // 2, bias=False)
 
 
-def _normed(design: Design, convolution: nn.Conv2d, *, activate: bool = True) -> nn.Sequential:
+def _normed(
+    design: Design, convolution: nn.Conv2d, *, activate: bool = True, gate: bool = True
+) -> nn.Sequential:
     norm = PairNorm if design.mirror else nn.BatchNorm2d
     layers = nn.Sequential(convolution, norm(convolution.out_channels))
-    return layers.append(nn.ReLU(inplace=True)) if activate else layers
+    if activate:
+        layers.append(_activation(design))
+    if gate and design.squeeze:
+        layers.append(Gate(convolution.out_channels, design.squeeze, mirror=design.mirror))
+    return layers
+
+
+def _activation(design: Design) -> nn.Module:
+    return nn.SiLU(inplace=True) if design.activation == "silu" else nn.ReLU(inplace=True)

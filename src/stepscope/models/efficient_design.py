@@ -12,8 +12,11 @@
 | `plain` | a block is a convolution | `plain` |
 | `skip` | the same, beside a shortcut where input and output have one shape | |
 | `residual` | a block is two convolutions beside a shortcut | |
+| `relu`, `silu` | what follows a convolution | `relu` |
+| `se8` | each block weighs its channels by their means, through an eighth as many (`gate`) | none |
 | `mirror` | channels come in mirrored pairs (`mirrored`), which no stride may part | none |
 | `stride`, `max`, `avg` | sides are halved by a strided convolution or by pooling | `stride` |
+| `mean`, `meanmax` | the last layer sees each channel's mean, or mean and largest, added | `mean` |
 | `drop20`, `drop5-10-20` | dropout before the last layer, or after each stage, in percent | none |
 
 Parts come in any order, each once. `Design.name` writes them in the order above, without defaults.
@@ -33,7 +36,9 @@ STEMS = ("s2d", "conv")
 STEM_FACTORS = (1, 2, 4)
 KERNELS = (1, 3, 5, 7)
 BLOCKS = ("plain", "skip", "residual")
+ACTIVATIONS = ("relu", "silu")
 POOLS = ("stride", "max", "avg")
+HEADS = ("mean", "meanmax")
 
 _MOST_STAGES, _WIDEST, _DEEPEST = 6, 4096, 32
 _EXAMPLE = f"{PREFIX}s2d4_w48-96-128_d1-2-1"
@@ -41,7 +46,7 @@ _EXAMPLE = f"{PREFIX}s2d4_w48-96-128_d1-2-1"
 
 @dataclass(frozen=True)
 class Design:
-    """A stem, stages of blocks that grow narrower in space, a mean over each channel, one layer."""
+    """A stem, stages of blocks that grow narrower in space, each channel pooled, one layer."""
 
     widths: tuple[int, ...]
     depths: tuple[int, ...]
@@ -49,7 +54,10 @@ class Design:
     stem_factor: int = 1
     kernel: int = 3
     block: str = "plain"
+    activation: str = "relu"
+    squeeze: int = 0  # how many channels of a gate share one; 0 is no gate
     pool: str = "stride"
+    head: str = "mean"
     mirror: bool = False
     dropout_percents: tuple[int, ...] = ()  # after each stage; empty is none
 
@@ -61,8 +69,11 @@ class Design:
         if self.kernel != Design.kernel:
             parts.append(f"k{self.kernel}")
         parts += [self.block] if self.block != Design.block else []
+        parts += [self.activation] if self.activation != Design.activation else []
+        parts += [f"se{self.squeeze}"] if self.squeeze else []
         parts += ["mirror"] if self.mirror else []
         parts += [self.pool] if self.pool != Design.pool else []
+        parts += [self.head] if self.head != Design.head else []
         if any(self.dropout_percents):
             *earlier, last = self.dropout_percents
             shown = self.dropout_percents if any(earlier) else (last,)
@@ -121,8 +132,11 @@ _PARTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Mapping[str, Any]
     (re.compile(r"d([0-9]{1,3}(?:-[0-9]{1,3})*)"), lambda m: {"depths": _numbers(m[1])}),
     (re.compile(r"k([0-9])"), lambda m: {"kernel": int(m[1])}),
     (re.compile("|".join(BLOCKS)), lambda m: {"block": m[0]}),
+    (re.compile("|".join(ACTIVATIONS)), lambda m: {"activation": m[0]}),
+    (re.compile(r"se([1-9][0-9]?)"), lambda m: {"squeeze": int(m[1])}),
     (re.compile("mirror"), lambda m: {"mirror": True}),
     (re.compile("|".join(POOLS)), lambda m: {"pool": m[0]}),
+    (re.compile("|".join(HEADS)), lambda m: {"head": m[0]}),
     (
         re.compile(r"drop([0-9]{1,2}(?:-[0-9]{1,2})*)"),
         lambda m: {"dropout_percents": _numbers(m[1])},

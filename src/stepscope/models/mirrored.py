@@ -80,6 +80,15 @@ class MeanOfPairs(nn.Module):
         return (first + second) / 2
 
 
+class LargestOfPairs(nn.Module):
+    """The same, by the larger of both."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the larger of the first half of the features and the second."""
+        first, second = features.chunk(2, dim=1)
+        return torch.maximum(first, second)
+
+
 def _keep_half(convolution: nn.Conv2d) -> None:
     """Learn half of the weights, drawn as torch draws them for the whole."""
     half = convolution.weight.detach()[: convolution.out_channels // 2]

@@ -16,11 +16,13 @@ from typing import Any, Protocol, cast
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.carry_out import Summarize
-from stepscope.experiments.labs.folder import lab_folder
+from stepscope.experiments.labs.folder import LabFolder, lab_folder, lab_folder_again
 from stepscope.experiments.labs.plan import Ask, Plan, make_plan
 from stepscope.experiments.labs.sheet import Sheet, read_sheet, sheet_names
+from stepscope.experiments.sweep import working_in
 from stepscope.experiments.sweep.execute import Onlooker
 from stepscope.records import schema
+from stepscope.records.record_file import read_record
 from stepscope.spec import RunSpec
 
 
@@ -97,12 +99,32 @@ def find(name: str) -> Investigation | Sheet:
 def conduct(sheet: Sheet, ask: Ask, tools: Tools) -> Finding:
     """Do the lab of a sheet, in a folder of its own; `path` among the figures says which."""
     plan = make_plan(sheet, ask)
-    with lab_folder(Path(plan.spec.out), sheet.name, plan.told()) as made:
-        module = cast(SheetInvestigation, _module(sheet.name))
-        finding = module.investigate(plan, made.path, tools)
-        missing = [*plan.missing, *finding.figures["missing"]]
-        told = {**plan.told(), **finding.figures, "missing": missing}
-        made.close(status=schema.COMPLETED, answer=finding.answer, holds=finding.holds, **told)
+    about = {**plan.told(), "ask": ask.to_json(), "directory": str(Path.cwd())}
+    with lab_folder(Path(plan.spec.out), sheet.name, about) as made:
+        return _investigate(plan, made, tools)
+
+
+def resume(path: Path, tools: Tools) -> tuple[Sheet, Finding]:
+    """Do what is missing of a lab that was stopped, in its folder; what was run is not run again.
+
+    Raises:
+        RequestError: the folder is of no lab that can go on.
+    """
+    folder, info = read_record(path, LabFolder.INFO, "lab")
+    sheet = find(str(info.get("lab")))
+    ask = Ask.from_json(info.get("ask"))
+    if not isinstance(sheet, Sheet) or ask is None:
+        raise RequestError(f"{folder} does not say what was asked for. Begin anew: stepscope lab.")
+    with working_in(info.get("directory")), lab_folder_again(folder.resolve()) as made:
+        return sheet, _investigate(make_plan(sheet, ask), made, tools)
+
+
+def _investigate(plan: Plan, made: LabFolder, tools: Tools) -> Finding:
+    module = cast(SheetInvestigation, _module(plan.sheet.name))
+    finding = module.investigate(plan, made.path, tools)
+    missing = [*plan.missing, *finding.figures["missing"]]
+    told = {**plan.told(), **finding.figures, "missing": missing}
+    made.close(status=schema.COMPLETED, answer=finding.answer, holds=finding.holds, **told)
     return Finding(finding.answer, finding.holds, {**told, "path": str(made.path)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,10 +32,28 @@ def lab_folder(out: Path, name: str, about: Mapping[str, Any]) -> Iterator[LabFo
     wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-lab-{name}"
     made = LabFolder(make_folder(out, wanted, fill, what="lab"))
     point_latest(out, made.path.name)
-    try:
+    with _noting_errors(made):
         yield made
+
+
+@contextlib.contextmanager
+def lab_folder_again(path: Path) -> Iterator[LabFolder]:
+    """Open the folder of a lab that was stopped; an error is noted in it."""
+    made = LabFolder(path)
+    with made.held():
+        made.update_info(status=schema.RUNNING, reason=None)
+        with _noting_errors(made):
+            yield made
+
+
+@contextlib.contextmanager
+def _noting_errors(made: LabFolder) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted) as error:
+        made.close(status=schema.INTERRUPTED, reason="interrupted")
+        again = f"stepscope lab --resume {shlex.quote(str(made.path))}"
+        raise Interrupted(f"interrupted; go on with: {again}") from error
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt | Interrupted)
-        status = schema.INTERRUPTED if stopped else schema.FAILED
-        made.close(status=status, reason=f"{type(error).__name__}: {error}")
+        made.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
         raise

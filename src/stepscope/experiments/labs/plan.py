@@ -35,6 +35,17 @@ class Ask:
     scale: float = 1.0
     repeats: int | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values, of which it can be made again."""
+        return {"flags": dict(self.flags), "scale": self.scale, "repeats": self.repeats}
+
+    @staticmethod
+    def from_json(recorded: Any) -> Ask | None:
+        """Make it again of what was recorded; None where that is something else."""
+        if not isinstance(recorded, dict) or recorded.keys() != {"flags", "scale", "repeats"}:
+            return None
+        return Ask(**recorded)
+
 
 @dataclass(frozen=True)
 class Plan:

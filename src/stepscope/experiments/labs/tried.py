@@ -17,10 +17,11 @@ from stepscope.experiments.labs.sheet import Setting
 from stepscope.experiments.subjects import OwnTraining
 from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
-from stepscope.records.sweep import Trial
+from stepscope.records.sweep import Sweep, Trial, load_sweep
 from stepscope.stats import Ratio, interval_of, known_median, ratio_of_rounds, verdict
 
 _RATE = "samples_per_s"
+_NAME = "trials"
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ def try_settings(
 ) -> tuple[list[Tried], list[dict[str, str]]]:
     """Run every setting of a plan; return those that this machine can run, and what it lacks.
 
+    Where the folder has trials of these settings already, only those are made that are missing.
     A setting that no trial of could begin for want of a part of the machine is missing, not tried.
     `choice` goes into every run's record: how its settings were chosen.
     """
@@ -99,12 +101,17 @@ def try_settings(
         settings=[setting.values for setting in plan.settings],
         repeats=plan.repeats,
         out=folder,
-        name="trials",
+        name=_NAME,
         kind="lab",
         seed=plan.spec.seed,
     )
     subject = OwnTraining(plan.asked, quick=True, choice=choice)
-    done = sweep.start(subject, request, tools.onlooker, tools.summarize)
+    begun = _begun(folder, subject, request)
+    done = (
+        sweep.start(subject, request, tools.onlooker, tools.summarize)
+        if begun is None
+        else sweep.go_on(begun, subject, tools.onlooker, tools.summarize)
+    )
     tried, missing = [], []
     for setting in plan.settings:
         trials = sorted(
@@ -117,6 +124,17 @@ def try_settings(
             continue
         tried.append(Tried(setting, tuple(trials), tuple(map(done.folder_of, trials))))
     return tried, [*missing, *_one_basis(tried)]
+
+
+def _begun(folder: Path, subject: OwnTraining, request: sweep.Request) -> Sweep | None:
+    """Return the same trials, where an earlier attempt left some in a lab's folder."""
+    wanted = {
+        **subject.to_json(),
+        "settings": [dict(values) for values in request.settings],
+        "repeats": request.repeats,
+    }
+    begun = (load_sweep(found.parent) for found in sorted(folder.glob(f"*-{_NAME}/{schema.SWEEP}")))
+    return next((each for each in begun if wanted.items() <= each.info.items()), None)
 
 
 def _one_basis(tried: Sequence[Tried]) -> list[dict[str, str]]:

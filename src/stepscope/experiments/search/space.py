@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import RequestError
-from stepscope.models.efficient_design import BLOCKS, POOLS, Design
+from stepscope.models.efficient_design import ACTIVATIONS, BLOCKS, HEADS, POOLS, Design
 from stepscope.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -152,8 +152,11 @@ def suggest_design(trial: Trial, space: Space) -> Design:
         stem_factor=int(stem[-1]),
         kernel=trial.suggest_categorical("kernel", (3, 5)),
         block=trial.suggest_categorical("block", BLOCKS),
+        activation=trial.suggest_categorical("activation", ACTIVATIONS),
+        squeeze=trial.suggest_categorical("squeeze", (0, 8)),
         pool=pool,
         mirror=may_mirror and trial.suggest_categorical("mirror", (False, True)),
+        head=trial.suggest_categorical("head", HEADS),
         dropout_percents=_dropouts(trial, stages),
     )
 

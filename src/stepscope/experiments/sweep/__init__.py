@@ -95,11 +95,23 @@ def resume(path: Path, onlooker: Onlooker, summarize: Summarize, runner: Runner 
             again = f"stepscope {kind} --resume {sweep.path}"
             raise RequestError(f"{sweep.path} is of `stepscope {kind}`. Go on with: {again}")
         raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
-    subject = subject_of(sweep.info)
-    limit_s = sweep.info.get("time_limit_s")
-    bench = Bench(SweepFolder(sweep.path), subject, onlooker, summarize, limit_s, runner)
     with working_in(sweep.info.get("directory")):
-        return _carry_out(bench)
+        return go_on(sweep, subject_of(sweep.info), onlooker, summarize, runner)
+
+
+def go_on(
+    sweep: Sweep,
+    subject: Subject,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
+    """Make the trials of a sweep that are missing, whoever began it; a completed one is left."""
+    if sweep.info.get("status") == schema.COMPLETED:
+        return sweep
+    limit_s = sweep.info.get("time_limit_s")
+    folder = SweepFolder(sweep.path)
+    return _carry_out(Bench(folder, subject, onlooker, summarize, limit_s, runner))
 
 
 @contextlib.contextmanager
