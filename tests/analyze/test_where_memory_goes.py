@@ -47,6 +47,15 @@ def test_memory_that_is_shared_has_one_pool_with_both_peaks() -> None:
     assert bill["pools"]["unified"]["peak_bytes"] == bill["peak_memory_bytes"] == 1200
 
 
+def test_the_peak_of_a_run_that_took_no_step_is_not_held_against_its_forecast() -> None:
+    known = {"forecast": forecast()}
+    bill, _ = compare_with_forecast(known, 400, took_a_step=False)
+    assert bill is not None
+    assert bill["peak_memory_bytes"] == 400
+    assert "error_share" not in bill
+    assert "error_share" not in bill["pools"]["host"]
+
+
 def test_a_peak_that_is_unknown_stays_unknown() -> None:
     known = {"forecast": forecast(device_context="device", activations="device")}
     bill, _ = compare_with_forecast(known, 400, None)

@@ -21,8 +21,8 @@ PARAMETERS_AND_CONVOLUTIONS = {
     "mobilenetv2_imagenet": (3_504_872, 52),
     "resnet18_imagenet": (11_689_512, 20),
     "resnet50_imagenet": (25_557_032, 53),
-    "efficient-accurate": (651_274, 6),
-    "efficient-small": (339_178, 5),
+    "efficient-accurate": (372_434, 6),
+    "efficient-small": (173_578, 5),
     "mobilebert": (24_845_570, 0),
     "mobilebert-small": (950_274, 0),
 }

@@ -14,11 +14,16 @@ _POOLS = ("host", "device", "unified")
 
 
 def compare_with_forecast(
-    known: dict[str, Any], host_peak_bytes: int | None, device_peak_bytes: int | None = None
+    known: dict[str, Any],
+    host_peak_bytes: int | None,
+    device_peak_bytes: int | None = None,
+    *,
+    took_a_step: bool = True,
 ) -> tuple[dict[str, Any] | None, str]:
     """Return the bill of a run that has ended; where there is none, None and the reason.
 
-    Its `pools` compares each pool; the same figures beside it are those of all pools together.
+    Its `pools` compares each pool; the same figures beside it are those of all pools together. The
+    forecast is of a step: the peak of a run that took none says nothing about it.
     """
     forecast: dict[str, Any] = known.get("forecast") or {}
     if "items" not in forecast:
@@ -35,12 +40,16 @@ def compare_with_forecast(
     }
     pools = {
         pool: _compare(
-            [item for item in items.values() if item.get("pool", "host") == pool], peaks[pool]
+            [item for item in items.values() if item.get("pool", "host") == pool],
+            peaks[pool],
+            took_a_step,
         )
         for pool in pools_of(items)
     }
     whole = _compare(
-        list(items.values()), _together([each["peak_bytes"] for each in pools.values()])
+        list(items.values()),
+        _together([each["peak_bytes"] for each in pools.values()]),
+        took_a_step,
     )
     whole["peak_memory_bytes"] = whole.pop("peak_bytes")
     return {**forecast, "items": items, "pools": pools, **whole}, ""
@@ -52,10 +61,12 @@ def pools_of(items: Mapping[str, dict[str, Any]]) -> list[str]:
     return [pool for pool in _POOLS if pool in used]
 
 
-def _compare(items: list[dict[str, Any]], peak_bytes: int | None) -> dict[str, Any]:
+def _compare(
+    items: list[dict[str, Any]], peak_bytes: int | None, took_a_step: bool
+) -> dict[str, Any]:
     forecast_bytes = sum(item["bytes"] for item in items)
     compared: dict[str, Any] = {"total_bytes": forecast_bytes, "peak_bytes": peak_bytes}
-    if peak_bytes:
+    if peak_bytes and took_a_step:
         explained = sum(
             item["bytes"] if item["measured_bytes"] is None else item["measured_bytes"]
             for item in items
