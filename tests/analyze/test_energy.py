@@ -18,11 +18,11 @@ from stepscope.analyze.energy_coverage import left_out
 from stepscope.analyze.energy_curve import curve_of
 from stepscope.analyze.energy_phases import ON_DEVICE, joules_by_phase, seen_steps
 from stepscope.analyze.findings import findings_of
-from stepscope.analyze.throttling import Held, touched
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.records.table import Table
+from stepscope.records.throttling import Held, touched
 
 RANGE_J = 262_143.328850
 POWER_W = {"data": 5.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}

@@ -138,7 +138,7 @@ def test_a_figure_is_absent_with_a_reason_or_there(summary: dict[str, Any]) -> N
             *("validation_accuracy", "energy", "energy_j", "counters", "communication"),
             *("flops", "flop_per_s", "share_of_peak", "roofline"),
             *("device", "layers", "off_blocks", "memory_bill", "page_cache", "requests"),
-            "device_peak_memory_bytes",
+            *("device_peak_memory_bytes", "throttling"),
         }
     )
     assert all(summary["absent"].values())

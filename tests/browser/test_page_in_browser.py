@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from whole_run import EVIL, write_sweep_of_runs, write_whole_run
 
+from stepscope.records.folder import RunFolder
 from stepscope.records.reader import load_run
 from stepscope.records.sweep import load_sweep
 from stepscope.report.page_file import document_of, write_page
@@ -43,6 +44,15 @@ def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(look, pa
     )
     assert all(drawn), drawn
     assert page.heard == [pages[name].as_uri()], "the page itself, and nothing else"
+
+
+def test_steps_that_were_throttled_are_shaded_and_the_shade_is_named(visit, tmp_path):
+    run = write_whole_run(tmp_path / "run")
+    RunFolder(run).add_event("throttling", 0.1, what="clock")
+    page = visit(write_page(document_of(load_run(run)), tmp_path / "page.html").as_uri())
+    chart = page.locator("figure", has_text="Time of every step").locator("svg")
+    assert chart.locator(".mark-rect.role-mark path").count() == 1
+    assert "throttled" in chart.locator(".role-legend text").all_text_contents()
 
 
 def test_what_people_named_is_shown_as_text(look):

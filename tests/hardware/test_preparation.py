@@ -28,10 +28,7 @@ from stepscope.hardware.frequency import policies
 from stepscope.hardware.kept_state import kept_file, kept_states
 from stepscope.hardware.preparation import apply, changes, protocol, restore
 
-
-@pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def board(tree: Tree, folder: Path) -> Path:

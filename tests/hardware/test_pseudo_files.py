@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
-from stepscope.hardware.pseudo_files import read_integer, read_text
+from stepscope.hardware.pseudo_files import read_integer, read_name, read_text
 from stepscope.hardware.system_root import VARIABLE, system_root
 
 
@@ -76,3 +77,33 @@ def test_a_tree_that_is_not_there_is_refused(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
     with pytest.raises(RequestError, match="wanted a folder"):
         system_root()
+
+
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for read in (read_text, read_name, read_integer):
+        assert "is empty" in (read(tmp_path / "pipe").reason or "")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # somebody who holds it and says nothing
+    try:
+        assert "cannot be read" in (read_text(tmp_path / "pipe").reason or "")
+        assert "cannot be read" in (read_integer(tmp_path / "pipe").reason or "")
+    finally:
+        os.close(writer)
+
+
+def test_a_name_is_one_short_line_that_steers_no_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.write_text("Board\n\x1b[31m\u202ered\0")
+    assert read_name(file).value == "Board �[31m�red"
+    file.write_bytes(b"A" * 10_000_000)
+    assert "wanted a name, found 1,048,576 letters" in (read_name(file).reason or "")
+
+
+@given(st.text(max_size=300))
+def test_whatever_a_file_says_its_name_can_be_printed(
+    tmp_path_factory: pytest.TempPathFactory, said: str
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "name"
+    file.write_text(said, encoding="utf-8", errors="replace")
+    name = read_name(file).value
+    assert name is None or (name.isprintable() and 0 < len(name) <= 200)

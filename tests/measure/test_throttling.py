@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machine_trees import JETSON_NANO, LAPTOP, VIRTUAL_MACHINE, thermal_zones, write_tree
+from machine_trees import JETSON_NANO, LAPTOP, VIRTUAL_MACHINE, Tree, thermal_zones, write_tree
 
 from stepscope.hardware.device_figures import DeviceFigures
 from stepscope.hardware.thermal import find_zones
@@ -15,7 +15,7 @@ from stepscope.measure.surroundings import Surroundings
 from stepscope.measure.throttling import Throttling
 
 POLICY = "sys/devices/system/cpu/cpufreq/policy{}"
-COOL = DeviceFigures()
+COOL = DeviceFigures(held_back_by=())
 
 
 class Machine:
@@ -24,10 +24,15 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.events: list[dict[str, Any]] = []
+        self.watched: list[str] | None = None
         self.watch = Throttling(root, self.note)
 
     def note(self, kind: str, time_s: float, **detail: Any) -> None:
-        self.events.append({"event": kind, "time_s": time_s, **detail})
+        if kind == "throttling_watched":
+            assert self.watched is None, "told once"
+            self.watched = detail["what"]
+        else:
+            self.events.append({"event": kind, "time_s": time_s, **detail})
 
     def clocks(self, name: str, khz: int) -> None:
         for file in self.root.glob(f"{POLICY.format('*')}/{name}"):
@@ -215,4 +220,23 @@ def test_a_machine_that_tells_nothing_leaves_the_figures_empty(tmp_path: Path) -
     machine = Machine(write_tree(VIRTUAL_MACHINE, tmp_path))
     around = Surroundings(machine.root, machine.note, lambda: None)
     assert set(around.read(0.0, 0.0).values()) == {None}
-    assert machine.events == []
+    assert (machine.watched, machine.events) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("tree", "watched"),
+    [
+        (JETSON_NANO, ["temperature", "clock limit", "clock"]),
+        (LAPTOP, ["temperature", "throttle count", "clock limit", "clock"]),
+        (VIRTUAL_MACHINE, []),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_what_a_machine_lets_be_watched_is_told_at_the_first_look(
+    tree: Tree, watched: list[str], tmp_path: Path
+) -> None:
+    machine = Machine(write_tree(tree, tmp_path))
+    around = Surroundings(machine.root, machine.note, lambda: None)
+    around.read(0.0, 0.0)
+    around.read(5.0, 5.0)
+    assert machine.watched == watched

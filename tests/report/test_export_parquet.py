@@ -25,7 +25,7 @@ def read_back(run: Run, source: str) -> polars.DataFrame:
 
 def test_columns_keep_their_names_their_order_and_their_types(tmp_path: Path):
     read = read_back(write_tables(tmp_path, [step(1), step(2, loss="nan")]), schema.STEPS)
-    assert read.columns == list(schema.STEP_COLUMNS)
+    assert read.columns == [*schema.STEP_COLUMNS, schema.THROTTLED]
     assert read["epoch"].to_list() == [1, 1]
     assert read.schema["epoch"] == read.schema["load_worker"] == polars.Int64
     assert read.schema["step_s"] == read.schema["idle_device_s"] == polars.Float64

@@ -21,6 +21,7 @@ from stepscope.analyze.figures_of_a_side import Figures, figures_of
 from stepscope.analyze.more_rounds import command_for
 from stepscope.analyze.node_kinds import NODE
 from stepscope.analyze.sides import Side, in_rounds
+from stepscope.analyze.throttling import throttled_on_one_side
 from stepscope.analyze.throughput import OF_A_SUMMARY
 from stepscope.stats import (
     CANNOT_TELL,
@@ -161,6 +162,9 @@ def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
     if all(bases) and len(bases[0] | bases[1]) > 1:
         told = [" and ".join(sorted(each)) for each in bases]
         warnings.append(f"throughput is of {told[1]}, the baseline's of {told[0]}")
+    runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
+    if (throttled := throttled_on_one_side(*runs)) is not None:
+        warnings.append(throttled)
     if not in_rounds(baseline, other) and min(len(baseline.runs), len(other.runs)) > 1:
         warnings.append(
             "was not run in rounds with the baseline: a machine that was slower meanwhile looks "

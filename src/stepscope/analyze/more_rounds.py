@@ -70,14 +70,10 @@ def _again(sweep: Sweep, sides: Sequence[Side], rounds: int) -> str | None:
 
 
 def _written(flags: Mapping[str, Any], over: Mapping[str, Sequence[Any]], rounds: int) -> str:
-    quoted = {
-        key: shlex.quote(value) if isinstance(value, str) else value
-        for key, value in flags.items()
-        if value is not None
-    }
+    named = {key: value for key, value in flags.items() if value is not None}
     axes = [
         f"--over {shlex.quote(axis + '=' + ','.join(dict.fromkeys(map(as_text, values))))}"
         for axis, values in over.items()
     ]
-    words = ["stepscope sweep", as_flags(quoted), *axes, f"--repeats {rounds}"]
+    words = ["stepscope sweep", as_flags(named), *axes, f"--repeats {rounds}"]
     return " ".join(word for word in words if word)

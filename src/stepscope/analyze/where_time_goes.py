@@ -17,6 +17,7 @@ from stepscope.analyze.device_time import device_time
 from stepscope.analyze.energy import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.limit import FIGURES, NOTHING_COUNTED, how_near_the_limit
+from stepscope.analyze.throttling import throttling_of
 from stepscope.analyze.where_memory_goes import compare_with_forecast
 from stepscope.records import schema
 from stepscope.records.reader import Run
@@ -75,11 +76,14 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         measured.get("memory_bill") or {},
         summary["peak_memory_bytes"],
         summary["device_peak_memory_bytes"],
+        took_a_step=len(steps) > 0,
     )
     summary["energy"], without_energy = energy_of(run, summary)
     summary["energy_j"] = (summary["energy"] or {}).get("joules")
+    summary["throttling"], not_watched = throttling_of(run, dropped)
     reasons = {
         **dict.fromkeys(("energy", "energy_j"), without_energy),
+        "throttling": not_watched,
         **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
         "validation_accuracy": "no samples were held out: --validation N",
@@ -122,6 +126,11 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
             "flops": "the operations of a foreign script are not counted",
             "counters": "the counters are read in runs of our own",
         }
+        if "rank" in run.spec:
+            reasons["communication"] = (
+                "no DistributedDataParallel exchanged gradients in it, and how long a script takes "
+                "to exchange them by other means is not known"
+            )
     if len(steps):
         reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
     reasons |= dict.fromkeys(FIGURES, reasons["phases"])

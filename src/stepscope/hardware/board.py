@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, read_text
+from stepscope.hardware.pseudo_files import Reading, is_there, read_name, read_text
 
 # Which JetPack has which Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
 _JETPACKS = {
@@ -33,12 +33,12 @@ _RELEASE = re.compile(r"R([0-9]+) \(release\), REVISION: ([0-9.]+)")
 
 def board(root: Path) -> Reading[str]:
     """Name the machine: by its device tree, or by what its maker wrote into the firmware."""
-    model = read_text(root / "proc/device-tree/model")
+    model = read_name(root / "proc/device-tree/model")
     if model.value is not None:
         return model
     dmi = root / "sys/class/dmi/id"
-    words = [read_text(dmi / name).value for name in ("sys_vendor", "product_name")]
-    family = read_text(dmi / "product_family").value
+    words = [read_name(dmi / name).value for name in ("sys_vendor", "product_name")]
+    family = read_name(dmi / "product_family").value
     known = [word for word in (*words, family and f"({family})") if word]
     if known:
         return Reading(" ".join(known))
@@ -47,7 +47,7 @@ def board(root: Path) -> Reading[str]:
 
 def is_jetson(root: Path) -> bool:
     """Say whether this is a board with NVIDIA's Linux for Tegra."""
-    return (root / "etc/nv_tegra_release").exists() or "Jetson" in (board(root).value or "")
+    return is_there(root / "etc/nv_tegra_release") or "Jetson" in (board(root).value or "")
 
 
 def is_virtual(root: Path) -> bool:

@@ -13,7 +13,7 @@ from stepscope.hardware.board import board
 from stepscope.hardware.fan import fan
 from stepscope.hardware.frequency import OFF, ON, clocks, governor, memory_clock, turbo
 from stepscope.hardware.power_mode import power_mode
-from stepscope.hardware.pseudo_files import Reading, read_text
+from stepscope.hardware.pseudo_files import Reading, read_name
 from stepscope.hardware.swap import swap_areas
 from stepscope.hardware.thermal import temperature_c
 
@@ -22,7 +22,7 @@ CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
 
 def clock_source(root: Path) -> Reading[str]:
     """Name what the kernel's clock counts with."""
-    return read_text(root / CLOCK_SOURCES / "current_clocksource")
+    return read_name(root / CLOCK_SOURCES / "current_clocksource")
 
 
 def swap(root: Path) -> Reading[str]:

@@ -31,7 +31,7 @@ class DeviceFigures:
     percent: float | None = None
     mhz: float | None = None
     temperature_c: float | None = None
-    held_back_by: tuple[str, ...] = ()
+    held_back_by: tuple[str, ...] | None = None
     index: int | None = None  # by NVML's count; None for a GPU on the chip, of which there is one
 
 
@@ -66,7 +66,9 @@ def _of_gpu(gpu: Gpu) -> DeviceFigures:
     reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the name that it had in older drivers
         reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
-    held = tuple(name for bit, name in _HELD_BACK.items() if int(reasons or 0) & bit)
+    held = None
+    if reasons is not None:
+        held = tuple(name for bit, name in _HELD_BACK.items() if int(reasons) & bit)
     return DeviceFigures(
         _asked(gpu, "nvmlDeviceGetUtilizationRates"),
         _asked(gpu, "nvmlDeviceGetClockInfo", _CLOCK_SM),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, read_integer
+from stepscope.hardware.pseudo_files import Reading, is_there, matching, read_integer
 
 FASTEST = 255
 MAX = "max"
@@ -14,14 +14,14 @@ _NEW = "sys/devices/platform/pwm-fan/hwmon"  # those after
 
 def speed_file(root: Path) -> Path | None:
     """Return the file that sets the fan's speed."""
-    candidates = [root / _OLD / "target_pwm", *sorted((root / _NEW).glob("hwmon*/pwm1"))]
-    return next((file for file in candidates if file.exists()), None)
+    candidates = [root / _OLD / "target_pwm", *matching(root / _NEW, "hwmon*/pwm1")]
+    return next((file for file in candidates if is_there(file)), None)
 
 
 def control_file(root: Path) -> Path | None:
     """Return the file by which the kernel is told to leave the fan alone, where there is one."""
     file = root / _OLD / "temp_control"
-    return file if file.exists() else None
+    return file if is_there(file) else None
 
 
 def fan(root: Path) -> Reading[str]:

@@ -10,7 +10,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, read_integer, read_text
+from stepscope.hardware.pseudo_files import (
+    Reading,
+    is_there,
+    matching,
+    read_integer,
+    read_name,
+    read_text,
+)
 
 FIXED, SCALING = "fixed", "scaling"
 ON, OFF = "on", "off"
@@ -39,7 +46,7 @@ _NO_SCALING = "this system shows no clock scaling ({}): a virtual machine, or on
 def gpus_on_chip(root: Path) -> list[Path]:
     """List the GPUs that share the chip with the CPUs, as devfreq's folders."""
     below = root / "sys/class/devfreq"
-    return sorted({gpu for name in _ON_CHIP_GPUS for gpu in below.glob(name)})
+    return sorted({gpu for name in _ON_CHIP_GPUS for gpu in matching(below, name)})
 
 
 def policies(root: Path) -> list[Path]:
@@ -47,7 +54,7 @@ def policies(root: Path) -> list[Path]:
 
     The others' folders stay, as in a Jetson's modes of few cores, and their files answer nothing.
     """
-    found = sorted((root / _CPU / "cpufreq").glob("policy[0-9]*"))
+    found = matching(root / _CPU / "cpufreq", "policy[0-9]*")
     return [each for each in found if _is_online(each / "affected_cpus")]
 
 
@@ -62,7 +69,7 @@ def governor(root: Path) -> Reading[str]:
 
 def governors(root: Path) -> list[str]:
     """List what could choose the CPUs' clock."""
-    known = [read_text(each / "scaling_available_governors").value for each in policies(root)]
+    known = [read_name(each / "scaling_available_governors").value for each in policies(root)]
     return sorted({word for text in known if text for word in text.split()})
 
 
@@ -90,7 +97,7 @@ def clocks(root: Path) -> Reading[str]:
 
 def turbo_file(root: Path) -> tuple[Path, str] | None:
     """Return the file that switches turbo, and what it says when turbo is off."""
-    return next(((root / file, off) for file, off in _TURBO if (root / file).exists()), None)
+    return next(((root / file, off) for file, off in _TURBO if is_there(root / file)), None)
 
 
 def turbo(root: Path) -> Reading[str]:
@@ -131,7 +138,7 @@ def _no_memory_clock(root: Path) -> str:
 def _same_everywhere(root: Path, files: Sequence[Path]) -> Reading[str]:
     if not files:
         return Reading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
-    said = [read_text(file) for file in files]
+    said = [read_name(file) for file in files]
     values = {each.value for each in said if each.value is not None}
     if not values:
         return Reading(None, said[0].reason)

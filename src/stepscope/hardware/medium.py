@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stepscope.hardware.pseudo_files import Reading, read_text
+from stepscope.hardware.pseudo_files import Reading, is_there, matching, read_text
 
 Kind = Literal["NVMe SSD", "SSD", "HDD", "SD card", "eMMC", "network", "memory", "virtual disk"]
 
@@ -56,7 +56,7 @@ class ReadTest:
 def medium_under(folder: Path, root: Path) -> Reading[Medium]:
     """Say what a folder lies on; one that is not there yet, by the nearest above it."""
     real = Path(os.path.realpath(folder))  # `Path.resolve` fails where links go in a circle
-    there = next(each for each in (real, *real.parents) if _is_there(each))
+    there = next(each for each in (real, *real.parents) if is_there(each))
     mount = _mount_of(there, root)
     if mount is None:
         return Reading(None, f"{root / 'proc/self/mountinfo'} does not say where {there} lies")
@@ -140,11 +140,6 @@ def _read(file: Path, at_most_bytes: int, until: float) -> int:
     return read_bytes
 
 
-def _is_there(path: Path) -> bool:
-    """Say whether a path leads to something; `Path.exists` fails where one may not look."""
-    return os.access(path, os.F_OK)
-
-
 def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
     """Return device number, file system and source of the mount that a path lies on."""
     best, found = -1, None
@@ -164,11 +159,11 @@ def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
 def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
     """Say what a block device is; a partition is its disk, a mapped device what is below it."""
     entry = root / "sys/dev/block" / number
-    if not _is_there(entry) and source.startswith("/dev/"):
+    if not is_there(entry) and source.startswith("/dev/"):
         # btrfs, which may have several disks, gives its mounts a number of no device.
         device = Path(os.path.realpath(root / source.lstrip("/")))
         entry = root / "sys/class/block" / device.name
-    if not _is_there(entry):
+    if not is_there(entry):
         hidden = f"there is no {entry}: {file_system} hides its disk"
         return Medium(None, file_system, None, over_usb=False, reason=hidden)
     disk = _disk_below(entry.resolve())
@@ -195,7 +190,7 @@ def _spinning_or_not(rotates: str | None) -> Kind | None:
 
 
 def _disk_below(device: Path) -> Path:
-    if _is_there(device / "partition"):
+    if is_there(device / "partition"):
         return _disk_below(device.parent)
-    slaves = sorted((device / "slaves").glob("*"))
+    slaves = matching(device / "slaves", "*")
     return _disk_below(slaves[0].resolve()) if slaves else device

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import MachineError
+from stepscope.hardware.pseudo_files import is_there
 
 _DEVICE_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nvidia")
 
@@ -40,7 +41,7 @@ class Gpu:
 
 def may_have_gpu(root: Path) -> bool:
     """Say whether the system shows an NVIDIA GPU, so that it is worth loading a library."""
-    return any((root / file).exists() for file in _DEVICE_FILES)
+    return any(is_there(root / file) for file in _DEVICE_FILES)
 
 
 def gpus_of(library: Any) -> list[Gpu]:

@@ -15,7 +15,7 @@ from stepscope.hardware.pseudo_files import Reading, read_text
 MODES = "etc/nvpmodel.conf"
 STATUS = "var/lib/nvpmodel/status"
 
-_MODE = re.compile(r"^<\s*POWER_MODEL\s+ID=([0-9]{1,4})\s+NAME=(\S+?)\s*>", re.MULTILINE)
+_MODE = re.compile(r"^<\s*POWER_MODEL\s+ID=([0-9]{1,4})\s+NAME=([\w.:+/-]{1,64})\s*>", re.MULTILINE)
 _DEFAULT = re.compile(r"^<\s*PM_CONFIG\s+DEFAULT=([0-9]{1,4})\s*>", re.MULTILINE)
 _STATUS = re.compile(r"pmode:([0-9]{1,6})\b")
 _WATTS = re.compile(r"([0-9]+)W")

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -13,7 +14,10 @@ T = TypeVar("T")
 
 _MOST_DIGITS = 20
 _LONGEST_NUMBER_BYTES = 64
+_LONGEST_NAME = 200  # characters
 _LONGEST_BYTES = 1 << 20  # what is longer is none of these files, and may have no end
+_PIECE_BYTES = 1 << 16
+_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,7 @@ def read_text(file: Path) -> Reading[str]:
     The reason of a reading without a value names the file: missing, unreadable or empty.
     """
     try:
-        with file.open("rb") as opened:
-            text = opened.read(_LONGEST_BYTES).decode("utf-8", "replace").strip("\0 \t\r\n")
+        text = _read_at_once(file).decode("utf-8", "replace").strip("\0 \t\r\n")
     except (FileNotFoundError, NotADirectoryError):
         return Reading(None, f"there is no {file}")
     except OSError as error:
@@ -39,10 +42,36 @@ def read_text(file: Path) -> Reading[str]:
     return Reading(text) if text else Reading(None, f"{file} is empty")
 
 
+def _read_at_once(file: Path) -> bytes:
+    said, opened = b"", os.open(file, _AT_ONCE)
+    try:
+        while len(said) < _LONGEST_BYTES and (piece := os.read(opened, _PIECE_BYTES)):
+            said += piece
+    finally:
+        os.close(opened)
+    return said
+
+
+def read_name(file: Path) -> Reading[str]:
+    """Read a name that is to be shown and recorded: one line of letters that can be printed.
+
+    What cannot be, such as what would steer a terminal, is shown as `�`.
+    """
+    text = read_text(file)
+    if text.value is None:
+        return text
+    name = " ".join(text.value.split())
+    if not name:
+        return Reading(None, f"{file} is empty")
+    if len(name) > _LONGEST_NAME:
+        return Reading(None, f"{file}: wanted a name, found {len(name):,} letters")
+    return Reading("".join(each if each.isprintable() else "\ufffd" for each in name))
+
+
 def read_integer(file: Path) -> Reading[int]:
     """Read the whole number that such a file holds; garbage is a reason too."""
     try:  # some are read ten times a second: 8 µs, where a file object of Python's takes 28
-        opened = os.open(file, os.O_RDONLY)
+        opened = os.open(file, _AT_ONCE)
         try:
             said = os.read(opened, _LONGEST_NUMBER_BYTES).strip(b"\0 \t\r\n")
         finally:
@@ -57,6 +86,16 @@ def read_integer(file: Path) -> Reading[int]:
     if not re.fullmatch(rf"[+-]?[0-9]{{1,{_MOST_DIGITS}}}", text.value):
         return Reading(None, f"{file}: wanted a whole number, found {text.value[:40]!r}")
     return Reading(int(text.value))
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """List what matches below a folder; nothing where one may not look, unlike `Path.glob`."""
+    return [folder / name for name in sorted(glob(pattern, root_dir=folder))]  # noqa: PTH207
+
+
+def is_there(path: Path) -> bool:
+    """Say whether a path leads to something; no where one may not look, unlike `Path.exists`."""
+    return os.access(path, os.F_OK)
 
 
 def lines_of(file: Path) -> list[str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, read_integer, read_text
+from stepscope.hardware.pseudo_files import Reading, matching, read_integer, read_name, read_text
 
 # What a zone's type calls the chip that computes; others are of batteries, radios and regulators.
 _OF_THE_CHIP = ("cpu", "gpu", "soc", "tj", "pkg", "core", "acpitz", "k10temp")
@@ -36,15 +36,16 @@ def find_zones(root: Path) -> list[Zone]:
     """List the thermal zones of the chip, whether they tell at the moment or not."""
     return [
         Zone(folder, kind, min(_trips_c(folder), default=None))
-        for folder in sorted((root / "sys/class/thermal").glob("thermal_zone[0-9]*"))
-        if (kind := read_text(folder / "type").value) is not None
+        for folder in matching(root / "sys/class/thermal", "thermal_zone[0-9]*")
+        if (kind := read_name(folder / "type").value) is not None
         and any(word in kind.lower() for word in _OF_THE_CHIP)
     ]
 
 
 def _trips_c(zone: Path) -> list[float]:
     """List the temperatures at which a zone slows the chip down."""
-    kinds = [file for file in zone.glob("trip_point_*_type") if read_text(file).value in _TRIPS]
+    told = matching(zone, "trip_point_*_type")
+    kinds = [file for file in told if read_text(file).value in _TRIPS]
     files = [file.with_name(file.name.replace("_type", "_temp")) for file in kinds]
     read = [said / 1000 for file in files if (said := read_integer(file).value) is not None]
     return [trip_c for trip_c in read if trip_c >= _LEAST_TRIP_C]
@@ -97,7 +98,7 @@ def find_throttle_counts(root: Path) -> ThrottleCounts:
     """Find those files, which takes longer than to read them."""
     of_core: list[Path] = []
     of_package: dict[int | None, list[Path]] = defaultdict(list)
-    for folder in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle"):
+    for folder in matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle"):
         of_core.append(folder / "core_throttle_count")
         package = read_integer(folder.parent / "topology/physical_package_id").value
         of_package[package].append(folder / "package_throttle_count")

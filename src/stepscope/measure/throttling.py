@@ -1,8 +1,10 @@
 """Notice that the machine holds itself back: heat that rises, clocks that fall.
 
-Each kind is noted when it begins (`throttling`, with what was read, from what to what) and when it
-is over (`throttling_ended`), which is after several looks that saw none of it. A clock that falls
-while the training rests is no throttling, nor is one that falls because more CPUs share a turbo.
+What can be watched on this machine, which may be nothing, is noted at the first look
+(`throttling_watched`). Each kind is noted when it begins (`throttling`, with what was read, from
+what to what) and when it is over (`throttling_ended`), which is after several looks that saw none
+of it. A clock that falls while the training rests is no throttling, nor is one that falls because
+more CPUs share a turbo.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Throttling:
     _clocks: deque[_Clock] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     _best: _Clock | None = None  # since about as many CPUs are busy
     _first_c: dict[Zone, float] = field(default_factory=dict)
+    _told: bool = False  # what can be watched
 
     def __post_init__(self) -> None:
         # Which files there are is asked once: to look for them takes longer than to read them.
@@ -72,11 +75,26 @@ class Throttling:
         device: DeviceFigures,
     ) -> None:
         """Compare what is read now with what was; `busy_cpus` is what the training keeps busy."""
+        if not self._told:
+            self._tell_what_is_watched(time_s, heat_c, device)
         self._look_at_heat(time_s, heat_c)
         self._look_at_count(time_s)
         self._look_at_limit(time_s)
         self._look_at_clock(time_s, busy_cpus)
         self._look_at_device(time_s, device)
+
+    def _tell_what_is_watched(
+        self, time_s: float, heat_c: Mapping[Zone, float], device: DeviceFigures
+    ) -> None:
+        readable = {
+            "temperature": bool(heat_c),
+            "throttle count": self._count is not None,
+            "clock limit": self._limit_mhz is not None,
+            "clock": bool(_mhz_of(self._clock_files)),
+            "device held back": device.held_back_by is not None,
+        }
+        self._told = True
+        self.note("throttling_watched", time_s, what=[what for what in readable if readable[what]])
 
     def _look_at_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
         """Hold each zone against its own trip point, and tell of the one that is nearest to it."""
@@ -119,6 +137,8 @@ class Throttling:
             self._set("clock", False, time_s, figures)
 
     def _look_at_device(self, time_s: float, device: DeviceFigures) -> None:
+        if device.held_back_by is None:
+            return
         reasons = ", ".join(device.held_back_by)
         if reasons and device.index is not None:
             reasons += f" (GPU {device.index})"

@@ -1,6 +1,6 @@
 """A table of a record as a data frame of pandas or Polars, for those who have them.
 
-A column's type comes from its name alone: whole numbers, words, and numbers for all else. So a
+A column's type comes from its name alone: whole numbers, words, yes or no, else numbers. So a
 column that nothing is known of has the type that it has in every other run.
 """
 
@@ -29,7 +29,7 @@ def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
         raise _missing("pandas", error) from error
     return pandas.DataFrame(
         {
-            name: pandas.Series(values, dtype=_kind(name, "Int64", "string", "float64"))
+            name: pandas.Series(values, dtype=_kind(name, "Int64", "string", "boolean", "float64"))
             for name, values in columns.items()
         }
     )
@@ -45,17 +45,17 @@ def to_polars(columns: Mapping[str, Sequence[Any]]) -> polars.DataFrame:
         import polars
     except ModuleNotFoundError as error:
         raise _missing("polars", error) from error
+    kinds = (polars.Int64, polars.String, polars.Boolean, polars.Float64)
     return polars.DataFrame(
-        [
-            polars.Series(name, values, _kind(name, polars.Int64, polars.String, polars.Float64))
-            for name, values in columns.items()
-        ]
+        [polars.Series(name, values, _kind(name, *kinds)) for name, values in columns.items()]
     )
 
 
-def _kind(column: str, whole: Any, word: Any, number: Any) -> Any:
+def _kind(column: str, whole: Any, word: Any, yes_or_no: Any, number: Any) -> Any:
     if column in schema.WHOLE_NUMBERS:
         return whole
+    if column in schema.YES_OR_NO:
+        return yes_or_no
     return word if column in schema.WORDS else number
 
 

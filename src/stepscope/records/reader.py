@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from stepscope.records import schema
 from stepscope.records.record_file import read_record
 from stepscope.records.table import Table, read_table
+from stepscope.records.throttling import times_held_back, touched, what_was_watched
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ class Run:
 
     @cached_property
     def steps(self) -> Table:
-        """Training steps, one a row."""
-        return self.read(self.path / schema.STEPS)
+        """Training steps, one a row; as a frame they say which were `throttled` as well."""
+        read = self.read(self.path / schema.STEPS)
+        return replace(read, computed={schema.THROTTLED: lambda: self.throttled})
 
     @cached_property
     def epochs(self) -> Table:
@@ -61,6 +63,14 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """What happened and when; a line cut short by a kill is left out."""
         return list(_read_events(self.path / schema.EVENTS))
+
+    @cached_property
+    def throttled(self) -> list[bool | None]:
+        """Whether each step fell into a time of throttling; None where that is not known."""
+        if not what_was_watched(self.events):
+            return [None] * len(self.steps)
+        held = times_held_back(self.events)
+        return touched(self.steps["start_s"], self.steps["step_s"], held)
 
 
 def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Run:

@@ -19,6 +19,7 @@ ENERGY_EVENTS = "energy_"  # how events begin that say what the sensors are and 
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
 RANKS = "ranks"  # a distributed run's processes, each with a folder of its own
+THROTTLING_EVENTS = "throttling"  # how events begin that say what held the machine back, and when
 PEER_LOST = "peer_lost"  # the event of a rank that ended because another one had
 
 PENDING = "pending"  # of a trial that a sweep has still to make
@@ -128,3 +129,5 @@ WHOLE_NUMBERS = frozenset(
     }
 )
 WORDS = frozenset({"split", "detail", "sensor"})
+THROTTLED = "throttled"  # of a step, in frames: computed from the events
+YES_OR_NO = frozenset({THROTTLED})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -32,10 +32,16 @@ class Numbers(array):  # type: ignore[type-arg]  # of Python 3.10
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout."""
+    """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout.
+
+    Columns that are `computed`, when somebody asks for a frame, are not in the file.
+    """
 
     columns: dict[str, Sequence[Any]]
     cut_lines: int = 0
+    computed: Mapping[str, Callable[[], Sequence[Any]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -49,13 +55,17 @@ class Table:
         for values in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
+    def all_columns(self) -> dict[str, Sequence[Any]]:
+        """Give the columns of the file, and after them those that are computed."""
+        return {**self.columns, **{name: compute() for name, compute in self.computed.items()}}
+
     def to_pandas(self) -> pandas.DataFrame:
         """Give the table as a frame of pandas, if that is installed."""
-        return frames.to_pandas(self.columns)
+        return frames.to_pandas(self.all_columns())
 
     def to_polars(self) -> polars.DataFrame:
         """Give the table as a frame of Polars, if that is installed."""
-        return frames.to_polars(self.columns)
+        return frames.to_polars(self.all_columns())
 
 
 class _Column:

@@ -77,7 +77,8 @@ class Chart:
     """What is to be seen. Names of axes have their units in them; words on x keep their order.
 
     `limit` is the name and the value of what must not be reached. A band reaches down to 0, unless
-    it is not `from_zero`.
+    it is not `from_zero`. `shaded` is the name of what went on for a while, and from where to where
+    on x, against numbers.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Chart:
     subtitle: str = ""
     limit: tuple[str, float] | None = None
     from_zero: bool = True
+    shaded: tuple[str, Sequence[tuple[float, float]]] | None = None
 
     def series(self) -> list[str]:
         """List the series, in the order in which they come."""

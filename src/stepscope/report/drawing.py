@@ -16,7 +16,7 @@ from stepscope.report.charts import Chart, Kind, colours_of
 VEGA_LITE = "5.20"
 
 WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
-_INK, _GRID, _CHOSEN = "#222222", "#E3E3E3", "#D55E00"
+_INK, _GRID, _CHOSEN, _SHADE = "#222222", "#E3E3E3", "#D55E00", "#CC79A7"
 _MOST_TICKS = 12
 _NO_SERIES = [""]
 
@@ -57,7 +57,7 @@ Drawn = dict[str, Any]
 def to_vega_lite(chart: Chart) -> Drawn:
     """Describe a chart in Vega-Lite's words."""
     chart = _consistent(chart)
-    layers = _LAYERS[chart.kind](chart) + _limit(chart)
+    layers = _shades(chart) + _LAYERS[chart.kind](chart) + _limit(chart)
     data = {"values": [asdict(mark) for mark in chart.marks]}
     height: Any = {"step": _ROW_HEIGHT} if chart.kind in LYING else _HEIGHT
     body: Drawn = {"layer": layers, "height": height}
@@ -281,6 +281,26 @@ def _limit(chart: Chart) -> list[Drawn]:
     return [
         {"data": once, "mark": rule, "encoding": at},
         {"data": once, "mark": text, "encoding": {**at, **start, "text": {"value": name}}},
+    ]
+
+
+def _shades(chart: Chart) -> list[Drawn]:
+    """Draw stretches of x behind everything, and name them in a legend."""
+    if chart.shaded is None:
+        return []
+    name, stretches = chart.shaded
+    edges: Drawn = {"values": [{"from": begin, "to": end} for begin, end in stretches]}
+    fill = {"domain": [name], "range": [_SHADE]}
+    return [
+        {
+            "data": edges,
+            "mark": {"type": "rect", "opacity": 0.3},
+            "encoding": {
+                "x": {**_quantities(chart), "field": "from"},
+                "x2": {"field": "to"},
+                "fill": {"datum": name, "type": "nominal", "title": None, "scale": fill},
+            },
+        }
     ]
 
 

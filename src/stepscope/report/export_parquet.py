@@ -31,7 +31,7 @@ def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
     if not any(map(len, tables.values())):
         raise nothing_recorded(run, "row")
     table: Table = tables[source]
-    columns = {name: table[name] for name in schema.COLUMNS[source]} | table.columns
+    columns = {name: table[name] for name in schema.COLUMNS[source]} | table.all_columns()
     written = BytesIO()
     frames.to_polars(columns).write_parquet(written)
     yield written.getvalue(), len(table)

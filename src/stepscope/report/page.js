@@ -37,7 +37,7 @@ function longest(chart, field) {
 
 /** Say how much room the axis on the left takes; words on it may have a part of the width. */
 function roomForAxis(chart, width) {
-  if (chart.layer?.[0].encoding.y.type !== "nominal") return BESIDE_PANEL;
+  if (chart.layer?.[0].encoding.y?.type !== "nominal") return BESIDE_PANEL;
   const labelLimit = Math.floor(width * MOST_FOR_WORDS);
   for (const { encoding } of chart.layer) {
     if (encoding.y) encoding.y.axis = { ...encoding.y.axis, labelLimit };

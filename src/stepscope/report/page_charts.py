@@ -67,7 +67,15 @@ def in_words(chart: Chart) -> str:
         least, most = _number(min(values)), _number(max(values))
         told.append(f"{name or chart.y}: {least}" + (f" to {most}" if most != least else ""))
     by = f" by {chart.x}" if chart.x else ""
-    return f"{chart.title}. {chart.y}{by}. {'; '.join(told)}."
+    said = f"{chart.title}. {chart.y}{by}. {'; '.join(told)}."
+    if chart.shaded is None:
+        return said
+    name, stretches = chart.shaded
+    where = ", ".join(
+        f"{_number(begin)} to {_number(end)}" for begin, end in stretches[:_MOST_NAMED]
+    )
+    more = len(stretches) - _MOST_NAMED
+    return f"{said} Shaded ({name}): {where}{f' and {more} more' if more > 0 else ''}."
 
 
 def as_figures(chart: Chart) -> Figures:

@@ -15,6 +15,7 @@ from stepscope.records.reader import Run
 from stepscope.report.document import Document, Figures
 from stepscope.report.energy import energy_figures
 from stepscope.report.run_charts import dropped_note, sections_of
+from stepscope.report.throttling import about_throttling
 from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
 
 _DOING = {
@@ -171,6 +172,7 @@ def _key_figures(figures: dict[str, Any]) -> Figures:
         "flop_per_s": format_flop_per_s,
         "share_of_peak": format_share,
         "energy_j": "{:,.1f} J".format,
+        "throttling": about_throttling,
         "bad_samples": "{:,}".format,
     }
     rows = [

@@ -51,7 +51,8 @@ class SearchDisplay(SweepDisplay):
             shown = "?" if accuracy is None else format_share(accuracy)
             took = format_duration(trial.metrics.get("wall_s") or 0.0)
             came_to = f"{split} accuracy {shown}, {took}"
-        self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}: {came_to}")
+        where = "" if trial.node is None else f", on {trial.node}"
+        self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}{where}: {came_to}")
 
 
 def figures_of(figures: Mapping[str, float]) -> str:
@@ -100,11 +101,7 @@ def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
 
 def _how_to_go_on(sweep: Sweep, best: Mapping[str, Any]) -> Iterator[str]:
     """Say how the best is trained again, and how its points are counted where there are any."""
-    quoted = {
-        name: shlex.quote(value) if isinstance(value, str) else value
-        for name, value in settings_again(sweep, best).items()
-    }
-    yield f"the best: stepscope run {as_flags(quoted)}"
+    yield f"the best: stepscope run {as_flags(settings_again(sweep, best))}"
     layout = (sweep.info.get("input"), sweep.info.get("classes"))
     if best["final_status"] == schema.COMPLETED and layout == _SCORED:
         path = shlex.quote(str(sweep.path / best["final_run"]))

@@ -17,6 +17,7 @@ from stepscope.report.energy import about_energy
 from stepscope.report.memory import about_forecast, bill_table
 from stepscope.report.roofline import about_limit
 from stepscope.report.tables import house_table, print_table
+from stepscope.report.throttling import about_throttling
 from stepscope.units import format_bytes, format_duration, format_share
 
 _BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
@@ -155,6 +156,8 @@ def _closing_lines(run: Run) -> list[str]:
         )
     if (energy := about_energy(summary.get("energy") or {})) is not None:
         lines.append(energy)
+    if (throttling := summary.get("throttling")) and throttling["steps"]:
+        lines.append(f"throttled: {about_throttling(throttling)}")
     if (flop_per_s := summary.get("flop_per_s")) is not None:
         lines.append(about_limit(flop_per_s, summary))
     if summary.get("memory_bill"):

@@ -43,6 +43,11 @@ class Look:
         return self._columns[name]
 
     @cached_property
+    def throttled(self) -> list[bool | None]:
+        """Whether each of those steps fell into a time of throttling."""
+        return list(compress(self.run.throttled, self._kept))
+
+    @cached_property
     def step_s(self) -> list[float]:
         """How long each of those steps took."""
         return self.column("step_s")

@@ -7,8 +7,8 @@ from itertools import compress
 
 from stepscope.analyze.findings.finding import Finding
 from stepscope.analyze.findings.look import Look
-from stepscope.analyze.throttling import Held, times_held_back, touched
-from stepscope.stats import median
+from stepscope.analyze.throttling import slowdown
+from stepscope.records.throttling import Held, times_held_back
 from stepscope.units import format_duration, format_share
 
 _TELLING = 5  # times that are described
@@ -16,26 +16,20 @@ _TELLING = 5  # times that are described
 
 def throttling(look: Look) -> Finding | None:
     """Say how many steps fell into times when heat or a limit slowed the machine down."""
-    held = times_held_back(look.run)
-    if not held:
-        return None
-    marked = touched(look.column("start_s"), look.step_s, held)
-    share = sum(compress(look.step_s, marked)) / sum(look.step_s)
+    marked = look.throttled
     if not any(marked):
         return None
+    held = times_held_back(look.run.events)
+    share = sum(compress(look.step_s, marked)) / sum(look.step_s)
     evidence = [_told(each) for each in held[:_TELLING]]
     if len(held) > _TELLING:
         evidence.append(f"and {len(held) - _TELLING} more in events.jsonl")
-    free = list(compress(look.step_s, [not each for each in marked]))
-    if free:
-        slow_s, free_s = median(list(compress(look.step_s, marked))), median(free)
-        evidence.append(
-            f"those steps take {format_duration(slow_s)}, the others {format_duration(free_s)} "
-            "(medians)"
-        )
+    if (cost := slowdown(look.step_s, marked)) is not None:
+        slow_s, free_s = format_duration(cost.median_s), format_duration(cost.others_median_s)
+        evidence.append(f"those steps take {slow_s}, the others {free_s} (medians)")
     return Finding(
         "throttling",
-        f"The machine held itself back during {sum(marked):,} of {len(marked):,} steps, "
+        f"The machine held itself back during {marked.count(True):,} of {len(marked):,} steps, "
         f"{format_share(share)} of the time: they say less about the training than about its "
         "cooling or power supply.",
         tuple(evidence),

@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.hardware.pseudo_files import is_there, matching
 
 _MICRO = 1e-6
 
 
 def find(root: Path) -> list[Sensor]:
     """List the batteries of the machine; those of a mouse or a pen are none of its own."""
-    supplies = sorted((root / "sys/class/power_supply").glob("*"))
+    supplies = matching(root / "sys/class/power_supply", "*")
     return [
         Sensor(
             f"battery {supply.name}",
@@ -36,7 +37,7 @@ def _power_w(supply: Path) -> float:
             f"{supply} is {(status or 'of unknown status').lower()}: a battery tells what the "
             "machine takes only while nothing else feeds it"
         )
-    if (supply / "power_now").exists():
+    if is_there(supply / "power_now"):
         return abs(read_number(supply / "power_now", _MICRO))
     current_a = abs(read_number(supply / "current_now", _MICRO))
     return current_a * read_number(supply / "voltage_now", _MICRO)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.hardware.pseudo_files import is_there, matching
 
 _MILLI, _MICRO = 1e-3, 1e-6
 
@@ -33,20 +34,20 @@ def find(root: Path) -> list[Sensor]:
     """List the rails; one that two interfaces show is one domain, twice."""
     drivers = root / "sys/bus/i2c/drivers"
     chips = [
-        *sorted((root / "sys/class/hwmon").glob("hwmon*")),
-        *sorted(drivers.glob(f"{_JETSON}/*/hwmon/hwmon*")),
+        *matching(root / "sys/class/hwmon", "hwmon*"),
+        *matching(drivers, f"{_JETSON}/*/hwmon/hwmon*"),
     ]
     found = [sensor for chip in chips for sensor in _of_chip(chip)]
-    for device in sorted(drivers.glob(f"{_JETSON}x/*/iio:device*")):
+    for device in matching(drivers, f"{_JETSON}x/*/iio:device*"):
         found += _of_iio(device)
     return found
 
 
 def _of_iio(device: Path) -> Iterator[Sensor]:
-    for label_file in sorted(device.glob("rail_name_*")):
+    for label_file in matching(device, "rail_name_*"):
         label = word_in(label_file)
         file = device / f"in_power{label_file.name.rpartition('_')[2]}_input"
-        if label is not None and file.exists():
+        if label is not None and is_there(file):
             yield _rail(label, partial(_power_w, file, _MILLI))
 
 
@@ -55,7 +56,7 @@ def _of_chip(chip: Path) -> Iterator[Sensor]:
     if name.startswith(_JETSON):
         yield from _of_ina3221(chip)
         return
-    for file in sorted([*chip.glob("power*_input"), *chip.glob("power*_average")]):
+    for file in sorted([*matching(chip, "power*_input"), *matching(chip, "power*_average")]):
         channel = file.name.partition("_")[0]
         label = word_in(chip / f"{channel}_label")
         read = partial(_power_w, file, _MICRO)
@@ -72,12 +73,12 @@ def _of_chip(chip: Path) -> Iterator[Sensor]:
 
 
 def _of_ina3221(chip: Path) -> Iterator[Sensor]:
-    for volts in sorted(chip.glob("in*_input")):
+    for volts in matching(chip, "in*_input"):
         channel = volts.name.removeprefix("in").removesuffix("_input")
         label = word_in(chip / f"in{channel}_label")
         amperes = chip / f"curr{channel}_input"
         # The chip's last voltages are those over its shunts, and have no current beside them.
-        if label is not None and label != "NC" and amperes.exists():
+        if label is not None and label != "NC" and is_there(amperes):
             yield _rail(label, partial(_product_w, volts, amperes))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
+from stepscope.hardware.pseudo_files import is_there, matching
 
 _MICRO = 1e-6
 _FOLDER = Path("sys/class/powercap")
@@ -18,13 +19,13 @@ _WITHIN_PACKAGE = ("core", "uncore")
 
 def find(root: Path) -> list[Sensor]:
     """List the zones; a package seen by two interfaces (MSR, MMIO) is one domain, twice."""
-    zones = sorted((root / _FOLDER).glob("intel-rapl*:*"))
+    zones = matching(root / _FOLDER, "intel-rapl*:*")
     return [sensor for zone in zones if (sensor := _of_zone(zone)) is not None]
 
 
 def _of_zone(zone: Path) -> Sensor | None:
     label = word_in(zone / "name")
-    if label is None or not (zone / "energy_uj").exists():
+    if label is None or not is_there(zone / "energy_uj"):
         return None
     domain, contains = label, frozenset[str]()
     if zone.name.count(":") > 1:

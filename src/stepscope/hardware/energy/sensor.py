@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepscope.errors import MachineError
-from stepscope.hardware.pseudo_files import read_integer, read_text
+from stepscope.hardware.pseudo_files import is_there, read_integer, read_name
 
 Kind = Literal["counter", "power"]
 EVERYTHING = "*"  # the domain contains whatever else this machine can tell
@@ -58,12 +58,12 @@ def read_number(file: Path, scale: float = 1.0) -> float:
     found = read_integer(file)
     if found.value is not None:
         return found.value * scale
-    if file.exists() and not os.access(file, os.R_OK):
+    if is_there(file) and not os.access(file, os.R_OK):
         raise SensorError(f"{file} may be read by root only. Run as root, or chmod a+r it")
     raise SensorError(found.reason or f"{file} tells nothing")
 
 
 def word_in(file: Path) -> str | None:
     """Read a file that holds a name, made fit for a CSV field; None where there is none."""
-    text = read_text(file).value or ""
+    text = read_name(file).value or ""
     return " ".join(text.replace(",", " ").split()) or None

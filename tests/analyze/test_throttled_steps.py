@@ -1,0 +1,344 @@
+"""Steps in a time of throttling: marked, counted, drawn, and held against the others."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from written_tables import step, write_tables
+
+from stepscope.analyze.compare import compare
+from stepscope.analyze.sides import read_sides
+from stepscope.analyze.throttling import slowdown, touched_ranges
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.records import schema
+from stepscope.records.reader import Run, load_run
+from stepscope.records.table import Numbers, Table
+from stepscope.records.throttling import Held, times_held_back, touched, what_was_watched
+from stepscope.report.drawing import to_vega_lite
+from stepscope.report.page_charts import in_words
+from stepscope.report.run_charts import sections_of
+from stepscope.report.run_document import document_of_run
+from stepscope.report.terminal import print_run
+
+Event = Mapping[str, Any]
+WATCHED = {"event": "throttling_watched", "time_s": 0.1, "what": ["temperature", "clock"]}
+BLIND = {**WATCHED, "what": []}
+
+
+def began(time_s: float, what: str = "clock") -> Event:
+    return {"event": "throttling", "time_s": time_s, "what": what, "from": 1479.0, "to": 921.6}
+
+
+def ended(time_s: float, what: str = "clock") -> Event:
+    return {"event": "throttling_ended", "time_s": time_s, "what": what, "lasted_s": 1.0}
+
+
+def seconds(count: int, slow: Sequence[int] = (), epoch_of: int = 20) -> list[dict[str, Any]]:
+    """Give steps that begin a second apart, from 0; the slow ones take twice as long as others."""
+    return [
+        step(
+            1 + row % epoch_of,
+            epoch=1 + row // epoch_of,
+            start_s=float(row),
+            step_s=0.8 if row in slow else 0.4,
+        )
+        for row in range(count)
+    ]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Callable[..., Run]:
+    def record(events: Sequence[Event], steps: Any, name: str = "run", **info: Any) -> Run:
+        run = write_tables(tmp_path / name, steps, **info)
+        lines = "".join(f"{json.dumps(event)}\n" for event in events)
+        (run.path / schema.EVENTS).write_text(lines)
+        summary = summarize(load_run(run.path), {})
+        return write_tables(tmp_path / name, steps, summary=summary, **info)
+
+    return record
+
+
+# --- marks ----------------------------------------------------------------------------------------
+
+
+MOMENTS = st.floats(0.0, 20.0)
+KINDS = st.sampled_from(["clock", "temperature"])
+HAPPENED = st.lists(
+    st.one_of(
+        st.builds(began, MOMENTS, KINDS),
+        st.builds(ended, MOMENTS, KINDS),
+        st.builds(lambda time_s: {"event": "resume", "time_s": time_s}, MOMENTS),
+        st.just({"event": "throttling", "what": "clock"}),  # of nobody knows when
+        st.just(began(float("nan"))),
+    ),
+    max_size=12,
+)
+
+
+@given(HAPPENED, st.lists(st.tuples(MOMENTS, st.floats(0.01, 3.0)), max_size=12))
+def test_whatever_happened_in_whatever_order_a_step_is_marked_by_the_times_it_meets(
+    events: list[Event], steps: list[tuple[float, float]]
+) -> None:
+    held = times_held_back(events)
+    assert [each.from_s for each in held] == sorted(each.from_s for each in held)
+    marked = touched([start for start, _ in steps], [took for _, took in steps], held)
+    assert marked == [
+        any(start < max(each.from_s, each.to_s) and start + took > each.from_s for each in held)
+        for start, took in steps
+    ]
+
+
+@given(st.lists(st.tuples(st.booleans() | st.none(), st.integers(1, 3)), max_size=40))
+def test_ranges_are_exactly_the_marked_rows_and_none_crosses_an_epoch(
+    rows: list[tuple[bool | None, int]],
+) -> None:
+    run = Run(Path(), {})
+    epochs = [epoch for _, epoch in rows]
+    run.__dict__["steps"] = Table({"epoch": epochs, "step": list(range(len(rows)))})
+    run.__dict__["throttled"] = [mark for mark, _ in rows]
+    ranges = touched_ranges(run)
+    within = [row for each in ranges for row in range(each.first_row, each.last_row + 1)]
+    assert within == [row for row, (mark, _) in enumerate(rows) if mark]
+    for each in ranges:
+        assert {epochs[row] for row in range(each.first_row, each.last_row + 1)} == {each.epoch}
+        assert (each.first_step, each.last_step) == (each.first_row, each.last_row)
+
+
+def test_a_time_without_an_end_lasts_to_the_end_of_a_run_that_was_killed() -> None:
+    (held,) = times_held_back([began(3.5)])
+    assert touched([2.0, 3.0, 99.0], [1.0, 1.0, 1.0], [held]) == [False, True, True]
+
+
+def test_what_went_on_when_a_run_was_killed_is_over_when_it_is_resumed() -> None:
+    events = [began(3.5), {"event": "resume", "time_s": 5.0}, began(8.0), ended(9.0)]
+    assert [(each.from_s, each.to_s) for each in times_held_back(events)] == [
+        (3.5, 5.0),
+        (8.0, 9.0),
+    ]
+
+
+def test_a_resume_ends_what_is_told_of_the_time_before_it_only_later() -> None:
+    events = [{"event": "resume", "time_s": 5.0}, began(3.5), began(8.0, "temperature")]
+    assert [each.to_s for each in times_held_back(events)] == [5.0, math.inf]
+
+
+def test_a_clock_that_goes_back_marks_the_moment_alone() -> None:
+    held = times_held_back([began(10.0), ended(8.0)])
+    assert touched([7.0, 8.5, 9.5, 10.5], [1.0] * 4, held) == [False, False, True, False]
+
+
+def test_a_step_of_which_nobody_knows_when_it_was_is_not_marked_either_way() -> None:
+    assert touched([None, 1.0], [1.0, None], [Held("clock", 0.0, 9.0, {})]) == [None, None]
+
+
+def test_a_million_steps_and_ten_thousand_times_are_marked_one_by_one() -> None:
+    steps = 1_000_000
+    held = [Held("clock", 100.0 * n + 0.5, 100.0 * n + 30.5, {}) for n in range(steps // 100)]
+    starts = Numbers("d", map(float, range(steps)))
+    marked = touched(starts, Numbers("d", [1.0]) * steps, held)
+    assert marked.count(True) == 31 * len(held)
+    run = Run(Path(), {})
+    columns = {"epoch": Numbers("q", [1]) * steps, "step": Numbers("q", range(1, steps + 1))}
+    run.__dict__.update(steps=Table(columns), throttled=marked)
+    assert len(touched_ranges(run)) == len(held)
+
+
+# --- the summary ----------------------------------------------------------------------------------
+
+
+def test_a_summary_says_which_steps_were_touched_and_what_that_cost(
+    recorded: Callable[..., Run],
+) -> None:
+    slow = range(35, 55)
+    run = recorded([WATCHED, began(35.0), ended(54.9)], seconds(80, slow), spec={"drop_epochs": 0})
+    found = run.summary["throttling"]
+    cost = found.pop("slowdown")
+    assert found == {
+        "watched": ["temperature", "clock"],
+        "steps": 20,
+        "share_of_steps": 0.25,
+        "share_of_time": pytest.approx(16 / 40),
+        "ranges": [
+            {"epoch": 2, "first_step": 16, "last_step": 20},
+            {"epoch": 3, "first_step": 1, "last_step": 15},
+        ],
+        "more_ranges": 0,
+    }
+    assert (cost["median_s"], cost["others_median_s"]) == (0.8, 0.4)
+    assert (cost["low"], cost["ratio"], cost["high"]) == pytest.approx((2.0, 2.0, 2.0))
+    assert "throttling" not in run.summary["absent"]
+
+
+def test_watched_and_nothing_happened_is_none_and_not_unknown(recorded: Callable[..., Run]) -> None:
+    found = recorded([WATCHED], seconds(5)).summary["throttling"]
+    assert (found["steps"], found["share_of_time"], found["ranges"]) == (0, 0.0, [])
+    assert found["slowdown"] is None
+
+
+@pytest.mark.parametrize(
+    ("events", "steps", "reason"),
+    [
+        ([], 5, "nobody watched"),
+        ([BLIND], 5, "neither its clocks nor its heat"),
+        ([WATCHED], 0, "no step was finished"),
+    ],
+)
+def test_what_could_not_be_watched_is_unknown_with_its_reason(
+    events: list[Event], steps: int, reason: str, recorded: Callable[..., Run]
+) -> None:
+    run = recorded(events, seconds(steps))
+    assert run.summary["throttling"] is None
+    assert reason in run.summary["absent"]["throttling"]
+    assert set(run.throttled) <= {None}
+
+
+def test_a_record_from_before_it_said_what_it_watched_is_marked_too(
+    recorded: Callable[..., Run],
+) -> None:
+    run = recorded([began(1.2), ended(1.3)], seconds(3))
+    assert run.throttled == [False, True, False]
+    assert what_was_watched(run.events) == ["clock"]
+
+
+def test_many_ranges_are_counted_and_only_the_first_are_listed(
+    recorded: Callable[..., Run],
+) -> None:
+    times = [each for at in range(0, 300, 2) for each in (began(at), ended(at + 0.3))]
+    found = recorded([WATCHED, *times], seconds(300, epoch_of=300)).summary["throttling"]
+    assert (found["steps"], len(found["ranges"]), found["more_ranges"]) == (150, 100, 50)
+
+
+def test_few_steps_have_a_ratio_and_no_interval_and_one_side_has_none() -> None:
+    few = slowdown([0.2, 0.1, 0.1, 0.1], [True, False, False, None])
+    assert few is not None
+    assert (few.ratio, few.low, few.high) == (pytest.approx(2.0), None, None)
+    assert slowdown([0.2, 0.1], [True, True]) is None
+    assert slowdown([0.0, 0.1], [True, False]) is None  # a step of no time is none
+    assert slowdown([], []) is None
+
+
+def test_equal_steps_are_seldom_called_slower() -> None:
+    """By blocks, steps that wander together are not taken for many observations."""
+    chance, called = random.Random(7), 0
+    for _ in range(200):
+        drift, times = 0.0, []
+        for _ in range(400):
+            drift = 0.9 * drift + chance.gauss(0, 0.02)
+            times.append(0.1 * (1 + drift) ** 2)
+        found = slowdown(times, [100 <= row < 300 for row in range(400)])
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        called += not found.low <= 1 <= found.high
+    assert called / 200 < 0.2
+
+
+# --- where it is shown ----------------------------------------------------------------------------
+
+
+def test_frames_and_parquet_say_of_each_step_whether_it_was_throttled(
+    recorded: Callable[..., Run],
+) -> None:
+    run = recorded([WATCHED, began(1.2), ended(1.3)], seconds(3))
+    assert run.steps.to_polars()["throttled"].to_list() == [False, True, False]
+    assert run.steps.to_pandas()["throttled"].to_list() == [False, True, False]
+    unknown = recorded([BLIND], seconds(2), name="blind").steps
+    assert unknown.to_polars().schema["throttled"] == polars.Boolean
+    assert unknown.to_polars()["throttled"].to_list() == [None, None]
+    assert str(unknown.to_pandas()["throttled"].dtype) == "boolean"
+    assert "throttled" not in next(unknown.rows()), "the table is the file's"
+
+
+def charts_of(run: Run) -> dict[str, Any]:
+    return {chart.title: chart for section in sections_of(run) for chart in section.charts}
+
+
+def test_charts_of_steps_shade_what_was_throttled_and_say_what_the_shade_is(
+    recorded: Callable[..., Run],
+) -> None:
+    run = recorded([WATCHED, began(18.2), ended(21.3), began(35.0)], seconds(40))
+    charts = charts_of(run)
+    for title in ("Phases by step", "Time of every step"):
+        assert charts[title].shaded == ("throttled", [(18.5, 22.5), (35.5, 40.0)])
+        assert "shaded: the machine held itself back" in charts[title].subtitle
+        shade = to_vega_lite(charts[title])["layer"][0]
+        assert shade["mark"]["type"] == "rect"
+        assert shade["encoding"]["fill"]["datum"] == "throttled"
+        assert "Shaded (throttled): 18.5 to 22.5" in in_words(charts[title])
+    assert charts["Loss by step"].shaded is None
+
+
+def test_a_run_that_was_not_throttled_has_no_shade(recorded: Callable[..., Run]) -> None:
+    chart = charts_of(recorded([WATCHED, began(99.0)], seconds(40)))["Time of every step"]
+    assert (chart.shaded, chart.subtitle) == (None, "")
+
+
+def test_shades_that_lie_within_a_point_are_one(recorded: Callable[..., Run]) -> None:
+    times = [each for at in range(0, 40, 2) for each in (began(at), ended(at + 0.3))]
+    chart = charts_of(recorded([WATCHED, *times], seconds(1200)))["Time of every step"]
+    assert chart.shaded == ("throttled", [(1.0, 39.5)])
+
+
+def test_the_closing_words_and_the_page_have_one_line_about_it(
+    recorded: Callable[..., Run],
+) -> None:
+    events = [WATCHED, began(35.0), ended(54.9)]
+    run = recorded(events, seconds(80, range(35, 55)), spec={"drop_epochs": 0})
+    console = Console(record=True, width=200)
+    print_run(console, run)
+    line = "20 steps, 40.0 % of the time, take 2.00 times as long as the others (95 %: "
+    assert f"throttled: {line}" in console.export_text()
+    figures = [row for table in document_of_run(run, []).figures for row in table.rows]
+    assert any(row[0] == "throttling" and row[1].startswith(line) for row in figures)
+
+
+def test_a_run_that_was_watched_and_not_throttled_says_so_on_its_page_alone(
+    recorded: Callable[..., Run],
+) -> None:
+    run = recorded([WATCHED], seconds(5))
+    console = Console(record=True, width=200)
+    print_run(console, run)
+    assert "throttl" not in console.export_text()
+    figures = [row for table in document_of_run(run, []).figures for row in table.rows]
+    assert ["throttling", "none, by temperature, clock"] in figures
+
+
+# --- compared -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([WATCHED], "throttled in 1 of 1 runs, for 50.0 % of the time at most, the baseline in "
+         "none of 1 runs"),
+        ([], "the baseline in runs that nobody watched for it"),
+    ],
+)  # fmt: skip
+def test_a_run_that_was_throttled_beside_one_that_was_not_is_a_warning(
+    events: list[Event], told: str, recorded: Callable[..., Run]
+) -> None:
+    free = recorded(events, seconds(10), name="free")
+    held = recorded([WATCHED, began(5.0)], seconds(10), name="held")
+    (other,) = compare(read_sides([str(free.path), str(held.path)])).others
+    assert sum(told in warning for warning in other.warnings) == 1
+    (back,) = compare(read_sides([str(held.path), str(free.path)])).others
+    assert any("the baseline in 1 of 1 runs" in warning for warning in back.warnings)
+
+
+@pytest.mark.parametrize("events", [[], [WATCHED], [BLIND], [WATCHED, began(5.0)]])
+def test_runs_that_were_alike_in_it_are_none(
+    events: list[Event], recorded: Callable[..., Run]
+) -> None:
+    sides = [str(recorded(events, seconds(10), name=name).path) for name in ("one", "other")]
+    (other,) = compare(read_sides(sides)).others
+    assert not any("throttled" in warning for warning in other.warnings)
