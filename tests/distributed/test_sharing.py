@@ -181,6 +181,15 @@ def test_rows_from_before_there_were_ranks_are_kept(run: folder.RunFolder) -> No
     assert list(steps["loss"]) == [5.0, 2.5], "weighed by samples"
 
 
+def test_what_held_rank_0_s_machine_back_is_told_of_the_run_once(run: folder.RunFolder) -> None:
+    told = ("throttling_watched", "throttling", "checkpoint")
+    ended(run, 0, schema.COMPLETED, None, *told)
+    ended(run, 1, schema.COMPLETED, None)
+    put_together(run, 2)
+    put_together(run, 2)  # as after a resume
+    assert [event["event"] for event in load_run(run.path).events] == [*told[:2]]
+
+
 def test_torchrun_decides_on_the_number_of_processes() -> None:
     assert in_place(PLACE, RunSpec()).processes == 2
     with pytest.raises(RequestError, match="torchrun has started 2"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import random
@@ -21,6 +22,7 @@ from under_hooks import NAMES, data, kinds, watched
 
 from stepscope.measure import events as e
 from stepscope.measure import hooks
+from stepscope.measure.loading import LoadTiming
 from stepscope.measure.notebook import Notebook
 
 
@@ -160,7 +162,7 @@ def test_a_training_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
         under_hooks = train(loader())
     assert under_hooks == plain
     assert kinds(book)["FETCHED"] == 6
-    timings = [detail[1] for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
+    timings = [LoadTiming(*detail[1]) for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
     workers = {timing.worker for timing in timings}
     assert workers == set(range(options["num_workers"])) if options else {-1}
     assert all(timing.wall_ns > 0 for timing in timings)
@@ -234,7 +236,7 @@ def test_inside_a_call_nothing_else_is_noted() -> None:
     with watched() as book:
         model()(torch.ones(2, 4))
     assert [NAMES[kind] for kind, *_ in book.events] == ["CALL", "CALLED"]
-    [call] = [detail for kind, _, _, detail, _ in book.events if kind == e.CALL]
+    [call] = [e.Call(*detail) for kind, _, _, detail, _ in book.events if kind == e.CALL]
     assert (call.grad, call.training, call.samples) == (True, True, 2)
 
 
@@ -262,7 +264,7 @@ def test_a_module_whose_forward_pass_trains_is_a_loop_and_no_forward_pass() -> N
         trainer = Trainer()
         trainer(DataLoader(data(), batch_size=4))
         assert kinds(book)["FETCHED"] == 2, "from the first update on its loader is seen"
-        book.events.clear()
+        book.notes.clear()
         trainer(DataLoader(data(), batch_size=4))
         assert not book.busy
     assert kinds(book)["FETCHED"] == kinds(book)["CALLED"] == kinds(book)["STEPPED"] == 3
@@ -347,7 +349,7 @@ def test_functional_gradients_and_checkpoints_work() -> None:
 
         each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(3, 4))
         assert each["0.weight"].shape == (3, 8, 4)
-        book.events.clear()
+        book.notes.clear()
         for reentrant in (False, True):
             image = torch.ones(2, 4, requires_grad=True)
             hidden = torch.utils.checkpoint.checkpoint(net, image, use_reentrant=reentrant)
@@ -392,3 +394,12 @@ def test_a_loss_that_lives_on_does_not_keep_its_graph() -> None:
         loss.backward()
         [noted] = [detail for kind, _, _, detail, _ in book.events if kind == e.BACKWARD_DONE]
         assert noted.__self__.grad_fn is None
+
+
+def test_what_is_noted_leaves_the_collector_no_tuples() -> None:
+    with watched() as book:
+        train(DataLoader(data(), batch_size=4), epochs=1)
+    for _ in range(2):  # it lets go of tuples that hold only numbers, the inner ones first
+        gc.collect()
+    tuples = [note for note in book.notes if isinstance(note, tuple) and gc.is_tracked(note)]
+    assert [type(each) for each in tuples] == [e.Iteration]

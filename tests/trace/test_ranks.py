@@ -8,17 +8,44 @@ from pathlib import Path
 
 from as_a_person import ENVIRONMENT
 
-from stepscope.records.reader import load_run
+from stepscope.analyze.findings.look import Look
+from stepscope.analyze.findings.ranks import straggler
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.records import folder
+from stepscope.records.reader import Run, load_run
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "ddp.py"
+SLOW_FORWARD_S = 0.02
+WITH_A_SLOW_RANK = f"""
+import os, runpy, time
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+class Slow(nn.ReLU):
+    def forward(self, x):
+        time.sleep({SLOW_FORWARD_S})
+        return super().forward(x)
+
+class WithOwnHook(DistributedDataParallel):
+    def __init__(self, model):
+        super().__init__(model)
+        self.register_comm_hook(None, allreduce_hook)
+
+if os.environ["RANK"] == "1":
+    nn.ReLU = Slow
+import torch.nn.parallel
+torch.nn.parallel.DistributedDataParallel = WithOwnHook
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
 
 
-def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
+def trace_two_ranks(tmp_path: Path, script: Path) -> tuple[subprocess.CompletedProcess[str], Run]:
     here = Path(sys.executable).parent
     done = subprocess.run(
         [
             *(here / "torchrun", "--standalone", "--nproc-per-node", "2"),
-            *(here / "stepscope", "trace", "--out", tmp_path / "runs", SCRIPT),
+            *(here / "stepscope", "trace", "--out", tmp_path / "runs", script),
         ],
         env=ENVIRONMENT,
         capture_output=True,
@@ -27,9 +54,13 @@ def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    [folder] = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
-    run = load_run(folder)
-    ranks = [load_run(folder / "ranks" / str(rank)) for rank in (0, 1)]
+    [made] = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
+    return done, load_run(made)
+
+
+def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
+    done, run = trace_two_ranks(tmp_path, SCRIPT)
+    ranks = [load_run(run.path / "ranks" / str(rank)) for rank in (0, 1)]
     assert [each.status for each in (run, *ranks)] == ["completed"] * 3
     updates = int(done.stdout.rpartition("updates=")[2].split()[0])
     assert [each.summary["steps"] for each in (run, *ranks)] == [updates] * 3
@@ -44,3 +75,29 @@ def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
     assert 0.98 < run.summary["closure"] < 1.02
     assert len(ranks[1].telemetry) > 0
     assert done.stderr.count("run folder:") == 1, "rank 0 speaks for all"
+    for rank in ranks:
+        exposed, backward = rank.steps["communication_s"], rank.steps["backward_s"]
+        assert all(0 <= part <= whole for part, whole in zip(exposed, backward, strict=True))
+    assert run.summary["communication"]["mean_s"] > 0
+
+
+def test_a_slow_rank_is_named_though_all_end_their_steps_together(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(WITH_A_SLOW_RANK, encoding="utf-8")
+    _, run = trace_two_ranks(tmp_path, script)
+    first, second = run.summary["ranks"]
+    two_layers_s = 2 * SLOW_FORWARD_S
+    assert first["communication"]["median_s"] > two_layers_s / 2, "it waits for the other"
+    assert second["communication"]["median_s"] < first["communication"]["median_s"]
+    assert run.summary["slowest_rank"]["forward"]["rank"] == 1
+    finding = straggler(Look(run))
+    assert finding is not None
+    assert finding.text.startswith(f"All ranks wait for rank 1 on {second['host']}")
+    assert "mostly in `forward`" in finding.text
+
+
+def test_a_rank_that_exchanged_nothing_says_why_nothing_is_known(tmp_path: Path) -> None:
+    made = folder.create_rank(tmp_path, 0, "trace", {"rank": 0})
+    summary = summarize(load_run(made.path), {})
+    assert summary["communication"] is None
+    assert summary["absent"]["communication"].startswith("no DistributedDataParallel")

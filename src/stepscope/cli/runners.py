@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.runners import Runner
 from stepscope.experiments.runners.here import HERE
+from stepscope.records import schema
+from stepscope.records.sweep import load_sweep
 
 _KNOWN = ("here", "ray")
 
@@ -27,6 +30,18 @@ def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str
         if given:
             raise RequestError(f"{flag}: wants --on ray.")
     return None
+
+
+def place_to_go_on(
+    folder: Path, on: str | None, address: str | None, mix_nodes: bool
+) -> Mapping[str, Any] | None:
+    """Return where a sweep goes on: where it was, unless somebody names another place."""
+    sweep = load_sweep(folder)
+    if on is None and address is None and not mix_nodes:
+        done = sweep.info.get("status") == schema.COMPLETED
+        recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
+        return recorded
+    return read_place(on or ("ray" if sweep.info.get("on") else None), address, mix_nodes)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +18,7 @@ from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.estimate import check_spatial, estimate_model
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
+from stepscope.cli.runners import place_to_go_on, read_place, runner_at
 from stepscope.cli.subjects import count, named_settings
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments import search as searches
@@ -36,6 +39,8 @@ def search(
     finals: str | None = None,
     spatial: str | None = None,
     design: str | None = None,
+    on: str | None = None,
+    address: str | None = None,
     resume: Path | None = None,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -60,8 +65,13 @@ def search(
         How wide M and C spread over the array: free, or MxC such as 8x16. [default: free]
     design
         The accelerator. [default: simple_weight_stationary]
+    on
+        Who trains: here, one design at a time, or ray, one at a time on each node of a cluster.
+        [default: here]
+    address
+        The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
     resume
-        Go on with a search that was stopped: its folder, and no other flag.
+        Go on with a search that was stopped: its folder, and no flag but --on and --address.
     json
         Print sweep.json with designs and front, and nothing else, on standard output.
     """
@@ -75,10 +85,15 @@ def search(
                     raise RequestError(
                         "resume: takes no other flag: the search's folder knows them."
                     )
-                done = searches.resume(resume, estimate_model, display, summarize)
+                place = _on_any_node(place_to_go_on(resume, on, address, mix_nodes=False))
+                with runner_at(place) as runner:
+                    done = searches.resume(resume, estimate_model, display, summarize, runner)
             else:
+                place = _on_any_node(read_place(on, address, mix_nodes=False))
                 request = _request(spec, asked, budget, trials, finals, spatial, design)
-                done = searches.start(request, estimate_model, display, summarize)
+                request = replace(request, on=place)
+                with runner_at(place) as runner:
+                    done = searches.start(request, estimate_model, display, summarize, runner)
     except searches.SearchInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise
@@ -122,6 +137,11 @@ def _request(
         spatial or "free",
         accelerator,
     )
+
+
+def _on_any_node(place: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Let all kinds of nodes train: how accurate a design is does not depend on their speed."""
+    return None if place is None else {**place, "mix_nodes": True}
 
 
 def _need(package: str, extra: str) -> None:

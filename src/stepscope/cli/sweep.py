@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from stepscope.analyze.settings_of_sweep import rows_of
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
-from stepscope.cli.runners import read_place, runner_at
+from stepscope.cli.runners import place_to_go_on, read_place, runner_at
 from stepscope.cli.script_arguments import split_script
 from stepscope.cli.subjects import count, named_settings, place_of, script_request
 from stepscope.errors import RequestError
@@ -23,7 +22,7 @@ from stepscope.experiments import sweep as sweeps
 from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.sweep.plan import DEFAULT_REPEATS, grid, read_axes
 from stepscope.records import schema
-from stepscope.records.sweep import Sweep, load_sweep
+from stepscope.records.sweep import Sweep
 from stepscope.report.sweep import SweepDisplay, print_sweep
 
 
@@ -82,7 +81,7 @@ def sweep(
                     raise RequestError(
                         "resume: takes no other flag: the sweep's folder knows them."
                     )
-                place = _place_to_go_on(resume, on, address, mix_nodes)
+                place = place_to_go_on(resume, on, address, mix_nodes)
                 with runner_at(place) as runner:
                     done = sweeps.resume(resume, display, summarize, runner)
             else:
@@ -111,18 +110,6 @@ def sweep(
         print_sweep(Console(), done)
     leave_report(done.path, Console(file=sys.stderr) if json else Console())
     return _exit_code(done)
-
-
-def _place_to_go_on(
-    folder: Path, on: str | None, address: str | None, mix_nodes: bool
-) -> Mapping[str, Any] | None:
-    """Return where a sweep goes on: where it was, unless somebody names another place."""
-    sweep = load_sweep(folder)
-    if on is None and address is None and not mix_nodes:
-        done = sweep.info.get("status") == schema.COMPLETED
-        recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
-        return recorded
-    return read_place(on or ("ray" if sweep.info.get("on") else None), address, mix_nodes)
 
 
 def _subject(

@@ -21,6 +21,7 @@ import sys
 
 from stepscope.errors import RequestError
 from stepscope.experiments import together
+from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.experiments.training import (
@@ -54,6 +55,7 @@ def charge_of(
         functools.partial(_judge, made, spec.processes),
         memory_limit=limit,
         time_limit_s=time_limit_s,
+        meanwhile=GrowingTables(made.path, spec.processes).look,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from stepscope.errors import RequestError
 from stepscope.experiments import together
 from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.rank import Rank, carry_out_rank
 from stepscope.experiments.ranks import Place
 from stepscope.experiments.supervise import Onlooker, Outcome
@@ -53,9 +54,11 @@ def run_in_place(
     if run is None:
         make = folder.create
         run = place.find_run(out, lambda: make(out, spec.run_name, "run", asked).path, goes_on=True)
-    rank = Rank(place, run, spec, Options(force=force), reads_energy=place.rank == 0)
+    rank = Rank(place, run, spec, Options(force=force))
     if place.rank != 0:
         return carry_out_rank(rank, onlooker, summarize)
+    tables = GrowingTables(run, place.world)
+    rank = replace(rank, reads_energy=True, meanwhile=tables.look)
     top = folder.RunFolder(run)
     with top.held():
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)

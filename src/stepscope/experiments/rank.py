@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -36,13 +37,17 @@ _OF_A_RANK_ALONE = ("forecast",)  # what rank 0 says of itself that is not true 
 
 @dataclass(frozen=True)
 class Rank:
-    """One of several processes of a run: its place, the run's folder, and what it is to train."""
+    """One of several processes of a run: its place, the run's folder, and what it is to train.
+
+    Where no parent of the run is above it, rank 0 looks after the run's tables `meanwhile`.
+    """
 
     place: Place
     run: Path
     spec: RunSpec
     options: Options
     reads_energy: bool = False
+    meanwhile: Callable[[], None] = lambda: None
 
 
 def carry_out_rank(
@@ -70,6 +75,7 @@ def carry_out_rank(
         stop=functools.partial(_stop_rank, rank),
         judge=functools.partial(_judge_rank, rank),
         reads_energy=rank.reads_energy,
+        meanwhile=rank.meanwhile,
     )
     outcome = carry_out(made, charge, onlooker, summarize, elapsed_s=elapsed_s, resumed=resumed)
     made.update_info(exit_code=outcome.exit_code)

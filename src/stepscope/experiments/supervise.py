@@ -105,7 +105,7 @@ class Charge:
     signal that came and how many came before it. What has a session of its own is ours to end;
     `has_workers` says that its children load data, and that it goes on without them. After its time
     limit it is told to stop, and some seconds later it is killed. Sensors are of the machine: one
-    of several charges on it reads them.
+    of several charges on it reads them. `meanwhile` is called twice a second as long as it lives.
     """
 
     start: Callable[[int, int], subprocess.Popen[bytes]]
@@ -116,6 +116,7 @@ class Charge:
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
     reads_energy: bool = True
+    meanwhile: Callable[[], None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -325,11 +326,11 @@ class Watch:
 
     def _pause(self) -> None:
         """Stop with the whole training, as Ctrl-Z would without us, until somebody goes on."""
-        with contextlib.suppress(ProcessLookupError):  # it may just have ended
-            os.killpg(self.child.pid, signal.SIGSTOP)
+        paused = list(_pause_all(self.child.pid))
         os.kill(os.getpid(), signal.SIGSTOP)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.child.pid, signal.SIGCONT)
+        for process in reversed(paused):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
         self.signals.pauses = 0
 
     def _read_energy(self) -> None:
@@ -344,11 +345,25 @@ class Watch:
             return
         try:
             reading = self.sampler.sample()
+            self.charge.meanwhile()
         except MachineError as error:
             self._give_up(error)
             return
         if reading is not None:
             self.memory.take(reading)
+
+
+def _pause_all(pid: int) -> Iterator[psutil.Process]:
+    """Stop a process and all below it, which may have sessions of their own; parents first."""
+    try:
+        process = psutil.Process(pid)
+        process.suspend()
+        children = process.children()
+    except psutil.NoSuchProcess:  # it may just have ended
+        return
+    yield process
+    for child in children:
+        yield from _pause_all(child.pid)
 
 
 class _Lines:

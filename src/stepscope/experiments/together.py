@@ -7,22 +7,25 @@ fails, the launcher stops the others: the one that failed of itself is named, no
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stepscope.errors import RequestError
+from stepscope.experiments.merged import (
+    EPOCH,
+    STEP,
+    add_up,
+    read_rows,
+    replace_whole,
+    write_merged,
+)
 from stepscope.experiments.supervise import Outcome
 from stepscope.records import reader, schema
-from stepscope.records.csvlog import number
 from stepscope.records.folder import RunFolder
 
 _WAIT_FOR_OTHERS_S = 60.0
 _WAIT_WHEN_STOPPED_S = 5.0  # the launcher does not wait for ever
 _GONE = "the process that supervised it ended without a word"
-_Row = dict[str, str]
 
 
 def rank_folders(run: Path) -> list[Path]:
@@ -136,76 +139,20 @@ def _close_if_gone(path: Path) -> None:
         RunFolder(path).close(status=schema.FAILED, reason=_GONE, process=None)
 
 
-@dataclass
-class _Sum:
-    """What several ranks say of one step, or of one epoch."""
-
-    samples: int = 0
-    loss_sum: float = 0.0
-    of_samples: int = 0
-
-    def add(self, row: dict[str, Any]) -> None:
-        samples = row["samples"] or 0
-        self.samples += samples
-        if row["loss"] is not None:
-            self.loss_sum += row["loss"] * samples
-            self.of_samples += samples
-
-    @property
-    def loss(self) -> str:
-        return repr(self.loss_sum / self.of_samples) if self.of_samples else ""
-
-
 def _write_tables(top: RunFolder, runs: list[reader.Run]) -> None:
     first = runs[0].path
-    steps: defaultdict[tuple[str, ...], _Sum] = defaultdict(_Sum)
-    epochs: defaultdict[tuple[str, ...], _Sum] = defaultdict(_Sum)
-    for run in runs:
-        for row in run.steps.rows():
-            steps[str(row["epoch"]), str(row["step"])].add(row)
-        for row in run.epochs.rows():
-            epochs[str(row["epoch"]), row["split"]].add(row)
-
-    def of_all_steps(row: _Row) -> _Row:
-        total = steps[row["epoch"], row["step"]]
-        return {**row, "samples": str(total.samples), "loss": total.loss}
-
-    def of_all_epochs(row: _Row) -> _Row:
-        samples, total_s = epochs[row["epoch"], row["split"]].samples, float(row["total_s"] or 0)
-        rate = number(samples / total_s) if total_s else ""
-        return {**row, "samples": str(samples), "samples_per_s": rate}
-
-    _write(top, first, schema.STEPS, ("epoch", "step"), of_all_steps)
-    _write(top, first, schema.EPOCHS, ("epoch", "split"), of_all_epochs)
-    for name in (schema.RECORDS, schema.TELEMETRY, schema.ENERGY):
-        _write(top, first, name, (), lambda row: row)
+    steps = add_up((run.path / schema.STEPS for run in runs), STEP)
+    epochs = add_up((run.path / schema.EPOCHS for run in runs), EPOCH)
+    for file, key, of_all in (
+        (schema.STEPS, STEP, lambda name, row: steps[name].in_step(row)),
+        (schema.EPOCHS, EPOCH, lambda name, row: epochs[name].in_epoch(row)),
+    ):
+        write_merged(top.path / file, first / file, key, of_all)
+    for file in (schema.RECORDS, schema.TELEMETRY, schema.ENERGY):
+        if read_rows(first / file):
+            replace_whole(top.path / file, (first / file).read_text(encoding="utf-8"))
+    known = reader.load_run(top.path).events  # of the run before it was resumed
     for event in reader.load_run(first).events:
-        if str(event["event"]).startswith(schema.ENERGY_EVENTS):
+        of_machine = (schema.ENERGY_EVENTS, schema.THROTTLING_EVENTS)
+        if str(event["event"]).startswith(of_machine) and event not in known:
             top.add_event(event.pop("event"), event.pop("time_s"), **event)
-
-
-def _write(
-    top: RunFolder, first: Path, name: str, key: tuple[str, ...], change: Callable[[_Row], _Row]
-) -> None:
-    """Write a table of the run from rank 0's; rows that only the run has are from before it.
-
-    A table without a key is replaced as a whole, unless rank 0 has nothing in it.
-    """
-    rows = list(_rows(first / name))
-    if not rows:
-        return
-    known = {tuple(row[column] for column in key) for row in rows}
-    kept = _rows(top.path / name) if key else iter(())
-    before = [row for row in kept if tuple(row[column] for column in key) not in known]
-    lines = [",".join(row.values()) for row in (*before, *map(change, rows))]
-    header = ",".join(rows[0])
-    (top.path / name).write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
-
-
-def _rows(file: Path) -> Iterator[_Row]:
-    header, *lines = file.read_text(encoding="utf-8").splitlines()
-    columns = header.split(",")
-    for line in lines:
-        values = line.split(",")
-        if len(values) == len(columns):
-            yield dict(zip(columns, values, strict=True))

@@ -13,13 +13,14 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from stepscope import measure
 from stepscope.errors import RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.in_place import answer_for_all
 from stepscope.experiments.ranks import Place, find_place
 from stepscope.experiments.supervise import Charge, Outcome, Watch
@@ -105,10 +106,16 @@ def spec_of(request: TraceRequest) -> dict[str, Any]:
 
 
 def _watch(
-    made: folder.RunFolder, request: TraceRequest, summarize: Summarize, output_to_stderr: bool
+    made: folder.RunFolder,
+    request: TraceRequest,
+    summarize: Summarize,
+    output_to_stderr: bool,
+    tables: GrowingTables | None = None,
 ) -> Outcome:
     start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
     charge = Charge(start, _pass_on, judge_script, own_session=False)
+    if tables is not None:
+        charge = replace(charge, meanwhile=tables.look)
     return carry_out(made, charge, _Quiet(), summarize)
 
 
@@ -124,7 +131,8 @@ def _trace_rank(
     name = request.run_name
     top = place.find_run(out, lambda: folder.create(out, name, "trace", spec).path)
     made = folder.create_rank(top, place.rank, "trace", {**spec, "rank": place.rank})
-    outcome = _watch(made, request, summarize, output_to_stderr)
+    tables = GrowingTables(top, place.world) if place.rank == 0 else None
+    outcome = _watch(made, request, summarize, output_to_stderr, tables)
     if place.rank != 0:
         return made.path, outcome
     try:

@@ -1,18 +1,18 @@
 """What hooks in a foreign script note down: what happened, and when.
 
-An event is a plain tuple `(kind, time_ns, subject, detail, mark)`, because making one is all that
-happens inside the script's loop; `measure.recognize` makes sense of them later. Those in pairs are
-opened and closed, and may lie inside each other.
+An event is a plain tuple `(kind, time_ns, subject, detail, mark)`, because noting its fields is all
+that happens inside the script's loop; `measure.recognize` makes sense of them later. Those in pairs
+are opened and closed, and may lie inside each other.
 
 | kind | subject | detail |
 | --- | --- | --- |
 | ITERATE | the iteration: a number | the other clock, in nanoseconds |
 | ITERATED | the iteration | `Iteration` |
 | FETCH | the iteration | the other clock |
-| FETCHED | the iteration | samples of the batch or None, LoadTiming or None |
+| FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |
 | EXHAUSTED, DROPPED | the iteration | the other clock |
 | MOVE, MOVED | | |
-| CALL | the outermost module's id | `Call` |
+| CALL | the outermost module's id | fields of `Call` |
 | CALLED | whether gradients were on | the other clock |
 | BACKWARD | | the other clock |
 | BACKWARD_DONE | | the loss, to be read later, or None |

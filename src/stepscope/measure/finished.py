@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from stepscope.measure.clock import seconds
+from stepscope.measure.exchange import Exchanges
 from stepscope.measure.spans import Aside, Epoch, Moment, Step
 from stepscope.measure.steps import DATA, EpochTiming, StepRow, device_columns
 
@@ -37,6 +38,7 @@ class Finished:
 
     sink: Sink
     origin_ns: int
+    exchanges: Exchanges = field(default_factory=Exchanges)
     _waiting: deque[_Waiting] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
@@ -96,6 +98,8 @@ class Finished:
                 epoch.loss_samples += samples
             # An evaluation may be all that the device did.
             on_device = list(step.device_seconds()) if laps else None
+            end_ns = step.begin_ns + step_ns + step.out_ns
+            exposed_s = self.exchanges.between(step.begin_ns, end_ns)
             self.sink.step(
                 StepRow(
                     epoch.timing.epoch,
@@ -108,5 +112,6 @@ class Finished:
                     loss,
                     device_columns(on_device) if on_device else None,
                     step.detail,
+                    exposed_s,
                 )
             )

@@ -14,8 +14,7 @@ from stepscope.measure import events as e
 from stepscope.measure.batches import bytes_of, samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns
 from stepscope.measure.foreign_loading import start_timed
-from stepscope.measure.loading import LoadTiming
-from stepscope.measure.notebook import Notebook, Patches, new_tuple
+from stepscope.measure.notebook import Notebook, Patches
 
 
 def watch_loaders(book: Notebook, patches: Patches) -> None:
@@ -82,7 +81,7 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
 
 
 def _fetch(book: Notebook, original: Any) -> Any:
-    append, note, timings = book.events.append, book.note, book.timings
+    put, note, timings = book.notes.extend, book.note, book.timings
     begin, end, keys = e.FETCH, e.FETCHED, book.keys
 
     def fetch(iterator: Any) -> Any:
@@ -100,7 +99,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if ends_a_step:
             book.updated = False
             book.at_boundary()
-        append((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
+        put((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
         if ends_a_step and book.at_step_end is not None:
             book.at_step_end()
         book.updates_since_fetch = 0
@@ -121,7 +120,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if book.weigh:
             book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
         got = (samples_of(batch), timings.popleft() if timings else None)
-        append((end, now_ns(), key, got, book.queue and book.queue.mark()))
+        put((end, now_ns(), key, got, book.queue and book.queue.mark()))
         return batch
 
     return fetch
@@ -135,7 +134,7 @@ def _load_here(book: Notebook, original: Any) -> Any:
         cpu_start, start = cpu_ns(), now_ns()
         batch = original(iterator)
         wall, cpu = now_ns() - start, cpu_ns() - cpu_start
-        take_timing(new_tuple(LoadTiming, (-1, start, wall, cpu)))
+        take_timing((-1, start, wall, cpu))  # the fields of a `LoadTiming`
         return batch
 
     return load_here

@@ -13,6 +13,9 @@ from torch.utils.data import Dataset, get_worker_info
 
 from stepscope.measure.clock import now_ns, own_cpu_ns, worker_cpu_ns
 
+# The fields of a `LoadTiming` without their names.
+Load = tuple[int, int, int, int]
+
 
 class LoadTiming(NamedTuple):
     """The making of one batch: on which worker (-1: the training process), when, how long."""

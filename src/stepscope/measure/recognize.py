@@ -30,6 +30,7 @@ from typing import Any
 from stepscope.measure import events as e
 from stepscope.measure.course import Course
 from stepscope.measure.device import Mark
+from stepscope.measure.exchange import Exchanges
 from stepscope.measure.finished import Finished, Sink
 from stepscope.measure.rounds import Round, plain_round
 from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
@@ -51,6 +52,7 @@ class Recognizer:
 
     sink: Sink
     origin_ns: int
+    exchanges: Exchanges = field(default_factory=Exchanges)
     updates: int = 0
 
     _finished: Finished = field(init=False)
@@ -68,7 +70,7 @@ class Recognizer:
     _phases: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._finished = Finished(self.sink, self.origin_ns)
+        self._finished = Finished(self.sink, self.origin_ns, self.exchanges)
         self._course = Course(self._finished)
 
     def take(self, events: Sequence[e.Event]) -> None:
@@ -115,29 +117,32 @@ class Recognizer:
         if not known or not found:
             return 0
         course = self._course
-        _, begin_ns, key, _, _ = found[0]
-        step = course.begin_plain_step(begin_ns, key, self._phase)
+        times_ns, details = found
+        before_ns = times_ns[0]
+        step = course.begin_plain_step(before_ns, known.key, self._phase)
         if step is None:
             return 0
-        for phase, (_, time_ns, _, _, _) in zip(known.phases, found[1:], strict=False):
-            step.spent[phase] += time_ns - begin_ns
-            begin_ns = time_ns
+        spent = step.spent
+        for phase, time_ns in zip(known.phases, times_ns[1:], strict=False):
+            spent[phase] += time_ns - before_ns
+            before_ns = time_ns
         step.batches = step.backwards = 1
-        step.take_batch(found[1][3])
-        loss = found[known.backward_done][3]
+        step.take_batch(details[1])
+        loss = details[known.backward_done]
         if loss is not None:
             step.losses.append(loss)
-        call: e.Call = found[known.call][3]
-        samples = call.samples if self._call_samples is None else self._call_samples
+        _, _, samples, _ = details[known.call]
+        if self._call_samples is not None:
+            samples = self._call_samples
         if samples is not None:
             step.called_samples.append(samples)
         step.optimizers.add(known.optimizer)
-        course.now_ns = begin_ns
-        course.begin_tail(found[-1][3])
+        course.now_ns = before_ns
+        course.begin_tail(details[-1])
         self.updates += 1
         self._updating, self._phase, self._at_fetch, self._call_samples = 0, OTHER, None, None
         self._open.clear()
-        return len(found)
+        return len(times_ns)
 
     @property
     def steps(self) -> int:
@@ -269,7 +274,7 @@ class Recognizer:
     # calls, backward passes, updates
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        call: e.Call = detail
+        call = e.Call(*detail)
         course = self._course
         innermost = course.innermost()
         if innermost is not None and innermost.key is not None:

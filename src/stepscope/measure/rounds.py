@@ -28,21 +28,24 @@ class Round:
     """
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
-        self.names = _names(events)
+        self.kinds, _, self.subjects, _, self.marks = zip(*events, strict=True)
         self.phases = tuple(phases)
-        kinds = [event[0] for event in events]
-        self.call = kinds.index(e.CALL)
-        self.backward_done = kinds.index(e.BACKWARD_DONE)
-        self.optimizer: Any = events[kinds.index(e.STEP)][2]
+        self.call = self.kinds.index(e.CALL)
+        self.backward_done = self.kinds.index(e.BACKWARD_DONE)
+        self.key: Any = self.subjects[0]
+        self.optimizer: Any = self.subjects[self.kinds.index(e.STEP)]
 
-    def find(self, events: Sequence[e.Event], begin: int) -> Sequence[e.Event] | None:
-        """Return the events from `begin` on, if they are these again and then comes a fetch."""
-        end = begin + len(self.names)
+    def find(
+        self, events: Sequence[e.Event], begin: int
+    ) -> tuple[tuple[int, ...], tuple[Any, ...]] | None:
+        """Return times and details from `begin` on, if it is this again and then comes a fetch."""
+        end = begin + len(self.kinds)
         if end >= len(events) or events[end][0] != e.FETCH:
             return None
-        found = events[begin:end]
-        call: e.Call = found[self.call][3]
-        return found if _names(found) == self.names and call.grad else None
+        kinds, times_ns, subjects, details, marks = zip(*events[begin:end], strict=True)
+        again = kinds == self.kinds and subjects == self.subjects and marks == self.marks
+        with_gradients = again and details[self.call][0]
+        return (times_ns, details) if with_gradients else None
 
 
 def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
@@ -56,8 +59,3 @@ def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | Non
     is_on_host = all(event[4] is None for event in events)
     is_plain = is_one_batch and last[0] == e.STEPPED and called[2] is True and is_on_host
     return Round(events, phases) if is_plain else None
-
-
-def _names(events: Sequence[e.Event]) -> list[tuple[int, Any, Any]]:
-    """Return all that is the same each time, and that there is no mark on a device."""
-    return [(kind, subject, mark) for kind, _, subject, _, mark in events]

@@ -12,12 +12,12 @@ from operator import add
 from typing import NamedTuple
 
 from stepscope.measure.device import Mark
-from stepscope.measure.loading import LoadTiming
+from stepscope.measure.loading import Load
 from stepscope.measure.steps import EpochTiming
 
 Loss = Callable[[], Sequence[float] | float]
 # A batch that was fetched: its samples, and how long it took to make, as far as they are known.
-Batch = tuple[int | None, LoadTiming | None]
+Batch = tuple[int | None, Load | None]
 
 # Time on the device that belongs to no phase of the step: an evaluation.
 _TAKEN_OUT = -1
@@ -70,7 +70,7 @@ class Step:
         # Samples of the first call before each backward pass, for loops without a loader.
         self.called_samples: list[int] = []
         self.losses: list[Loss] = []
-        self.loads: list[LoadTiming] = []
+        self.loads: list[Load] = []
         self.backwards = 0
         self.optimizers: set[int] = set()
         self.device_begin: Mark | None = None
@@ -142,9 +142,9 @@ class Step:
         if not self.loads:
             return []
         worker, start_ns, wall_ns, cpu_ns = self.loads[0]
-        for later in self.loads[1:]:
-            wall_ns += later.wall_ns
-            cpu_ns += later.cpu_ns
+        for _, _, later_wall_ns, later_cpu_ns in self.loads[1:]:
+            wall_ns += later_wall_ns
+            cpu_ns += later_cpu_ns
         return [worker, start_ns - origin_ns, wall_ns, cpu_ns]
 
     def read_loss(self) -> float | None:

@@ -94,7 +94,7 @@ class Tracer:
             for name in (schema.STEPS, schema.EPOCHS)
         )
         self._rows = _Rows(steps, epochs)
-        self._recognizer = Recognizer(self._rows, self.origin_ns)
+        self._recognizer = Recognizer(self._rows, self.origin_ns, self._book.exchanges)
         self._book.at_boundary = self._between_steps
         if self.max_steps is not None:
             self._book.at_step_end = self._end_when_enough
@@ -141,6 +141,9 @@ class Tracer:
         if self.layers_steps and self.layers is None:
             wanted = f"after step {self._window_from}" if self._window_from else "after the first"
             words["absent"] = {"layers": f"the script ended before its steps {wanted} were made"}
+        if self._book.exchanges.reason is not None:
+            why = {"communication": self._book.exchanges.reason}
+            words["absent"] = {**words.get("absent", {}), **why}
         if self._pool is not None:
             words["device_memory"] = self._pool.at_end()
         if self.trouble is not None:
@@ -152,7 +155,7 @@ class Tracer:
     def abandon(self) -> None:
         """Be nothing any more: this is a forked copy of the process that is watched."""
         self._patches.undo()
-        self._book.events.clear()
+        self._book.notes.clear()
 
     def _between_steps(self) -> None:
         book = self._book
@@ -228,14 +231,13 @@ class Tracer:
             self.tell(self._pool.now())
 
     def _take_events(self) -> None:
-        events = self._book.events.copy()
-        self._book.events.clear()
-        self.noted += len(events)
         # Nearly everything that is made here is gone soon after: left alone, Python would look
         # through it, and through the script's objects too, several times. That is half of the cost.
         collects = gc.isenabled()
         gc.disable()
         try:
+            events = self._book.take_events()
+            self.noted += len(events)
             self._recognizer.take(events)
         finally:
             if collects:
@@ -254,7 +256,8 @@ class Tracer:
         overhead_s = share = None
         steps = self._recognizer.steps
         if steps:
-            overhead_s = (self.noted * event_s + seconds(self.own_ns)) / steps
+            own_s = seconds(self.own_ns + self._book.exchanges.own_ns)
+            overhead_s = (self.noted * event_s + own_s) / steps
             share = overhead_s / (seconds(self._rows.steps_ns) / steps)
         return {
             "clock": "perf_counter (monotonic)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -119,3 +119,20 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
     replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
     replacement.replace(path)
     return sum(1 for line in [*lines, cut] if line) - len(kept)
+
+
+def append_columns(path: Path, columns: Sequence[str]) -> None:
+    """Give a CSV file the columns that it lacks at its end, unknown in every row.
+
+    A file with other columns than the first of these is left as it is. It is replaced in one move.
+    """
+    with path.open(encoding="utf-8", errors="replace") as file:
+        header = file.readline().rstrip("\n").split(",")
+        missing = len(columns) - len(header)
+        if missing <= 0 or header != list(columns[: len(header)]):
+            return
+        *lines, _ = file.read().split("\n")
+    widened = [line + "," * missing for line in lines]
+    replacement = path.with_suffix(".tmp")
+    replacement.write_text("\n".join([",".join(columns), *widened, ""]), encoding="utf-8")
+    replacement.replace(path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, disk_full
 from stepscope.records import schema
+from stepscope.records.csvlog import append_columns
 from stepscope.records.record_folder import RecordFolder, make_folder, point_latest, slug
 
 
@@ -20,10 +21,14 @@ class RunFolder(RecordFolder):
     INFO = schema.RUN
 
     def restore_missing_files(self) -> None:
-        """Put back empty tables that are gone, where no checkpoint counts on their rows."""
+        """Put back empty tables that are gone, where no checkpoint counts on their rows.
+
+        Tables that an earlier version wrote get the columns that were added since.
+        """
         for name, columns in schema.COLUMNS.items():
             file = self.path / name
             if file.is_file() and file.stat().st_size > 0:
+                append_columns(file, columns)
                 continue
             sampled = name in (schema.TELEMETRY, schema.ENERGY)
             if not sampled and (self.path / schema.CHECKPOINT).exists():

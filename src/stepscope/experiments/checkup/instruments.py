@@ -13,7 +13,7 @@ from stepscope.hardware.conditions import CLOCK_SOURCES, clock_source
 from stepscope.hardware.energy import find_sensors
 from stepscope.hardware.host import usable_cpus
 from stepscope.hardware.nvml import may_have_gpu
-from stepscope.hardware.pseudo_files import read_text
+from stepscope.hardware.pseudo_files import read_name
 from stepscope.measure.clock import cost_ns, now_ns, resolution_s
 from stepscope.measure.energy import refresh_periods
 from stepscope.units import format_bytes
@@ -38,7 +38,7 @@ def _clock(root: Path) -> Check:
         f"steps of {resolution_s(200) * 1e9:.0f} ns, {cost:.0f} ns a reading"
     )
     if cost > _SLOW_READING_NS:
-        known = read_text(root / CLOCK_SOURCES / "available_clocksource").value
+        known = read_name(root / CLOCK_SOURCES / "available_clocksource").value
         others = f" This kernel offers: {known}." if known else ""
         return Check("clock", "warning", found, why, f"Reading it is slow.{others}")
     return Check("clock", "ok", found, why)

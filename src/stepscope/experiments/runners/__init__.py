@@ -39,6 +39,10 @@ Begin = Callable[[Trial], None]
 class Runner(Protocol):
     """Somebody who makes trials."""
 
+    @property
+    def at_once(self) -> int:
+        """How many trials can be under way at a time, as far as is known now."""
+
     def check(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail, before any trial is made."""
 

@@ -16,6 +16,11 @@ from stepscope.records.sweep import Trial
 class Here:
     """The machine that the sweep itself runs on."""
 
+    @property
+    def at_once(self) -> int:
+        """One: another would measure the first."""
+        return 1
+
     def check(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail here."""
         for values in settings:

@@ -47,6 +47,11 @@ class OnRay:
     pool: Pool
     mix_nodes: bool = False
 
+    @property
+    def at_once(self) -> int:
+        """One on each node."""
+        return max(1, len(self.pool.ready))
+
     def check(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail on one of the nodes: they have the data."""
         import ray

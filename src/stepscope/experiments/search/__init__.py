@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.runners import Runner
+from stepscope.experiments.runners.here import HERE
 from stepscope.experiments.search.budget import Budget
 from stepscope.experiments.search.carry_out import EstimateModel, Onlooker, Search
 from stepscope.experiments.search.halving import check_rungs, rung_epochs
@@ -57,7 +59,10 @@ class NothingFound(AnswerIsNo):
 
 @dataclass(frozen=True)
 class Request:
-    """What is searched; `asked` are the settings that somebody named, and they stay as they are."""
+    """What is searched; `asked` are the settings that somebody named, and they stay as they are.
+
+    `on` says for the record where designs are trained; None is this machine.
+    """
 
     asked: Mapping[str, Any]
     budget: Budget
@@ -65,10 +70,15 @@ class Request:
     finals: int
     spatial: str
     accelerator: str
+    on: Mapping[str, Any] | None = None
 
 
 def start(
-    request: Request, estimate: EstimateModel, onlooker: Onlooker, summarize: Summarize
+    request: Request,
+    estimate: EstimateModel,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    runner: Runner = HERE,
 ) -> Sweep:
     """Make the folder of a search, and everything in it.
 
@@ -105,15 +115,23 @@ def start(
         "finals": request.finals,
         "rungs": rungs,
         "proposals": [],
+        "on": None if request.on is None else dict(request.on),
+        "at_once": runner.at_once,
     }
     space = space_of(info, spec)
-    subject.check(space.least)
+    runner.check(subject, [space.least])
     check_space(space, request.designs)
     made = create_sweep(Path(spec.out), spec.name or f"{KIND}-{spec.data}", info, [])
-    return _carry_out(made, estimate, onlooker, summarize)
+    return _carry_out(made, estimate, onlooker, summarize, runner)
 
 
-def resume(path: Path, estimate: EstimateModel, onlooker: Onlooker, summarize: Summarize) -> Sweep:
+def resume(
+    path: Path,
+    estimate: EstimateModel,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
     """Do what is missing of a search; a completed one is left as it is."""
     recorded = load_sweep(path)
     kind = recorded.info.get("kind")
@@ -122,15 +140,19 @@ def resume(path: Path, estimate: EstimateModel, onlooker: Onlooker, summarize: S
     if recorded.info.get("status") == schema.COMPLETED:
         return recorded
     with working_in(recorded.info.get("directory")):
-        return _carry_out(SweepFolder(recorded.path), estimate, onlooker, summarize)
+        return _carry_out(SweepFolder(recorded.path), estimate, onlooker, summarize, runner)
 
 
 def _carry_out(
-    folder: SweepFolder, estimate: EstimateModel, onlooker: Onlooker, summarize: Summarize
+    folder: SweepFolder,
+    estimate: EstimateModel,
+    onlooker: Onlooker,
+    summarize: Summarize,
+    runner: Runner,
 ) -> Sweep:
     info = folder.read_info()
     subject = OwnTraining(info["spec"], quick=True)
-    bench = Bench(folder, subject, onlooker, summarize)
+    bench = Bench(folder, subject, onlooker, summarize, runner=runner)
     try:
         with bench.open():
             Search(bench, onlooker, estimate).carry_out()

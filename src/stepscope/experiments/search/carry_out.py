@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from stepscope.analyze.search_result import merit
@@ -49,23 +50,28 @@ class Search:
             self._refuse_nothing(judged)
             better = [proposal for proposal, _ in better_half(_best_first(judged))]
             again = [proposal for proposal, _ in judged if proposal in better]
-            judged = [(each, self._train(each, epochs, rung)) for each in again]
+            judged = self._train(again, epochs, rung)
         self._refuse_nothing(judged)
         chosen = [each for each in _best_first(judged) if each[1] is not None]
         _refuse_untested([self._test(each, info) for each in chosen[: info["finals"]]])
 
     def _first_rung(self, info: Mapping[str, Any], epochs: int) -> list[Judged]:
-        """Train designs as they are proposed: what one comes to guides the next."""
+        """Train designs as they are proposed: what they come to guides the next.
+
+        There are as many at once as trials were made at once when the search began.
+        """
         space = space_of(info, self._training().spec({}))
         asked = Asked(Budget(info["budget"]), space, info["seed"])
         recorded = [Proposal(**each) for each in info["proposals"]]
         judged: list[Judged] = []
-        for proposal, tell in propose(asked, recorded, self._record, self._figures):
-            accuracy = self._train(proposal, epochs, 1)
-            tell(accuracy)
-            judged.append((proposal, accuracy))
-            if len(judged) == info["designs"]:
-                break
+        designs = propose(asked, recorded, self._record, self._figures)
+        while len(judged) < info["designs"]:
+            at_once = min(info.get("at_once", 1), info["designs"] - len(judged))
+            some = list(islice(designs, at_once))
+            come_to = self._train([proposal for proposal, _ in some], epochs, 1)
+            for (_, tell), (_, accuracy) in zip(some, come_to, strict=True):
+                tell(accuracy)
+            judged += come_to
         return judged
 
     def _record(self, proposal: Proposal) -> None:
@@ -80,12 +86,11 @@ class Search:
         found = self.estimate(model, shape, classes, info["spatial"], info["accelerator"])
         return {name: float(found[name]) for name in FIGURES}
 
-    def _train(self, proposal: Proposal, epochs: int, rung: int) -> float | None:
-        trial = self._trial({**proposal.values, "epochs": epochs}, rung, self.bench)
-        if trial.status != schema.COMPLETED:
-            return None
-        accuracy: float | None = trial.metrics.get("validation_accuracy")
-        return accuracy
+    def _train(self, proposals: list[Proposal], epochs: int, rung: int) -> list[Judged]:
+        """Train designs for so many epochs, unless the record has it done, and judge them."""
+        settings = [{**proposal.values, "epochs": epochs} for proposal in proposals]
+        trials = self.bench.have(settings, rung)
+        return list(zip(proposals, map(_accuracy, trials), strict=True))
 
     def _test(self, chosen: Judged, info: Mapping[str, Any]) -> Trial:
         """Train a chosen design on all samples, and open the test set once, at the end."""
@@ -99,17 +104,8 @@ class Search:
         }
         final = {"epochs": info["rungs"][-1], "validation": 0, "test_at": "end"}
         bench = replace(self.bench, subject=replace(self._training(), choice=choice))
-        return self._trial({**proposal.values, **final}, len(info["rungs"]) + 1, bench)
-
-    def _trial(self, values: dict[str, Any], rung: int, bench: Bench) -> Trial:
-        """Return the trial of a rung from the record, or make it."""
-        for trial in load_sweep(bench.folder.path).trials:
-            if trial.values == values and trial.repeat == rung:
-                if not trial.is_missing:
-                    return trial
-                bench.onlooker.trying(trial, None, None)
-                return bench.make(trial)
-        return bench.add(values, rung)
+        [trial] = bench.have([{**proposal.values, **final}], len(info["rungs"]) + 1)
+        return trial
 
     def _training(self) -> OwnTraining:
         subject = self.bench.subject
@@ -122,6 +118,13 @@ class Search:
         trials = [each for each in load_sweep(self.bench.folder.path).trials if each.reason]
         why = trials[-1].reason if trials else "none was completed"
         raise AnswerIsNo(f"no design could be trained to be judged: {why}")
+
+
+def _accuracy(trial: Trial) -> float | None:
+    if trial.status != schema.COMPLETED:
+        return None
+    accuracy: float | None = trial.metrics.get("validation_accuracy")
+    return accuracy
 
 
 def _best_first(judged: list[Judged]) -> list[Judged]:

@@ -52,7 +52,8 @@ def propose(
 ) -> Iterator[tuple[Proposal, Callable[[float | None], None]]]:
     """Give designs that fit, each with a function that takes the accuracy it came to.
 
-    That must be called before the next one is asked for; None says that there was no result.
+    That is called in their order; the next one may be asked for before, and is then proposed
+    without knowing it. None says that there was no result.
     `recorded` are the proposals of earlier, which are given again; `record` hears of new ones.
 
     Raises:

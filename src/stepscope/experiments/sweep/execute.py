@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -98,6 +98,32 @@ class Bench:
         self.folder.write_info({**info, "trials": [*info["trials"], asdict(trial)]})
         self.onlooker.trying(trial, None, None)
         return self.make(trial)
+
+    def have(self, settings: Sequence[Mapping[str, Any]], repeat: int) -> list[Trial]:
+        """Return a trial of each of some settings: recorded already, or made now.
+
+        Raises:
+            Interrupted: somebody asked to stop.
+        """
+        info = self.folder.read_info()
+        recorded = load_sweep(self.folder.path).trials
+        wanted, planned = [], list(recorded)
+        for values in settings:
+            known = (each for each in recorded if (each.values, each.repeat) == (values, repeat))
+            trial = next(known, None)
+            if trial is None:
+                trial = Trial(len(planned), dict(values), repeat)
+                planned.append(trial)
+            wanted.append(trial)
+        if len(planned) > len(recorded):
+            self.folder.write_info({**info, "trials": [asdict(each) for each in planned]})
+        missing = [trial for trial in wanted if trial.is_missing]
+        with closing(self._make_all(missing, self._show_begin)) as ended:
+            made = {trial.index: trial for trial in ended}
+        return [made.get(trial.index, trial) for trial in wanted]
+
+    def _show_begin(self, trial: Trial) -> None:
+        self.onlooker.trying(trial, None, None)
 
     def make(self, trial: Trial) -> Trial:
         """Make one trial and note its result.

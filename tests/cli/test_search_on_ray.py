@@ -1,0 +1,61 @@
+"""`stepscope search --on ray`: designs trained on several nodes at once."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from as_a_person import Stepscope
+from ray_cluster import Cluster
+
+BUDGET = ("--budget", "energy_mj=0.2,cycles=1e5")
+SHORT = shlex.split("--trials 4 --epochs 2 --samples 128 --threads 1 --model lenet --batch-size 32")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    cluster = Cluster()
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+
+
+@pytest.mark.long
+def test_a_search_trains_on_both_nodes_and_tests_the_best_once(
+    stepscope: Stepscope, cluster: Cluster
+) -> None:
+    cluster.add()
+    cluster.add()
+    answer = stepscope(
+        "search", *BUDGET, *SHORT, "--on", "ray", "--address", cluster.address, "--json"
+    )
+    assert answer.code == 0, answer.err
+    found = answer.json
+    assert found["at_once"] == 2
+    assert found["on"] == {"runner": "ray", "address": cluster.address, "mix_nodes": True}
+    trials = found["trials"]
+    assert [trial["status"] for trial in trials] == ["completed"] * 7
+    assert [trial["repeat"] for trial in trials] == [1] * 4 + [2] * 2 + [3]
+    assert len({trial["node"] for trial in trials}) == 2
+    [tested] = [design for design in found["designs"] if design["test_accuracy"] is not None]
+    assert tested["validation_accuracy"] is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("--on", "rey"), 2, "Did you mean 'ray'?"),
+        (("--address", "127.0.0.1:6379"), 2, "address: wants --on ray"),
+        (("--on", "ray", "--address", "127.0.0.1:1"), 5, "no Ray cluster answers at 127.0.0.1:1"),
+    ],
+)
+def test_a_place_where_nothing_can_be_trained_is_refused_before_anything_starts(
+    stepscope: Stepscope, words: tuple[str, ...], code: int, complaint: str
+) -> None:
+    answer = stepscope("search", *BUDGET, *words)
+    assert answer.code == code, answer.err
+    assert complaint in answer.err
+    assert "Traceback" not in answer.err
+    assert not (stepscope.folder / "runs").exists()
