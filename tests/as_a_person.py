@@ -1,14 +1,26 @@
-"""The command as a person calls it: a process of its own, in a folder of its own."""
+"""The command as a person calls it: a process of its own, in a folder of its own.
+
+`Stepscope.here` calls it in the test's own process: the start of one is saved.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any, TextIO
+from unittest import mock
+
+import pytest
+
+from stepscope.cli.main import main
 
 
 @dataclass(frozen=True)
@@ -58,10 +70,66 @@ class Stepscope:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
+    def interrupted_after(self, beginning: str, *args: object) -> Answer:
+        """Press Ctrl-C once a line that begins so has come on standard error."""
+        process = self.start(*args)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith(beginning):
+                process.send_signal(signal.SIGINT)
+                break
+        out, err = process.communicate(timeout=120)
+        return Answer(process.returncode, out, err)
 
-# Two test processes with two threads each would wait for one another on two cores.
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-ENVIRONMENT = {**os.environ, **ONE_THREAD, "COLUMNS": "100"}
+    def here(self, *args: object, env: Mapping[str, str] | None = None) -> Answer:
+        """Call it in the test's own process; its children are processes as ever.
+
+        Of a command that is refused or only reads, the start of Python is nearly all the time.
+        """
+        with (
+            TemporaryFile(buffering=0) as out,
+            TemporaryFile(buffering=0) as err,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.chdir(self.folder)
+            with (
+                mock.patch.dict(os.environ, {**ENVIRONMENT, **(env or {})}),
+                _into(out, 1, redirect_stdout),
+                _into(err, 2, redirect_stderr),
+                pytest.raises(SystemExit) as ended,
+            ):
+                main([*map(str, args)])
+            assert isinstance(ended.value.code, int)
+            return Answer(ended.value.code, _text_of(out), _text_of(err))
+
+
+@contextmanager
+def _into(
+    file: IO[bytes], descriptor: int, redirect: Callable[[TextIO], AbstractContextManager[TextIO]]
+) -> Iterator[None]:
+    """Let this process and its children write to a file what is for a standard stream."""
+    kept = os.dup(descriptor)
+    os.dup2(file.fileno(), descriptor)
+    try:
+        with (
+            os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) as stream,
+            redirect(stream),
+        ):
+            yield
+    finally:
+        os.dup2(kept, descriptor)
+        os.close(kept)
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf-8")
+
+
+# Two test processes with two threads each would wait for one another on two cores; and of the
+# hundreds that are started, each finds compiled what another has imported.
+FRUGAL = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+ENVIRONMENT = {**os.environ, **FRUGAL, "COLUMNS": "100"}
 
 # A training that takes a second: LeNet on a few built-in images.
 TINY = ("--samples", 320, "--batch-size", 32, "--epochs", 2, "--out", "runs")

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from as_a_person import ONE_THREAD, TINY, Stepscope
+from as_a_person import FRUGAL, TINY, Stepscope
 
 # Also for what a test computes in its own process, or starts without `Stepscope`: torch looks at
 # it when it is imported, which is later than here.
-os.environ.update(ONE_THREAD)
+os.environ.update(FRUGAL)
 
 # The files with the longest tests begin, so that no worker is left alone with one at the end.
 LONGEST_FIRST = (
@@ -22,6 +22,7 @@ LONGEST_FIRST = (
     "test_fit_script.py",
     "test_fit_command.py",
     "test_stopping.py",
+    "test_surroundings.py",
     "test_lab_sheets.py",
     "test_distributed_runs.py",
     "test_energy_run.py",
@@ -46,6 +47,12 @@ def stepscope(tmp_path: Path) -> Stepscope:
 @pytest.fixture
 def tiny() -> tuple[object, ...]:
     return TINY
+
+
+@pytest.fixture
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what stepscope keeps of a machine in a folder of the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="session")

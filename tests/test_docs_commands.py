@@ -81,11 +81,12 @@ class Reader:
     done: set[str] = field(default_factory=set)
 
     def do(self, words: list[str]) -> None:
-        if (command := shlex.join(words)) in self.done:
+        shorter = shortened(words[1:])
+        if (command := shlex.join(shorter)) in self.done:
             return
         self.done.add(command)
-        answer = self.stepscope(*shortened(words[1:]))
-        assert answer.code == 0, f"{command}: {answer.err}"
+        answer = self.stepscope.here(*shorter)
+        assert answer.code == 0, f"{shlex.join(words)}: {answer.err}"
 
     def run_python(self, text: str) -> None:
         command = [sys.executable, "-c", text]

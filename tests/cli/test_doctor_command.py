@@ -92,7 +92,7 @@ def test_a_machine_without_torch_is_examined_all_the_same(stepscope: Stepscope) 
 
 
 def test_a_tree_that_is_not_there_is_a_wrong_request(stepscope: Stepscope) -> None:
-    answer = stepscope("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
+    answer = stepscope.here("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
     assert answer.code == 2
     assert "STEPSCOPE_SYSTEM_ROOT" in answer.err
 

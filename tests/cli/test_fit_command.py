@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -163,15 +161,10 @@ def test_a_limit_below_the_libraries_is_answered_with_their_size(stepscope):
 
 
 def test_ctrl_c_ends_it_with_the_trials_so_far(stepscope):
-    process = stepscope.start("fit", "lenet", "--samples", 400, "--batch-size", 1, "--json")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("trial 1"):
-            break
-    process.send_signal(signal.SIGINT)  # there are 399 more samples to try
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    found = json.loads(out)
+    asked = ("fit", "lenet", "--samples", 400, "--batch-size", 1, "--json")
+    stopped = stepscope.interrupted_after("trial 1", *asked)  # there are 399 more samples to try
+    assert stopped.code == 130, stopped.err
+    found = stopped.json
     assert found["reason"] == "interrupted"
     assert found["trials"][0]["batch_size"] == 1
     assert found["largest_batch"] >= 1
@@ -205,4 +198,4 @@ def test_a_model_that_fails_ends_with_2_and_its_reason(mine):
     ],
 )
 def test_a_wrong_request_ends_with_2(stepscope, args, words):
-    assert is_refused(stepscope("fit", *args), *words)
+    assert is_refused(stepscope.here("fit", *args), *words)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 from pathlib import Path
 
 import pytest
 from as_a_person import Stepscope
 from rich.console import Console
 
-from stepscope.cli.main import make_app
-from stepscope.errors import DataError, MachineError, RequestError
+from stepscope.errors import MachineError
 from stepscope.experiments.asking import ask
 from stepscope.report.scale import print_scale, scale_chart
 
@@ -42,15 +40,10 @@ def test_two_processes_are_measured_against_one(stepscope: Stepscope) -> None:
 def test_it_is_stopped_goes_on_and_predicts_four_from_gradients_that_were_counted(
     stepscope: Stepscope,
 ) -> None:
-    process = stepscope.start("scale", *SHORT, *PREDICTED.split(), "--latency", "20us")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("trial 1"):
-            process.send_signal(signal.SIGINT)
-            break
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert "stepscope scale --resume" in said
+    asked = ("scale", *SHORT, *PREDICTED.split(), "--latency", "20us")
+    stopped = stepscope.interrupted_after("trial 1", *asked)
+    assert stopped.code == 130, stopped.err
+    assert "stepscope scale --resume" in stopped.err
 
     told = stepscope("scale", "--resume", "runs/latest", "--json").json
     assumed = told["assumed"]
@@ -121,22 +114,17 @@ def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason() -> None:
     ],
 )
 def test_a_wrong_request_is_refused_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+    stepscope: Stepscope, words: str, said: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError) as refused:
-        make_app()(["scale", *words.split()])
-    assert said in str(refused.value)
-    assert not any(tmp_path.iterdir())
+    answer = stepscope.here("scale", *words.split())
+    assert (answer.code, said in answer.err) == (2, True), answer.err
+    assert not any(stepscope.folder.iterdir())
 
 
-def test_data_that_is_not_there_is_missed_before_anything_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="CIFAR-10 is not complete"):
-        make_app()(["scale", "--data", "cifar10"])
-    assert not any(tmp_path.iterdir())
+def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope: Stepscope) -> None:
+    answer = stepscope.here("scale", "--data", "cifar10")
+    assert (answer.code, "CIFAR-10 is not complete" in answer.err) == (3, True), answer.err
+    assert not any(stepscope.folder.iterdir())
 
 
 def a_row(mode: str, processes: int, speedup: float | None, **more: object) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
 import subprocess
 import sys
 
@@ -17,15 +16,10 @@ SHORT = shlex.split("--trials 1 --epochs 1 --samples 128 --batch-size 32 --max-s
 def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
     stepscope: Stepscope,
 ) -> None:
-    process = stepscope.start("search", "--budget", "energy_mj=0.2,cycles=1e5", *SHORT)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("trial 1"):
-            process.send_signal(signal.SIGINT)
-            break
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 130, told
-    assert "stepscope search --resume" in told
+    asked = ("search", "--budget", "energy_mj=0.2,cycles=1e5", *SHORT)
+    stopped = stepscope.interrupted_after("trial 1", *asked)
+    assert stopped.code == 130, stopped.err
+    assert "stepscope search --resume" in stopped.err
     assert (stepscope.folder / "runs/latest/report.html").is_file()
 
     found = stepscope("search", "--resume", "runs/latest", "--json").json
@@ -62,7 +56,7 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
 def test_a_wrong_request_is_refused_before_anything_is_made(
     stepscope: Stepscope, words: str, said: str
 ) -> None:
-    answer = stepscope("search", *words.split())
+    answer = stepscope.here("search", *words.split())
     assert answer.code == 2
     assert said in answer.err
     assert "Traceback" not in answer.err

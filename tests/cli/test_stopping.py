@@ -47,10 +47,8 @@ def uninterrupted(tmp_path_factory):
     return load_run(stepscope.folder / answer.json["path"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_step_and_the_run_goes_on_later_as_if_nothing_was(
-    stepscope, uninterrupted, number
-):
+def interrupted_by(number: signal.Signals, stepscope) -> str:
+    """Stop a run in its first steps, and return its path."""
     process = stepscope.start("run", *LONG, "--json")
     wait_for(lambda: steps_on_disk(stepscope.folder) > 10, "some steps")
     process.send_signal(number)
@@ -60,8 +58,18 @@ def test_a_signal_ends_the_step_and_the_run_goes_on_later_as_if_nothing_was(
     assert info["status"] == "interrupted"
     assert "stepscope resume" in err
     assert (stepscope.folder / info["path"] / "checkpoint.pt").exists()
+    return info["path"]
 
-    answer = stepscope("resume", info["path"], "--json")
+
+# To the training all of them are one and the same request: what comes of it is looked at once.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_step_and_keeps_a_checkpoint(stepscope, number):
+    assert interrupted_by(number, stepscope)
+
+
+def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, uninterrupted):
+    path = interrupted_by(signal.SIGINT, stepscope)
+    answer = stepscope("resume", path, "--json")
     assert answer.code == 0, answer.err
     resumed = load_run(stepscope.folder / answer.json["path"])
     assert resumed.status == "completed"
@@ -160,9 +168,9 @@ def test_a_training_killed_outright_is_recorded_and_can_be_resumed(stepscope, un
 
 
 def test_a_completed_run_is_left_as_it_is(stepscope, tiny):
-    path = stepscope.folder / stepscope("run", *tiny, "--json").json["path"]
+    path = stepscope.folder / stepscope.here("run", *tiny, "--json").json["path"]
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    answer = stepscope("resume", path, "--json")
+    answer = stepscope.here("resume", path, "--json")
     assert answer.code == 0
     assert answer.json["status"] == "completed"
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
@@ -172,7 +180,7 @@ def test_a_run_that_is_alive_is_not_resumed(stepscope):
     process = stepscope.start("run", *LONG)
     try:
         wait_for(lambda: steps_on_disk(stepscope.folder) > 1, "some steps")
-        answer = stepscope("resume", "runs/latest")
+        answer = stepscope.here("resume", "runs/latest")
         assert answer.code == 2
         assert "still running" in answer.err
     finally:
@@ -181,12 +189,12 @@ def test_a_run_that_is_alive_is_not_resumed(stepscope):
 
 
 def test_without_a_checkpoint_a_run_begins_again(stepscope, tiny):
-    path = stepscope.folder / stepscope("run", *tiny, "--max-steps", 5, "--json").json["path"]
+    path = stepscope.folder / stepscope.here("run", *tiny, "--max-steps", 5, "--json").json["path"]
     whole = load_run(path).steps["loss"]
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
     (path / "checkpoint.pt").unlink()
-    assert stepscope("resume", path).code == 0
+    assert stepscope.here("resume", path).code == 0
     assert load_run(path).steps["loss"] == whole
 
 
@@ -197,7 +205,7 @@ def test_what_is_no_run_folder_cannot_be_resumed(stepscope, what):
         target.write_text("x")
     elif what == "empty folder":
         target.mkdir()
-    answer = stepscope("resume", target)
+    answer = stepscope.here("resume", target)
     assert answer.code == 2
     assert "not a run folder" in answer.err
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 
 import psutil
 import pytest
-from as_a_person import ENVIRONMENT
+from as_a_person import ENVIRONMENT, TINY, Stepscope
 
 from stepscope.records.reader import load_run
 
@@ -129,15 +130,21 @@ def test_a_model_that_misbehaves_still_trains_and_leaves_nothing_behind(stepscop
     assert ["sleep", "987"] not in left
 
 
+@pytest.fixture(scope="module")
+def twelve_steps(tmp_path_factory):
+    stepscope = Stepscope(tmp_path_factory.mktemp("whole"))
+    return stepscope.folder / stepscope("run", *TINY, "--max-steps", 12, "--json").json["path"]
+
+
 @pytest.mark.parametrize(
     "file", ["steps.csv", "epochs.csv", "records.csv", "telemetry.csv", "energy.csv"]
 )
-def test_a_table_that_is_gone_is_named_or_put_back(stepscope, tiny, file):
-    path = stepscope.folder / stepscope("run", *tiny, "--max-steps", 12, "--json").json["path"]
+def test_a_table_that_is_gone_is_named_or_put_back(stepscope, twelve_steps, file):
+    path = shutil.copytree(twelve_steps, stepscope.folder / "runs" / twelve_steps.name)
     info = (path / "run.json").read_text()
     (path / "run.json").write_text(info.replace('"completed"', '"interrupted"'))
     (path / file).unlink()
-    answer = stepscope("resume", path)
+    answer = stepscope.here("resume", path)
     if file in ("telemetry.csv", "energy.csv"):
         assert answer.code == 0, answer.err
     else:
@@ -145,5 +152,5 @@ def test_a_table_that_is_gone_is_named_or_put_back(stepscope, tiny, file):
         assert file in answer.err
     (path / "checkpoint.pt").unlink()
     (path / "run.json").write_text(info.replace('"completed"', '"failed"'))
-    assert stepscope("resume", path).code == 0
+    assert stepscope.here("resume", path).code == 0
     assert len(load_run(path).steps) == 12

@@ -27,10 +27,7 @@ from stepscope.experiments.checkup.storage import check_storage
 from stepscope.hardware.kept_state import kept_file
 from stepscope.hardware.preparation import apply, changes
 
-
-@pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 def look(root: Path) -> dict[str, Check]:

@@ -32,9 +32,7 @@ from stepscope.hardware.kept_state import kept_file
 VALUES = st.text("abcXYZ0189_-.", min_size=1, max_size=12)
 
 
-@pytest.fixture(autouse=True)
-def _own_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_state")
 
 
 @given(st.dictionaries(st.sampled_from(sorted(CONDITIONS)), VALUES, min_size=1))
