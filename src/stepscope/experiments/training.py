@@ -12,13 +12,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.supervise import Charge, Outcome, Watch
+from stepscope.experiments.what_would_help import what_would_help
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
-from stepscope.spec.as_flags import as_flags
 from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
@@ -117,7 +116,7 @@ def out_of_memory(watch: Watch, what_happened: str) -> Outcome:
     said = watch.outcome or Outcome()
     return Outcome(
         schema.OUT_OF_MEMORY,
-        f"{what_happened.rstrip('.')}. {_what_would_help(watch.forecast)}",
+        f"{what_happened.rstrip('.')}. {what_would_help(watch.forecast)}",
         4,
         instrument=said.instrument,
         layers=said.layers,
@@ -128,28 +127,6 @@ def out_of_memory(watch: Watch, what_happened: str) -> Outcome:
         device_memory=said.device_memory,
         requests=said.requests,
     )
-
-
-def _what_would_help(forecast: dict[str, Any] | None) -> str:
-    """Name the settings that were forecast to take less, each with its forecast."""
-    known = (forecast or {}).get("remedies")
-    if not known:
-        return "Try a smaller --batch-size or fewer --workers."
-    if not any(remedy["fits"] for remedy in known):
-        return (
-            "None of these would fit either, by forecast: "
-            + ", ".join(map(_remedy, known))
-            + f". {_more_room(known[0]['pool'])} is needed, or a smaller network."
-        )
-    return f"What would help, by forecast: {', '.join(map(_remedy, known))}."
-
-
-def _remedy(remedy: dict[str, Any]) -> str:
-    return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['pool_bytes'])})"
-
-
-def _more_room(pool: str) -> str:
-    return "A device with more memory" if pool == "device" else "A larger --memory-limit"
 
 
 def _ended_by_guard(watch: Watch) -> bool:
