@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from stepscope.errors import MachineError
-from stepscope.hardware.pseudo_files import first_line_of, lines_of
+from stepscope.hardware.pseudo_files import first_line_of, is_there, lines_of, matching
 
 _MOUNT = Path("/sys/fs/cgroup")
 _PREFIX = "stepscope-"
@@ -57,7 +57,7 @@ class ControlGroup:
     def remove(self) -> None:
         """End whatever is left in the group, and take it away."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
-        while self.folder.exists() and time.monotonic() < deadline:
+        while is_there(self.folder) and time.monotonic() < deadline:
             for line in lines_of(self.folder / "cgroup.procs"):
                 # 0 is a process of another namespace, and to a kill "our whole process group".
                 if line.isdecimal() and int(line) > 1:
@@ -170,9 +170,9 @@ def _candidates() -> list[Path]:
     known = [
         folder
         for folder in own_and_above()
-        if any((folder / name).exists() for name in ("memory.limit_in_bytes", "cgroup.controllers"))
+        if any(is_there(folder / name) for name in ("memory.limit_in_bytes", "cgroup.controllers"))
     ]
-    if not known or (known[0] / "memory.limit_in_bytes").exists():
+    if not known or is_there(known[0] / "memory.limit_in_bytes"):
         return known[:1]
     # A group beside our own would be free of our own group's limit.
     return known[:2] if limit_of(known[0]) is None else known[:1]
@@ -192,7 +192,7 @@ def _check_handed_over(parent: Path) -> None:
 
 def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
     remove_leftovers(parent)
-    version_2 = (parent / "cgroup.controllers").exists()
+    version_2 = is_there(parent / "cgroup.controllers")
     switch = parent / "cgroup.subtree_control"
     if version_2 and "memory" not in " ".join(lines_of(switch)).split():
         switch.write_text("+memory")
@@ -218,7 +218,7 @@ def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
 
 def remove_leftovers(parent: Path) -> None:
     """Take away groups of ours whose maker is gone: a killed parent could not."""
-    for folder in parent.glob(f"{_PREFIX}*"):
+    for folder in matching(parent, f"{_PREFIX}*"):
         maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if maker.isdecimal() and not psutil.pid_exists(int(maker)):
             with contextlib.suppress(OSError):  # something still runs in it
@@ -226,5 +226,5 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _write(file: Path, value: int, *, where_it_exists: bool = False) -> None:
-    if file.exists() or not where_it_exists:
+    if is_there(file) or not where_it_exists:
         file.write_text(str(value))

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from stepscope.hardware import control_group
-from stepscope.hardware.pseudo_files import first_line_of, lines_of
+from stepscope.hardware.pseudo_files import first_line_of, lines_of, matching
 
 _PROC = Path("/proc")
 
@@ -97,7 +97,7 @@ def cpu_mhz() -> float | None:
     """Return the mean clock of the CPUs now, where the system tells."""
     scaling = [
         int(text) / 1000
-        for file in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
+        for file in matching(Path("/sys/devices/system/cpu"), "cpu[0-9]*/cpufreq/scaling_cur_freq")
         if (text := first_line_of(file)) is not None
     ]
     clocks = scaling or [

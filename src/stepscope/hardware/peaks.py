@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import MachineError
-from stepscope.hardware.pseudo_files import first_line_of
+from stepscope.hardware.pseudo_files import first_line_of, matching
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SCHEMA = 1
@@ -76,7 +76,7 @@ def highest_mhz(cpus: Path = _CPUS) -> float | None:
     """Return the highest clock that the CPUs may go to now; None where they cannot be told to."""
     clocks = [
         int(line) / 1000
-        for file in cpus.glob("cpu[0-9]*/cpufreq/scaling_max_freq")
+        for file in matching(cpus, "cpu[0-9]*/cpufreq/scaling_max_freq")
         if (line := first_line_of(file)) is not None and line.strip().isdecimal()
     ]
     return max(clocks, default=None)
