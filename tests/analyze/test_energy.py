@@ -213,6 +213,19 @@ def test_phases_that_may_come_in_pieces_are_never_cut_out(
     assert "measured" not in {each["how"] for each in figures["phases"].values()}
 
 
+def test_the_energy_of_one_machine_is_not_told_as_that_of_several(
+    recorded: Callable[..., Run],
+) -> None:
+    run = recorded([found(PACKAGE)], rows_of(PACKAGE, [(0.0, 0.0), (10.0, 50.0)]))
+    hosts = ("here", "there")
+    here, there = ({"ranks": [{"host": host} for host in each]} for each in (hosts[:1] * 2, hosts))
+    assert energy_of(run, here)[0] is not None
+    assert energy_of(run, there) == (
+        None,
+        "the ranks were on 2 machines, and only one of them was read",
+    )
+
+
 def test_a_counter_that_wraps_on_the_way_counts_on(recorded: Callable[..., Run]) -> None:
     energy = rows_of(PACKAGE, counted(SAME, 0.05, first_j=RANGE_J - 100.0))
     run = recorded([found(PACKAGE)], energy, steps=steps_of(SAME))

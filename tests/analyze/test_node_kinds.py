@@ -65,6 +65,19 @@ def test_nodes_that_are_alike_or_were_to_be_mixed_are_not_told_apart(tmp_path: P
         assert [row["values"] for row in rows_of(sweep)] == [{"workers": 0}, {"workers": 1}]
 
 
+def test_trials_of_a_machine_without_a_kind_are_not_pooled_with_those_of_a_node(
+    tmp_path: Path,
+) -> None:
+    sweep = swept(tmp_path, ["fast machine", None])
+    for trial in sweep.info["trials"][2:]:  # made where the sweep was begun
+        trial.update(status=schema.COMPLETED, metrics={"samples_per_s": 10.0})
+    assert kinds_of(sweep) == {"A": "fast machine", "B": "the machine that the sweep was begun on"}
+    rates = {
+        tuple(row["values"].values()): row["samples_per_s"]["median"] for row in rows_of(sweep)
+    }
+    assert rates == {(0, "A"): 1000, (1, "A"): 2000, (0, "B"): 10, (1, "B"): 10}
+
+
 def test_trials_that_no_node_has_made_yet_stand_apart(tmp_path: Path) -> None:
     sweep = by_node_kind(swept(tmp_path, ["fast machine", "slow machine", None]))
     assert [trial.values["node"] for trial in sweep.trials[-2:]] == ["none yet"] * 2

@@ -15,6 +15,8 @@ import pytest
 from as_a_person import Stepscope
 from ray_cluster import Cluster, kill
 
+from stepscope.hardware.conditions import clock_source
+
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
 EIGHT = ("--over", "workers=0,1", "--repeats", 4)
 
@@ -126,7 +128,9 @@ def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
     trials = recorded(folder)["trials"]
     assert [trial["status"] for trial in trials] == ["completed"] * 8
     assert [trial for trial in trials if trial in done_before] == done_before
-    assert {trial["node"] is None for trial in trials} == {True, False}
+    # This machine and its node are one kind, by two names: their trials may be compared.
+    assert len({trial["node"] for trial in trials}) == 2
+    assert len({trial["node_kind"] for trial in trials}) == 1
 
 
 @pytest.mark.long
@@ -153,3 +157,27 @@ def test_a_node_without_stepscope_or_with_another_version_is_named(
     assert answer.code == 5, answer.err
     assert complaint in answer.err
     assert not (stepscope.folder / "runs").exists()
+
+
+@pytest.mark.long
+def test_a_node_that_joins_and_cannot_run_the_settings_gets_no_trials(
+    stepscope: Stepscope, cluster: Cluster
+) -> None:
+    clock = clock_source(Path("/")).value
+    if clock is None:
+        pytest.skip("this machine does not tell its clock source, and could require nothing")
+    (stepscope.folder / "no-machine").mkdir()
+    cluster.add()
+    sweep = stepscope.start(
+        *("sweep", *QUICK, *EIGHT, "--require", f"clock_source={clock}", "--json"),
+        *("--on", "ray", "--address", cluster.address),
+    )
+    wait_for(sweep, stepscope.folder / "runs", completed=1)
+    cluster.add(STEPSCOPE_SYSTEM_ROOT=str(stepscope.folder / "no-machine"))
+    out, err = sweep.communicate(timeout=300)
+
+    assert sweep.returncode == 0, err
+    trials = json.loads(out)["trials"]
+    assert [trial["status"] for trial in trials] == ["completed"] * 8
+    assert len({trial["node"] for trial in trials}) == 1
+    assert "It gets no trials." in err

@@ -27,7 +27,8 @@ from stepscope.records.reader import Run, load_run
 from stepscope.records.table import Table
 from stepscope.spec import RunSpec
 from stepscope.train.checkpoint import part_of_rank
-from stepscope.train.distributed import differences_from_one_process, is_lost_peer
+from stepscope.train.distributed import is_lost_peer
+from stepscope.train.unlike import differences_from_one_process, refuse_disagreement
 
 PLACE = Place(rank=1, world=2, meeting="here")
 
@@ -93,6 +94,24 @@ def test_what_differs_from_one_process_is_named() -> None:
     assert "batch norm" in batch_norm
     assert "dropout" in dropout
     assert differences_from_one_process(nn.Dropout(0.0)) == []
+    assert differences_from_one_process(nn.SyncBatchNorm(2)) == []
+    for layer in (nn.MultiheadAttention(4, 2, dropout=0.1), nn.LSTM(4, 4, 2, dropout=0.1)):
+        assert differences_from_one_process(layer) == [dropout]
+
+
+def test_ranks_that_say_different_things_are_refused_with_what_differs() -> None:
+    alike = {"training samples": 320, "steps": 10}
+    refuse_disagreement([alike, dict(alike)], "found different data", "Give them the same")
+    with pytest.raises(RequestError) as refused:
+        refuse_disagreement(
+            [alike, {**alike, "training samples": 300}],
+            "found different data",
+            "Give them the same",
+        )
+    assert str(refused.value) == (
+        "the ranks found different data: training samples is 300 for rank 1 and 320 for rank 0. "
+        "Give them the same."
+    )
 
 
 def test_a_lost_peer_is_told_from_other_errors() -> None:
@@ -152,13 +171,11 @@ def test_a_rank_that_nobody_holds_any_more_is_closed(run: folder.RunFolder) -> N
     ended(run, 0, schema.COMPLETED, None)
     gone = folder.create_rank(run.path, 1, "run", {})
     gone.update_info(process=1)
-    peer = failed_peer(run.path, 0)
-    assert peer is not None
-    assert peer.path == gone.path
+    assert failed_peer(run.path, 0, world=2) == "rank 1 failed"
     put_together(run, 2)
     assert load_run(gone.path).status == schema.FAILED
     with folder.RunFolder(run.path / "ranks" / "0").held():
-        assert failed_peer(run.path, 1) is None
+        assert failed_peer(run.path, 1, world=2) is None
 
 
 def test_rows_from_before_there_were_ranks_are_kept(run: folder.RunFolder) -> None:

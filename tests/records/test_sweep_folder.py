@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.records.sweep import Trial, create_sweep, load_sweep
+from stepscope.records.sweep import Trial, create_sweep, load_sweep, load_sweep_of
 
 PLAN = [Trial(0, {"workers": 0}, 1), Trial(1, {"workers": 2}, 1)]
 
@@ -76,3 +76,11 @@ def test_what_is_no_sweep_is_refused(tmp_path: Path, info: Any) -> None:
 def test_a_folder_without_a_sweep_says_what_is_wanted(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="not a sweep folder"):
         load_sweep(tmp_path)
+
+
+def test_a_sweep_of_another_kind_than_wanted_is_refused(tmp_path: Path) -> None:
+    folder = create_sweep(tmp_path, "s", {"kind": "scale"}, PLAN)
+
+    assert load_sweep_of(folder.path, "scale") == load_sweep(folder.path)
+    with pytest.raises(RequestError, match="is of `stepscope scale`, and not of `stepscope search"):
+        load_sweep_of(folder.path, "search")

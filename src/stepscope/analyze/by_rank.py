@@ -14,10 +14,19 @@ from stepscope.records.reader import Run, load_run
 
 
 def ranks_of(run: Run) -> list[Run]:
-    """Return the ranks of a distributed run, each as a run; [] for any other."""
+    """Return the ranks of a distributed run, each as a run; [] for any other.
+
+    A run that went on in fewer processes keeps the folders of the others, which took no part in it
+    lately and are left out. A script's run does not say how many there are.
+    """
     found = (each for each in (run.path / schema.RANKS).glob("*") if each.name.isdecimal())
-    whole = (each for each in found if (each / schema.RUN).is_file())
-    return [load_run(each) for each in sorted(whole, key=lambda each: int(each.name))]
+    ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
+    processes = run.spec.get("processes")
+    if processes == 1:
+        return []
+    return [
+        load_run(ranks[rank]) for rank in sorted(ranks) if processes is None or rank < processes
+    ]
 
 
 def summarize_ranks(run: Run) -> dict[str, Any]:

@@ -58,6 +58,9 @@ def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | No
         return None, "not asked for: --energy auto"
     if not told:
         return None, _NOT_READ
+    hosts = {rank["host"] for rank in summary.get("ranks") or ()}
+    if len(hosts) > 1:
+        return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
     if not any(event["sensors"] for event in told):
         return None, str(told[-1].get("reason") or _NOT_READ)
     read = _read(run, told)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from string import ascii_uppercase
 from typing import Any
 
-from stepscope.records.sweep import Sweep
+from stepscope.records.sweep import Sweep, Trial
 
 NODE = "node"
 _NOT_YET = "none yet"
+_OWN_MACHINE = "the machine that the sweep was begun on"
 
 
 def kinds_of(sweep: Sweep) -> dict[str, str]:
@@ -17,7 +18,8 @@ def kinds_of(sweep: Sweep) -> dict[str, str]:
 
     Empty where nothing is to be told apart: trials of one kind, or nodes that were to be mixed.
     """
-    kinds = dict.fromkeys(trial.node_kind for trial in sweep.trials if trial.node_kind)
+    found = (_kind_of(trial) for trial in sweep.trials)
+    kinds = dict.fromkeys(kind for kind in found if kind is not None)
     if len(kinds) < 2 or (sweep.info.get("on") or {}).get("mix_nodes"):
         return {}
     return {_letters(place): kind for place, kind in enumerate(kinds)}
@@ -28,10 +30,11 @@ def by_node_kind(sweep: Sweep) -> Sweep:
     kinds = kinds_of(sweep)
     if not kinds:
         return sweep
-    letters = {kind: letter for letter, kind in kinds.items()}
+    letters: dict[str | None, str] = {kind: letter for letter, kind in kinds.items()}
+    letters[None] = _NOT_YET
     trials = [
-        {**each, "values": {**each["values"], NODE: letters.get(each.get("node_kind"), _NOT_YET)}}
-        for each in sweep.info["trials"]
+        {**each, "values": {**each["values"], NODE: letters[_kind_of(trial)]}}
+        for each, trial in zip(sweep.info["trials"], sweep.trials, strict=True)
     ]
     settings: list[dict[str, Any]] = [
         {**values, NODE: letter}
@@ -39,6 +42,11 @@ def by_node_kind(sweep: Sweep) -> Sweep:
         for values in sweep.info.get("settings") or []
     ]
     return replace(sweep, info={**sweep.info, "trials": trials, "settings": settings})
+
+
+def _kind_of(trial: Trial) -> str | None:
+    """Return what made a trial; nobody did yet is None."""
+    return trial.node_kind or (None if trial.is_missing else _OWN_MACHINE)
 
 
 def _letters(place: int) -> str:

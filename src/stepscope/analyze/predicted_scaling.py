@@ -5,7 +5,8 @@ A prediction, from what a process of the base was measured to do and from arithm
     own(n)       loading, transfer, forward and backward shrink with the samples n of a process's
                  part; the optimiser and the rest work on all weights, and stay as they are
     exchange(p)  a ring all-reduce sends 2 (p-1)/p of the gradients over each link, in 2 (p-1)
-                 turns: 2 (p-1)/p * bytes / bandwidth + 2 (p-1) * latency
+                 turns for each portion that they are sent in:
+                 2 (p-1)/p * bytes / bandwidth + 2 (p-1) * portions * latency
     hidden(p)    a share of that goes on beside the backward pass, and never more than that takes
     step(p)      own + exchange - hidden
 
@@ -17,11 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from stepscope.analyze.scaling import Mode, Scale, communication_of, trials_with_rate
 from stepscope.records.sweep import Sweep
 
 _FIXED = ("optimizer_s", "other_s")
+# Of DistributedDataParallel: a small first portion, so that sending begins early.
+_FIRST_PORTION_BYTES = 2**20
+_PORTION_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,15 @@ class Network:
     latency_s: float
 
     def exchange_s(self, size_bytes: float, processes: int) -> float:
-        """Return how long a ring all-reduce takes."""
+        """Return how long a ring all-reduce takes, portion after portion."""
         turns = 2 * (processes - 1)
-        return turns / processes * size_bytes / self.bandwidth_bytes_per_s + turns * self.latency_s
+        sending_s = turns / processes * size_bytes / self.bandwidth_bytes_per_s
+        return sending_s + turns * portions(size_bytes) * self.latency_s
+
+
+def portions(size_bytes: float) -> int:
+    """Return in how many portions gradients are sent: a portion is as large as can be."""
+    return 1 + max(0, ceil((size_bytes - _FIRST_PORTION_BYTES) / _PORTION_BYTES))
 
 
 @dataclass(frozen=True)

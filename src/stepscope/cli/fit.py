@@ -13,6 +13,7 @@ from rich.console import Console
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.script_arguments import ScriptCommand, split_script
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import RequestError
 from stepscope.experiments import fit as trials
 from stepscope.experiments.fit_answer import Answer
@@ -42,6 +43,7 @@ def fit(
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    refuse_launcher("fit")
     names, script = split_script(model)
     given = settings or {}
     with TrialDisplay(Console(file=sys.stderr)) as display:

@@ -14,6 +14,7 @@ from rich.console import Console
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.subjects import count
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs import Finding, Investigation, Tools, conduct, find, labs
 from stepscope.experiments.labs import resume as go_on
@@ -53,6 +54,7 @@ def lab(
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    refuse_launcher("lab")
     flags = dict(settings or {})
     if resume is not None:
         if flags or any(given is not None for given in (name, scale, repeats)):

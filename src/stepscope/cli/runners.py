@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.runners import Runner
-from stepscope.experiments.runners.here import HERE
+from stepscope.experiments.runners.here import HERE, Here
 from stepscope.records import schema
 from stepscope.records.sweep import load_sweep
 
 _KNOWN = ("here", "ray")
+_AUTO = "auto"
 
 
 def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str, Any] | None:
@@ -25,23 +27,34 @@ def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str
     if on is not None and on not in _KNOWN:
         raise RequestError(f"on: wanted here or ray, found {on!r}.{nearest(on, _KNOWN)}")
     if on == "ray":
-        return {"runner": "ray", "address": address or "auto", "mix_nodes": mix_nodes}
+        return {"runner": "ray", "address": _address(address), "mix_nodes": mix_nodes}
     for flag, given in (("address", address is not None), ("mix_nodes", mix_nodes)):
         if given:
             raise RequestError(f"{flag}: wants --on ray.")
     return None
 
 
+def _address(given: str | None) -> str:
+    """Return which cluster is meant: the one that is named, that Ray is told of, or any here."""
+    named = None if given == _AUTO else given
+    return named or os.environ.get("RAY_ADDRESS") or _AUTO
+
+
 def place_to_go_on(
     folder: Path, on: str | None, address: str | None, mix_nodes: bool
 ) -> Mapping[str, Any] | None:
-    """Return where a sweep goes on: where it was, unless somebody names another place."""
+    """Return where a sweep goes on: where it was, unless somebody names another place.
+
+    This machine is one among others then, where trials were made on a cluster before.
+    """
     sweep = load_sweep(folder)
     if on is None and address is None and not mix_nodes:
         done = sweep.info.get("status") == schema.COMPLETED
         recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
         return recorded
-    return read_place(on or ("ray" if sweep.info.get("on") else None), address, mix_nodes)
+    begun_elsewhere = bool(sweep.info.get("on"))
+    place = read_place(on or ("ray" if begun_elsewhere else None), address, mix_nodes)
+    return {"runner": "here"} if place is None and begun_elsewhere else place
 
 
 @contextmanager
@@ -54,6 +67,8 @@ def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
     """
     if place is None:
         yield HERE
+    elif place.get("runner") == "here":
+        yield Here(among_others=True)
     elif place.get("runner") == "ray":
         from stepscope.experiments.runners.on_ray import on_ray
 

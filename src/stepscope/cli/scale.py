@@ -17,6 +17,7 @@ from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
 from stepscope.cli.subjects import count, named_settings
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments import scale as scales
 from stepscope.report.charts import check_form, save
@@ -76,6 +77,7 @@ def scale(
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    refuse_launcher("scale")
     asked: dict[str, Any] = dict(settings or {})
     if chart is not None:
         check_form(chart)

@@ -20,6 +20,7 @@ from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
 from stepscope.cli.runners import place_to_go_on, read_place, runner_at
 from stepscope.cli.subjects import count, named_settings
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments import search as searches
 from stepscope.experiments.search.budget import read_budget
@@ -75,6 +76,7 @@ def search(
     json
         Print sweep.json with designs and front, and nothing else, on standard output.
     """
+    refuse_launcher("search")
     _need("optuna", "search")
     _need("torch", "train")
     asked: dict[str, Any] = dict(settings or {})

@@ -12,6 +12,7 @@ from rich.console import Console
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.subjects import count, named_settings, place_of
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.experiments.stalls import REPEATS, find_stalls
 from stepscope.experiments.subjects import OwnTraining
 from stepscope.report.stalls import print_stalls
@@ -40,6 +41,7 @@ def stalls(
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    refuse_launcher("stalls")
     asked: dict[str, Any] = dict(settings or {})
     subject = OwnTraining(named_settings([] if spec is None else [spec], asked))
     rounds = REPEATS if repeats is None else count("repeats", repeats)

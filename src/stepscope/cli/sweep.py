@@ -17,6 +17,7 @@ from stepscope.cli.report_at_end import leave_report
 from stepscope.cli.runners import place_to_go_on, read_place, runner_at
 from stepscope.cli.script_arguments import split_script
 from stepscope.cli.subjects import count, named_settings, place_of, script_request
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import RequestError
 from stepscope.experiments import sweep as sweeps
 from stepscope.experiments.subjects import OwnScript, OwnTraining
@@ -72,6 +73,7 @@ def sweep(
     json
         Print sweep.json, and nothing else, on standard output.
     """
+    refuse_launcher("sweep")
     asked: dict[str, Any] = dict(settings or {})
     try:
         with SweepDisplay(Console(file=sys.stderr)) as display:

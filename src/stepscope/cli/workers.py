@@ -13,6 +13,7 @@ from stepscope.analyze.where_time_goes import summarize
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.script_arguments import split_script
 from stepscope.cli.subjects import named_settings, place_of, script_request
+from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.experiments.subjects import OwnScript, OwnTraining
 from stepscope.experiments.workers import find_workers
 from stepscope.report.sweep import SweepDisplay
@@ -36,6 +37,7 @@ def workers(
     json
         Print one JSON object, and nothing else, on standard output.
     """
+    refuse_launcher("workers")
     asked: dict[str, Any] = dict(settings or {})
     words, script = split_script(command)
     subject: OwnTraining | OwnScript

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ def carry_out(
     *,
     elapsed_s: float = 0.0,
     resumed: str | None = None,
+    taken_up: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Run a charge in a folder and close it, whatever happens."""
+    """Run a charge in a folder and close it, whatever happens.
+
+    `taken_up` is what `run.json` says anew, as soon as the folder is this process's alone.
+    """
     with made.held(), listening(pausing=charge.own_session) as signals:  # until it is closed
         if resumed:
             made.restore_missing_files()
@@ -35,7 +39,11 @@ def carry_out(
         root = system_root()
         environment = {**describe_host(), "conditions": describe_conditions(root)}
         before = made.update_info(
-            status=schema.RUNNING, reason=None, process=os.getpid(), environment=environment
+            **(taken_up or {}),
+            status=schema.RUNNING,
+            reason=None,
+            process=os.getpid(),
+            environment=environment,
         )
         try:
             energy = charge.reads_energy and _asks_for_energy(before)

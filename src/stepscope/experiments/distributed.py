@@ -18,6 +18,7 @@ import functools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 from stepscope.errors import RequestError
 from stepscope.experiments import together
@@ -31,9 +32,11 @@ from stepscope.experiments.training import (
     training_of,
 )
 from stepscope.hardware.host import usable_cpus
-from stepscope.records import folder
+from stepscope.records import folder, schema
 from stepscope.spec import RunSpec
 from stepscope.train.options import Options
+
+_CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
 
 
 def charge_of(
@@ -52,7 +55,7 @@ def charge_of(
     return Charge(
         functools.partial(_start, made, spec, limit, options),
         end_training,
-        functools.partial(_judge, made, spec.processes),
+        functools.partial(judge_run, made, spec.processes),
         memory_limit=limit,
         time_limit_s=time_limit_s,
         meanwhile=GrowingTables(made.path, spec.processes).look,
@@ -76,10 +79,21 @@ def _start(
     return start_training([*launcher, *torchrun, *rank], messages, limit, environment)
 
 
-def _judge(made: folder.RunFolder, world: int, watch: Watch, returncode: int) -> Outcome:
+def judge_run(made: folder.RunFolder, world: int, watch: Watch, returncode: int) -> Outcome:
     """Put the run together, and decide from its ranks how it ended."""
-    watch.outcome = together.outcome_of(together.put_together(made, world), world)
+    together.wait_for_rest(made.path, world)
+    gone = _CUT_OFF if watch.signals.stops > 1 else together.GONE
+    outcome = together.outcome_of(together.put_together(made, world, gone), world)
+    if outcome is not None and _was_for_memory(watch, outcome):
+        # The word to stop that torch passes on to ranks does not say what for.
+        outcome = replace(outcome, status=schema.OUT_OF_MEMORY) if watch.ready else None
+    watch.outcome = outcome
     return judge_training(watch, returncode)
+
+
+def _was_for_memory(watch: Watch, outcome: Outcome) -> bool:
+    is_asked_by_us = watch.memory.asked and not watch.signals.stops
+    return is_asked_by_us and outcome.status == schema.INTERRUPTED
 
 
 def require_one_process(spec: RunSpec, what: str) -> None:

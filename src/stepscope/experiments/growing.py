@@ -2,8 +2,7 @@
 
 A step is there as soon as every rank has made it. What is in the run's tables already is read from
 them, not remembered: a rank that goes back to a checkpoint takes rows out of its own tables, and
-rank 0 out of the run's. When the ranks have ended, `experiments.together` writes all of it anew,
-with what not every rank has.
+rank 0 out of the run's. When the ranks have ended, `experiments.together` writes all of it anew.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from pathlib import Path
 from stepscope.experiments.merged import (
     EPOCH,
     Key,
+    Made,
     Row,
     Sum,
     add_up,
     line_of,
-    named,
-    read_rows,
     rows_of,
     write_merged,
 )
@@ -77,16 +75,11 @@ class GrowingTables:
         if now == self._epochs:
             return
         self._epochs = now
-        sums, rows = add_up(files, EPOCH), [read_rows(file) for file in files]
-        known = [{name for name, _ in named(each, EPOCH)} for each in rows]
-        latest = [max((int(row["epoch"]) for row in each), default=-1) for each in rows]
+        sums, ranks = add_up(files, EPOCH), [Made.of(file, EPOCH) for file in files]
 
         def of_all(name: Key, row: Row) -> Row | None:
-            is_whole = all(
-                name in theirs or epoch > int(row["epoch"])
-                for theirs, epoch in zip(known, latest, strict=True)
-            )
-            return sums[name].in_epoch(row) if is_whole else None
+            is_missed = any(rank.misses(name, row) for rank in ranks)
+            return None if is_missed else sums[name].in_epoch(row)
 
         write_merged(self.run / schema.EPOCHS, files[0], EPOCH, of_all)
 

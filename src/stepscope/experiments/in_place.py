@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +56,17 @@ def run_in_place(
     if run is None:
         make = folder.create
         run = place.find_run(out, lambda: make(out, spec.run_name, "run", asked).path, goes_on=True)
-    rank = Rank(place, run, spec, Options(force=force))
+    launcher = Launcher(onlooker.output)
+    rank = Rank(place, run, spec, Options(force=force), meanwhile=launcher.look)
     if place.rank != 0:
         return carry_out_rank(rank, onlooker, summarize)
     tables = GrowingTables(run, place.world)
-    rank = replace(rank, reads_energy=True, meanwhile=tables.look)
+
+    def look_after_run() -> None:
+        launcher.look()
+        tables.look()
+
+    rank = replace(rank, reads_energy=True, meanwhile=look_after_run)
     top = folder.RunFolder(run)
     with top.held():
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
@@ -74,11 +82,30 @@ def run_in_place(
     return run, ended
 
 
+@dataclass
+class Launcher:
+    """Who started this rank, and would stop it; where that is killed, the rank stops itself.
+
+    It asks all ranks to stop after the same step, and so ends those of other machines too.
+    """
+
+    say: Callable[[str], None]
+    process: int = field(default_factory=os.getppid)
+    is_gone: bool = False
+
+    def look(self) -> None:
+        """Stop once when it is gone."""
+        if not self.is_gone and os.getppid() != self.process:
+            self.is_gone = True
+            self.say("the launcher is gone: stopping after this step")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 def answer_for_all(
     place: Place, run: Path, mine: Path, outcome: Outcome, summarize: Summarize
 ) -> Outcome:
     """Put the run of all ranks together and close it: rank 0's part under somebody's torchrun."""
-    together.wait_for_others(run, place.world, stopped=outcome.asked_to_stop)
+    together.wait_for_others(run, place.world, outcome)
     top = folder.RunFolder(run)
     ranks = together.put_together(top, place.world)
     ended = together.outcome_of(ranks, place.world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ Row = dict[str, str]
 Key = tuple[str, ...]
 STEP = ("epoch", "step")
 EPOCH = ("epoch", "split")
+Place = tuple[float, ...]
 
 
 @dataclass
@@ -42,6 +44,25 @@ class Sum:
         total_s = float(row["total_s"] or 0)
         rate = number(self.samples / total_s) if total_s else ""
         return {**row, "samples": str(self.samples), "samples_per_s": rate}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one rank has made: the names of its rows, and how far it has come."""
+
+    names: frozenset[Key]
+    last: Place
+
+    @staticmethod
+    def of(file: Path, key: Sequence[str]) -> Made:
+        """Read it from a table of the rank."""
+        rows = read_rows(file)
+        names = frozenset(name for name, _ in named(rows, key))
+        return Made(names, max((_progress(row) for row in rows), default=()))
+
+    def misses(self, name: Key, row: Row) -> bool:
+        """Say whether it has not come as far as a row; one that it is past was before its time."""
+        return name not in self.names and self.last <= _progress(row)
 
 
 def add_up(files: Iterable[Path], key: Sequence[str]) -> defaultdict[Key, Sum]:
@@ -85,23 +106,66 @@ def line_of(row: Row, columns: Sequence[str]) -> str:
 def write_merged(
     file: Path, first: Path, key: Sequence[str], of_all: Callable[[Key, Row], Row | None]
 ) -> None:
-    """Write a table of the run from rank 0's; rows that only the run has are from before it.
+    """Write a table of the run from rank 0's; rows that only the run has were made without it.
 
-    What `of_all` makes None of is left out. Nothing is written where rank 0 has no rows.
+    What `of_all` makes None of stays as the run has it. Where rank 0 has no rows, all stays.
     """
     rows = dict(named(read_rows(first), key))
     if not rows:
         return
-    begin = next(iter(rows.values()))
-    before = [
+    merged = dict(named(read_rows(file), key))
+    for name, row in rows.items():
+        if (whole := of_all(name, row)) is not None:
+            merged[name] = whole
+    _write_rows(file, sorted(merged.values(), key=_order), list(next(iter(rows.values()))))
+
+
+def write_records(file: Path, first: Path) -> None:
+    """Add to the run's records those of rank 0 that it has not."""
+    before, rows = read_rows(file), read_rows(first)
+    if not rows:
+        return
+    columns = [*rows[0]]
+    known = {line_of(row, columns) for row in before}
+    added = [row for row in rows if line_of(row, columns) not in known]
+    _write_rows(file, sorted((*before, *added), key=lambda row: float(row["start"])), columns)
+
+
+def write_samples(file: Path, first: Path, resumed_s: Sequence[float]) -> None:
+    """Write what was sampled from rank 0's; the run's own rows are of when rank 0 was not there.
+
+    `resumed_s` is when rank 0 went on after an end.
+    """
+    rows = read_rows(first)
+    if not rows:
+        return
+    begins = sorted(resumed_s)
+    lives: defaultdict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        time_s = float(row["time_s"])
+        lives[bisect_right(begins, time_s)].append(time_s)
+    spans = [(min(times_s), max(times_s)) for times_s in lives.values()]
+    alone = [
         row
-        for name, row in named(read_rows(file), key)
-        if name not in rows and int(row["epoch"]) <= int(begin["epoch"])
+        for row in read_rows(file)
+        if not any(begin <= float(row["time_s"]) <= end for begin, end in spans)
     ]
-    merged = (of_all(name, row) for name, row in rows.items())
-    columns = list(begin)
-    lines = [line_of(row, columns) for row in (*before, *merged) if row is not None]
+    _write_rows(file, sorted((*alone, *rows), key=lambda row: float(row["time_s"])), [*rows[0]])
+
+
+def _write_rows(file: Path, rows: Iterable[Row], columns: Sequence[str]) -> None:
+    lines = [line_of(row, columns) for row in rows]
     replace_whole(file, "\n".join([",".join(columns), *lines, ""]))
+
+
+def _progress(row: Row) -> Place:
+    """Return how far a row is: its epoch, and where it is a step's, that."""
+    return (int(row["epoch"]), *([int(row["step"])] if "step" in row else []))
+
+
+def _order(row: Row) -> Place:
+    """Return where a row stands in its table: a test is after the epoch that it is of."""
+    return (*_progress(row), float(row["start_s"] or 0))
 
 
 def replace_whole(file: Path, text: str) -> None:

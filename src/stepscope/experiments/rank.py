@@ -59,11 +59,10 @@ def carry_out_rank(
     """
     number, asked = rank.place.rank, rank.spec.model_dump(mode="json")
     path = rank.run / schema.RANKS / str(number)
-    resumed, elapsed_s = None, 0.0
+    resumed, elapsed_s = None, lived_s(reader.load_run(rank.run))
     if (path / schema.RUN).is_file():
         made, before = folder.RunFolder(path), reader.load_run(path)
-        made.update_info(spec=asked)
-        resumed, elapsed_s = before.status, lived_s(before)
+        resumed, elapsed_s = before.status, max(elapsed_s, lived_s(before))
     else:
         made = folder.create_rank(rank.run, number, "run", asked)
     if origin_ns is not None:
@@ -72,34 +71,56 @@ def carry_out_rank(
     alone = training_of(made, None, has_workers=rank.spec.workers > 0, options=options)
     charge = replace(
         alone,
-        stop=functools.partial(_stop_rank, rank),
-        judge=functools.partial(_judge_rank, rank),
+        stop=functools.partial(stop_rank, rank, made),
+        judge=functools.partial(judge_rank, rank),
         reads_energy=rank.reads_energy,
         meanwhile=rank.meanwhile,
     )
-    outcome = carry_out(made, charge, onlooker, summarize, elapsed_s=elapsed_s, resumed=resumed)
-    made.update_info(exit_code=outcome.exit_code)
+    outcome = carry_out(
+        made,
+        charge,
+        onlooker,
+        summarize,
+        elapsed_s=elapsed_s,
+        resumed=resumed,
+        taken_up={"spec": asked, "exit_code": None},
+    )
     return path, outcome
 
 
-def _stop_rank(rank: Rank, child: subprocess.Popen[bytes], number: int, before: int) -> None:
-    """Ask a rank to stop; one whose peer is gone may be waiting for it, and is given seconds."""
+def stop_rank(
+    rank: Rank, made: folder.RunFolder, child: subprocess.Popen[bytes], number: int, before: int
+) -> None:
+    """Ask a rank to stop; one that may be waiting for a peer that is gone is given seconds.
+
+    Until it is ready it has nothing to save, and where it waits for others to come it is deaf.
+    """
     end_training(child, number, before)
-    if before == 0 and together.failed_peer(rank.run, rank.place.rank) is not None:
+    if before == 0 and (not _is_ready(made) or _failed_peer(rank) is not None):
         timer = threading.Timer(_TIME_TO_NOTICE_S, child.kill)
         timer.daemon = True
         timer.start()
 
 
-def _judge_rank(rank: Rank, watch: Watch, returncode: int) -> Outcome:
+def judge_rank(rank: Rank, watch: Watch, returncode: int) -> Outcome:
     """Tell a rank that was stopped because another one failed from one that somebody stopped."""
     outcome = judge_training(watch, returncode)
-    peer = together.failed_peer(rank.run, rank.place.rank)
-    if outcome.status != schema.INTERRUPTED or peer is None:
-        return outcome
-    reason = f"{peer.info['name']} failed, and all ranks were ended with it"
-    watch.folder.add_event(schema.PEER_LOST, seconds(now_ns() - watch.sampler.origin_ns))
-    return replace(outcome, status=schema.FAILED, reason=reason, exit_code=5)
+    peer = _failed_peer(rank)
+    if outcome.status == schema.INTERRUPTED and peer is not None:
+        reason = f"{peer}, and all ranks were ended with it"
+        watch.folder.add_event(schema.PEER_LOST, seconds(now_ns() - watch.sampler.origin_ns))
+        outcome = replace(outcome, status=schema.FAILED, reason=reason, exit_code=5)
+    watch.folder.update_info(exit_code=outcome.exit_code)  # whoever sees it closed reads this too
+    return outcome
+
+
+def _is_ready(made: folder.RunFolder) -> bool:
+    """Say whether the training of a rank has met the others and has all that it needs."""
+    return "distributed" in made.read_info()["environment"]
+
+
+def _failed_peer(rank: Rank) -> str | None:
+    return together.failed_peer(rank.run, rank.place.rank, rank.place.world)
 
 
 @dataclass

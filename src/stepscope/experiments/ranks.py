@@ -1,15 +1,17 @@
 """Several processes of one training, as torchrun starts them: each rank its folder, one run.
 
 Every rank is supervised by a parent of its own, into `ranks/<n>/`, a run folder like any other.
-Under somebody's own torchrun, rank 0 makes the run's folder and tells the others where it is,
-through a file beside it. How the run is put together in the end is in `experiments.together`.
+Under somebody's own torchrun, rank 0 makes the run's folder; the others ask where it is, and are
+told, through files beside it. How the run is put together in the end is in `experiments.together`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from stepscope.errors import RequestError
 from stepscope.records import schema
 
 _WAIT_FOR_FOLDER_S = 120.0
+_LOOK_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -34,37 +37,69 @@ class Place:
     max_restarts: int = 0
 
     def find_run(self, out: Path, make: Callable[[], Path], *, goes_on: bool = False) -> Path:
-        """Return the run's folder: made by rank 0, waited for by the others.
+        """Return the run's folder: made by rank 0, asked for by the others.
 
         One that `goes_on` after a restart is found again; otherwise each start has its own.
         """
         note = self._note(out, goes_on)
-        again = goes_on and self.restarts > 0
-        if self.rank == 0:
-            if again and (run := _read(note, out)) is not None:
-                return run
+        if self.rank != 0:
+            return self._ask(note)
+        run = _read(note) if goes_on and self.restarts > 0 else None
+        if run is None:
             note.unlink(missing_ok=True)
-            made = make()
-            beside = note.with_suffix(".new")
-            beside.write_text(made.name, encoding="utf-8")
-            beside.replace(note)
-            return made
-        until = time.monotonic() + _WAIT_FOR_FOLDER_S
-        began = time.time()
-        while time.monotonic() < until:
-            # A note that was there before this process began is of an earlier training.
-            fresh = note.is_file() and note.stat().st_mtime >= began - _WAIT_FOR_FOLDER_S
-            if (fresh or again) and (run := _read(note, out)) is not None:
-                return run
-            time.sleep(0.05)
+            run = make()
+            _write(note, run)
+        threading.Thread(target=self._answer, args=(note, run), daemon=True).start()
+        return run
+
+    def _ask(self, note: Path) -> Path:
+        """Ask rank 0 by a file that only this process has made: an old answer is to another one."""
+        asked = f"{self.rank}-{uuid.uuid4().hex}"
+        question, answer = _question(note, asked), _answer_to(note, asked)
+        try:
+            note.parent.mkdir(parents=True, exist_ok=True)
+            question.touch()
+        except OSError as error:
+            raise RequestError(
+                f"cannot write into {note.parent}: {error.strerror}. "
+                "Choose a folder that all ranks can write with --out DIR."
+            ) from error
+        try:
+            until = time.monotonic() + _WAIT_FOR_FOLDER_S
+            while time.monotonic() < until:
+                if (run := _read(answer)) is not None:
+                    return run
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            for file in (question, answer):
+                file.unlink(missing_ok=True)
         raise RequestError(
-            f"rank {self.rank} found no run folder of rank 0 in {out} within "
+            f"rank {self.rank} found no run folder of rank 0 in {note.parent} within "
             f"{_WAIT_FOR_FOLDER_S:.0f} s. All ranks need the same --out, on a shared file system."
         )
 
+    def _answer(self, note: Path, run: Path) -> None:
+        """Answer every question until each of the others has taken an answer away.
+
+        A question of an earlier training, whose rank was killed, is answered for nobody.
+        """
+        answers: dict[str, list[Path]] = {str(rank): [] for rank in range(1, self.world)}
+        while answers:
+            for question in note.parent.glob(_question(note, "*").name):
+                asked = question.name.rpartition(".ask-")[2]
+                _write(_answer_to(note, asked), run)
+                question.unlink(missing_ok=True)
+                answers.get(asked.partition("-")[0], []).append(_answer_to(note, asked))
+            for rank in list(answers):
+                if not all(answer.exists() for answer in answers[rank]):
+                    del answers[rank]
+            time.sleep(_LOOK_EVERY_S)
+
     def forget(self, out: Path, *, goes_on: bool = False) -> None:
-        """Take the note away."""
-        self._note(out, goes_on).unlink(missing_ok=True)
+        """Take the note away, and what nobody came for."""
+        note = self._note(out, goes_on)
+        for file in (note, *out.glob(f"{note.name}.*")):
+            file.unlink(missing_ok=True)
 
     def _note(self, out: Path, goes_on: bool) -> Path:
         return out / f".meeting-{self.meeting}{'' if goes_on else f'-{self.restarts}'}"
@@ -88,8 +123,24 @@ def find_place() -> Place | None:
     return Place(rank, world, meeting, restarts, most)
 
 
-def _read(note: Path, out: Path) -> Path | None:
-    if not note.is_file():
+def _question(note: Path, asked: str) -> Path:
+    return note.with_name(f"{note.name}.ask-{asked}")
+
+
+def _answer_to(note: Path, asked: str) -> Path:
+    return note.with_name(f"{note.name}.answer-{asked}")
+
+
+def _write(file: Path, run: Path) -> None:
+    beside = file.with_name(f"{file.name}.new")
+    beside.write_text(run.name, encoding="utf-8")
+    beside.replace(file)
+
+
+def _read(file: Path) -> Path | None:
+    """Return the run that a note or an answer names; None where it is not there, or not yet."""
+    try:
+        run = file.parent / file.read_text(encoding="utf-8")
+    except FileNotFoundError:
         return None
-    run = out / note.read_text(encoding="utf-8")
     return run if (run / schema.RUN).is_file() else None

@@ -73,7 +73,6 @@ def resume(
     if place is not None:
         return run_in_place(place, run.path, spec, onlooker, summarize)
     made = folder.RunFolder(run.path)
-    made.update_info(spec=spec.model_dump(mode="json"))
     return run.path, _carry_out(made, spec, onlooker, summarize, lived_s(run), run.status)
 
 
@@ -88,5 +87,12 @@ def _carry_out(
     watchdog: bool = False,
 ) -> Outcome:
     with holding(spec.memory_limit, watchdog=watchdog) as limit:
-        charge = charge_of(made, spec, limit, Options(force=force))
-        return carry_out(made, charge, onlooker, summarize, elapsed_s=elapsed_s, resumed=resumed)
+        return carry_out(
+            made,
+            charge_of(made, spec, limit, Options(force=force)),
+            onlooker,
+            summarize,
+            elapsed_s=elapsed_s,
+            resumed=resumed,
+            taken_up={"spec": spec.model_dump(mode="json")},
+        )

@@ -10,11 +10,13 @@ from typing import Any, Literal, Protocol
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.conditions import check_requirements
 from stepscope.experiments.distributed import charge_of, require_one_process
 from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.experiments.supervise import Onlooker, Outcome
 from stepscope.experiments.traced import TraceRequest, check_script, hide_secrets
+from stepscope.hardware.system_root import system_root
 from stepscope.records import folder, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
@@ -79,6 +81,7 @@ class OwnTraining:
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse what could only fail; too little room on this machine is for the trial to find."""
         spec = self.spec(values)
+        check_requirements(spec.require, system_root())
         if self.mode == "load":
             require_one_process(spec, "loading without training")
         try:

@@ -7,67 +7,78 @@ fails, the launcher stops the others: the one that failed of itself is named, no
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import RequestError
 from stepscope.experiments.merged import (
     EPOCH,
     STEP,
+    Key,
+    Made,
+    Row,
+    Sum,
     add_up,
-    read_rows,
-    replace_whole,
     write_merged,
+    write_records,
+    write_samples,
 )
 from stepscope.experiments.supervise import Outcome
 from stepscope.records import reader, schema
 from stepscope.records.folder import RunFolder
 
 _WAIT_FOR_OTHERS_S = 60.0
+_WAIT_WHEN_FAILED_S = 15.0  # the launcher stops those that hang when it hears of it, not before
 _WAIT_WHEN_STOPPED_S = 5.0  # the launcher does not wait for ever
-_GONE = "the process that supervised it ended without a word"
+GONE = Outcome(schema.FAILED, "the process that supervised it ended without a word", 70)
 
 
-def rank_folders(run: Path) -> list[Path]:
-    """List the folders of a run's ranks, in their order."""
+def rank_folders(run: Path, world: int | None = None) -> list[Path]:
+    """List the folders of a run's ranks, in their order; of a `world` those that are in it."""
     found = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
-    return sorted(
-        (each for each in found if (each / schema.RUN).is_file()), key=lambda each: int(each.name)
-    )
+    ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
+    return [ranks[rank] for rank in sorted(ranks) if world is None or rank < world]
 
 
-def wait_for_others(run: Path, world: int, *, stopped: bool) -> None:
+def wait_for_others(run: Path, world: int, mine: Outcome) -> None:
     """Wait until all ranks have closed their folders, or have had time enough to."""
-    wait_s = _WAIT_WHEN_STOPPED_S if stopped else _WAIT_FOR_OTHERS_S
-    until = time.monotonic() + wait_s
-    while time.monotonic() < until:
-        known = rank_folders(run)[:world]
-        if len(known) == world and not any(map(_is_open, known)):
-            return
-        time.sleep(0.1)
+    wait_s = _WAIT_FOR_OTHERS_S if mine.status == schema.COMPLETED else _WAIT_WHEN_FAILED_S
+    if mine.asked_to_stop:
+        wait_s = _WAIT_WHEN_STOPPED_S
+    _wait(lambda: len(rank_folders(run, world)) == world and _are_closed(run, world), wait_s)
 
 
-def put_together(top: RunFolder, world: int) -> list[reader.Run]:
-    """Write the run's own tables from those of its ranks; return the ranks that took part last."""
-    folders = rank_folders(top.path)
-    for path in folders[:world]:
-        _close_if_gone(path)
-    runs = [reader.load_run(path) for path in folders]
-    if runs and runs[0].path.name == "0":
-        _write_tables(top, runs)
-    return runs[:world]
+def wait_for_rest(run: Path, world: int) -> None:
+    """Wait until no rank is open: those of a launcher that was killed die a moment after it."""
+    _wait(lambda: _are_closed(run, world), _WAIT_WHEN_STOPPED_S)
 
 
-def failed_peer(run: Path, rank: int) -> reader.Run | None:
-    """Return another rank that has failed, or whose supervising process is gone."""
-    for path in rank_folders(run):
-        if path.name == str(rank):
+def put_together(top: RunFolder, world: int, gone: Outcome = GONE) -> list[reader.Run]:
+    """Write the run's own tables from those of its ranks; return the ranks that took part last.
+
+    Folders that are open and that nobody holds any more are closed, as `gone` says.
+    """
+    for path in rank_folders(top.path, world):
+        _close_if_gone(path, gone)
+    ranks = [reader.load_run(path) for path in rank_folders(top.path, world)]
+    if ranks and ranks[0].path.name == "0":
+        _write_tables(top, ranks)
+    return ranks
+
+
+def failed_peer(run: Path, rank: int, world: int) -> str | None:
+    """Say which other rank has failed, or is gone without a word; None where none has."""
+    folders = {int(path.name): path for path in rank_folders(run, world)}
+    for other in range(world):
+        if other == rank:
             continue
-        other = reader.load_run(path)
-        if other.status in (schema.FAILED, schema.OUT_OF_MEMORY):
-            return other
-        if other.status == schema.RUNNING and other.info.get("process") and not _is_held(path):
-            return other
+        if other not in folders:
+            return f"rank {other} ended before it had a folder"
+        info = reader.load_run(folders[other]).info
+        has_failed = info["status"] in (schema.FAILED, schema.OUT_OF_MEMORY)
+        was_begun = info["status"] == schema.RUNNING and info.get("process")
+        if has_failed or (was_begun and RunFolder(folders[other]).is_held() is False):
+            return f"rank {other} failed"
     return None
 
 
@@ -93,7 +104,8 @@ def outcome_of(ranks: list[reader.Run], world: int) -> Outcome | None:
     alike = len(ranks) > 1 and all(run.info["reason"] == reason for run in ranks)
     if not alike and worst.status != schema.INTERRUPTED:
         reason = f"{worst.info['name']}: {reason}"
-    return Outcome(worst.status, reason, worst.info.get("exit_code", 70), **figures)
+    code = worst.info.get("exit_code")
+    return Outcome(worst.status, reason, 70 if code is None else code, **figures)
 
 
 def absent_of(first: dict[str, Any]) -> dict[str, str]:
@@ -122,37 +134,66 @@ def _lost_its_peer(run: reader.Run) -> bool:
     return lately
 
 
+def _wait(happened: Callable[[], bool], wait_s: float) -> None:
+    until = time.monotonic() + wait_s
+    while not happened() and time.monotonic() < until:
+        time.sleep(0.1)
+
+
+def _are_closed(run: Path, world: int) -> bool:
+    return not any(map(_is_open, rank_folders(run, world)))
+
+
 def _is_open(path: Path) -> bool:
-    return reader.load_run(path).status == schema.RUNNING and _is_held(path)
+    is_running = reader.load_run(path).status == schema.RUNNING
+    return is_running and RunFolder(path).is_held() is not False
 
 
-def _is_held(path: Path) -> bool:
-    try:
-        with RunFolder(path).held():
-            return False
-    except RequestError:
-        return True
+def _close_if_gone(path: Path, gone: Outcome) -> None:
+    """Close a folder that nobody holds, or can be known to hold: it was waited for."""
+    if reader.load_run(path).status == schema.RUNNING and not RunFolder(path).is_held():
+        RunFolder(path).close(
+            status=gone.status, reason=gone.reason, exit_code=gone.exit_code, process=None
+        )
 
 
-def _close_if_gone(path: Path) -> None:
-    if reader.load_run(path).status == schema.RUNNING and not _is_held(path):
-        RunFolder(path).close(status=schema.FAILED, reason=_GONE, process=None)
-
-
-def _write_tables(top: RunFolder, runs: list[reader.Run]) -> None:
-    first = runs[0].path
-    steps = add_up((run.path / schema.STEPS for run in runs), STEP)
-    epochs = add_up((run.path / schema.EPOCHS for run in runs), EPOCH)
+def _write_tables(top: RunFolder, ranks: list[reader.Run]) -> None:
+    first = ranks[0].path
     for file, key, of_all in (
-        (schema.STEPS, STEP, lambda name, row: steps[name].in_step(row)),
-        (schema.EPOCHS, EPOCH, lambda name, row: epochs[name].in_epoch(row)),
+        (schema.STEPS, STEP, Sum.in_step),
+        (schema.EPOCHS, EPOCH, Sum.in_epoch),
     ):
-        write_merged(top.path / file, first / file, key, of_all)
-    for file in (schema.RECORDS, schema.TELEMETRY, schema.ENERGY):
-        if read_rows(first / file):
-            replace_whole(top.path / file, (first / file).read_text(encoding="utf-8"))
+        write_merged(top.path / file, first / file, key, _whole(top.path, ranks, file, key, of_all))
+    write_records(top.path / schema.RECORDS, first / schema.RECORDS)
+    events = ranks[0].events
+    resumed_s = [float(event["time_s"]) for event in events if event["event"] == "resume"]
+    for file in (schema.TELEMETRY, schema.ENERGY):
+        write_samples(top.path / file, first / file, resumed_s)
     known = reader.load_run(top.path).events  # of the run before it was resumed
-    for event in reader.load_run(first).events:
+    for event in map(dict, events):
         of_machine = (schema.ENERGY_EVENTS, schema.THROTTLING_EVENTS)
         if str(event["event"]).startswith(of_machine) and event not in known:
             top.add_event(event.pop("event"), event.pop("time_s"), **event)
+
+
+def _whole(
+    run: Path,
+    ranks: list[reader.Run],
+    file: str,
+    key: Sequence[str],
+    of_all: Callable[[Sum, Row], Row],
+) -> Callable[[Key, Row], Row | None]:
+    """Return what makes of rank 0's row that of all; None where one ended before it had made it.
+
+    Ranks of earlier, which are no more, count too: rows that they had not made were taken back.
+    """
+    sums = add_up((path / file for path in rank_folders(run)), key)
+    cut_short = [
+        Made.of(rank.path / file, key) for rank in ranks if rank.status != schema.COMPLETED
+    ]
+
+    def whole(name: Key, row: Row) -> Row | None:
+        is_missed = any(rank.misses(name, row) for rank in cut_short)
+        return None if is_missed else of_all(sums[name], row)
+
+    return whole

@@ -98,6 +98,19 @@ class RecordFolder:
         finally:
             os.close(held)
 
+    def is_held(self) -> bool | None:
+        """Say whether a process holds the folder; None where its file system has no locks."""
+        asked = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(asked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            os.close(asked)
+        return False
+
 
 def make_folder(
     out: Path, wanted: str, fill: Callable[[Path, str], None], what: str = "run"

@@ -22,8 +22,8 @@ from stepscope.records.record_folder import RecordFolder, make_folder, point_lat
 class Trial:
     """One run of one setting. `repeat` is its round, `run` its folder within the sweep's.
 
-    `node` is the machine that made it, where that is not the sweep's own, and `node_kind` what is
-    alike of machines whose trials can be compared.
+    `node` is the machine that made it, where it was not the sweep's own or not all were made there,
+    and `node_kind` what is alike of machines whose trials can be compared.
     """
 
     index: int
@@ -130,6 +130,21 @@ def load_sweep(path: str | Path) -> Sweep:
         file = folder / schema.SWEEP
         raise RequestError(f"{file} is not the record of a sweep: it has no `trials` that read.")
     return Sweep(folder, info)
+
+
+def load_sweep_of(path: str | Path, kind: str) -> Sweep:
+    """Open a sweep folder of one kind, which is named like the command that makes it.
+
+    Raises:
+        RequestError: it is none, not readable by this version, or of another kind.
+    """
+    sweep = load_sweep(path)
+    found = sweep.info.get("kind")
+    if found != kind:
+        raise RequestError(
+            f"{sweep.path} is of `stepscope {found}`, and not of `stepscope {kind}`."
+        )
+    return sweep
 
 
 def _are_trials(found: Any) -> bool:

@@ -103,7 +103,8 @@ def load(path: Path, job: Job) -> Progress:
         if own["random"] is not None:
             torch.set_rng_state(own["random"].cpu())
         if own["random_cuda"]:
-            torch.cuda.set_rng_state_all([state.cpu() for state in own["random_cuda"]])
+            known = own["random_cuda"][: torch.cuda.device_count()]  # it may have had more
+            torch.cuda.set_rng_state_all([state.cpu() for state in known])
         position, timing, tally = (own["progress"][key] for key in ("position", "timing", "tally"))
         return Progress(Position(**position), timing, tally, len(ranks))
     except StepscopeError:

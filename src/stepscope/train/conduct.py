@@ -32,6 +32,7 @@ from stepscope.train.rewind import folders_to_rewind, forget_rows_after
 from stepscope.train.shorten import shorten
 from stepscope.train.team import Team
 from stepscope.train.telling import Telling
+from stepscope.train.unused import has_unused_parameters
 from stepscope.train.views import seen_inside, view_of
 
 _NO_FORECAST = "no forecast was made: the run was to begin at once"
@@ -66,13 +67,14 @@ def conduct(
     model = job.build_model(spec, telling.weights)
     foretold = Foretold(reason=_NO_FORECAST)
     if options.forecast:
-        foretold = foretell(team.own_part(spec), model, memory)
+        foretold = foretell(team.own_part(spec), model, memory, team.world_here)
     send({"type": "forecast", "forecast": foretold.to_json()})
     if not options.force:
         refuse_what_does_not_fit(foretold)
     before_data_bytes = resident_bytes()
     hear = partial(from_store.told_of, telling=telling, stop=stop)
     built = job.build(spec, model, data_dir, telling.fallback, telling.notice, hear, team)
+    team.require_alike(built.extent)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
@@ -102,7 +104,9 @@ def conduct(
         recorder.processes = team.world
         queue = queue_of(built.device)
         meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
-        built = replace(built, wrapped=team.wrap(model, meter.gradients_ready))
+        has_unused = team.world > 1 and has_unused_parameters(spec, model, data_dir)
+        wrapped = team.wrap(model, meter.gradients_ready, has_unused=has_unused)
+        built = replace(built, wrapped=wrapped)
         inside = view_of(built, meter, queue, counters)
 
         def save(progress: checkpoint.Progress) -> None:

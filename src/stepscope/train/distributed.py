@@ -21,16 +21,20 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
+from stepscope import __version__
 from stepscope.data.splitmix import GOLDEN
 from stepscope.errors import MachineError, RequestError
 from stepscope.spec import RunSpec
 from stepscope.train.lifetime import StopRequest
 from stepscope.train.recorder import Tally
 from stepscope.train.team import Team
+from stepscope.train.unlike import (
+    differences_from_one_process,
+    refuse_disagreement,
+    tell_each_other,
+)
 
 _GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
 # What may differ from machine to machine, and changes no loss.
@@ -42,11 +46,23 @@ class Ranks(Team):
 
     def __init__(self) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.world_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._talk = dist.new_group(backend="gloo")
 
-    def wrap(self, model: nn.Module, gradients_ready: Callable[[], None]) -> nn.Module:
-        """Return the network whose backward pass sums gradients over all ranks."""
-        network = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    def wrap(
+        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
+    ) -> nn.Module:
+        """Return the network whose backward pass sums gradients over all ranks.
+
+        Buffers stay each rank's own until a test: to send rank 0's in every forward pass would
+        make all wait for it there, where a slow rank 0 looks like a slow network.
+        """
+        network = DistributedDataParallel(
+            model,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+            find_unused_parameters=has_unused,
+        )
 
         def add_up(bucket: Any) -> Any:
             gradients_ready()
@@ -83,6 +99,12 @@ class Ranks(Team):
         gathered: list[Any] = [None] * self.world
         dist.all_gather_object(gathered, value, group=self._talk)
         return gathered
+
+    def require_alike(self, found: dict[str, Any]) -> None:
+        """Refuse to train together on what is not the same everywhere."""
+        refuse_disagreement(
+            self.gather(found), "found different data", "Give all of them the same data"
+        )
 
     def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
         """Tell which process this is, its part of a batch, and what differs from one process."""
@@ -155,27 +177,21 @@ def join(spec: RunSpec) -> Ranks:
     # One store may serve all starts of a launcher, with the addresses of ranks that were killed.
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"start {start}", store)
+    settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
+    asked = {**settings, "stepscope": __version__, "torch": torch.__version__}
+    refuse_disagreement(
+        tell_each_other(store, rank, world, asked),
+        "were asked for different trainings",
+        "Start all of them with the same settings",
+    )
     backend = "nccl" if kind == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=world)
-    ranks = Ranks()
-    settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
-    _refuse_disagreement(ranks.gather(settings))
-    return ranks
-
-
-def differences_from_one_process(model: nn.Module) -> list[str]:
-    """Say why losses are not those that one process would have, where they are not."""
-    found = []
-    if any(isinstance(layer, _BatchNorm) for layer in model.modules()):
-        found.append("batch norm takes the statistics of a rank's part of the batch, not of all")
-    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in model.modules()):
-        found.append("dropout is drawn by each rank for itself")
-    return found
+    return Ranks()
 
 
 def is_lost_peer(error: Exception) -> bool:
     """Recognise how torch says that another process has gone."""
-    if isinstance(error, dist.DistNetworkError | dist.DistBackendError):
+    if isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError):
         return True
     return isinstance(error, RuntimeError) and any(
         word in str(error) for word in ("gloo", "onnection closed by peer", "onnection reset")
@@ -197,18 +213,3 @@ def _take_device(asked: str) -> None:
             "Start fewer processes, or use --device cpu."
         )
     torch.cuda.set_device(place)
-
-
-def _refuse_disagreement(settings: list[dict[str, Any]]) -> None:
-    first = settings[0]
-    complaints = [
-        f"{name} is {theirs[name]!r} for rank {rank} and {first[name]!r} for rank 0"
-        for rank, theirs in enumerate(settings)
-        for name in first
-        if theirs.get(name) != first[name]
-    ]
-    if complaints:
-        raise RequestError(
-            f"the ranks were asked for different trainings: {'; '.join(complaints)}. "
-            "Start all of them with the same settings."
-        )

@@ -26,11 +26,15 @@ _ASSUMED = AllocatorTrial(kept_bytes=62 * 2**20, excess_bytes=60 * 2**20)
 
 @dataclass(frozen=True)
 class Grounds:
-    """What forecasts of a training rest on, beside its spec."""
+    """What forecasts of a training rest on, beside its spec.
+
+    The `processes` of it on this machine share the host's memory.
+    """
 
     foresight: Foresight
     dataset: DataSet
     worker_bytes: int | None = None
+    processes: int = 1
 
 
 def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
@@ -73,7 +77,18 @@ def forecast(spec: RunSpec, grounds: Grounds) -> Bill:
         "workspace": Item(workspace, "counted", "gradients of activations, on their way"),
         "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
     }
-    return _in_their_pools(spec, items, seen)
+    bill = _in_their_pools(spec, items, seen)
+    if grounds.processes == 1:
+        return bill
+    limits = {
+        pool: limit if pool == "device" else _shared(limit, grounds.processes)
+        for pool, limit in bill.limits.items()
+    }
+    return replace(bill, limits=limits)
+
+
+def _shared(limit: Limit, processes: int) -> Limit:
+    return Limit(f"{limit.of}, shared by {processes} processes", limit.bytes // processes)
 
 
 def _in_their_pools(spec: RunSpec, items: dict[str, Item], seen: Foresight) -> Bill:

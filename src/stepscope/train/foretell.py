@@ -63,16 +63,19 @@ class Foretold:
         }
 
 
-def foretell(spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None) -> Foretold:
+def foretell(
+    spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None, processes: int = 1
+) -> Foretold:
     """Forecast the memory of a training whose network is built, from a few small steps.
 
-    `memory` is the device's; on a CPU there is none.
+    `memory` is the device's; on a CPU there is none. It is one of so many `processes` that share
+    the host's memory.
     """
     dataset = catalogue.find(spec.data, reading_of(spec))
     try:
         seen = look_ahead(spec, model, dataset, torch.device(spec.device), memory)
         workers = worker_bytes(spec, dataset) if spec.workers else None
-        grounds = Grounds(seen, dataset, workers)
+        grounds = Grounds(seen, dataset, workers, processes)
         bill = forecast(spec, grounds)
     except Exception as error:  # somebody's network may fail on a batch that it will never see
         return Foretold(reason=_why_not(error))

@@ -65,6 +65,15 @@ class Job:
         splits: dict[catalogue.Split, Split | None] = {"train": self.train, "test": self.test}
         return {name: each.bucket for name, each in splits.items() if each and each.bucket}
 
+    @property
+    def extent(self) -> dict[str, int]:
+        """How much there is to do: processes that train together must find the same."""
+        return {
+            "training samples": self.train.order.samples,
+            "test samples": 0 if self.test is None else self.test.order.samples,
+            "steps": total_steps(self.stages),
+        }
+
     def close(self) -> None:
         """End the loader workers and the watch for them."""
         self.train.loader.close()

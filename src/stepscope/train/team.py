@@ -23,14 +23,20 @@ class Team:
 
     rank: int = 0
     world: int = 1
+    world_here: int = 1  # of them on this machine
 
     def share(self, samples: int) -> int:
         """Count the samples of a batch that are this process's."""
         first, last = share_of(samples, self.rank, self.world)
         return last - first
 
-    def wrap(self, model: nn.Module, gradients_ready: Callable[[], None]) -> nn.Module:
-        """Return what is called to train `model`; `gradients_ready` hears of their exchange."""
+    def wrap(
+        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
+    ) -> nn.Module:
+        """Return what is called to train `model`; `gradients_ready` hears of their exchange.
+
+        A network that `has_unused` parameters makes no gradient of them that could be exchanged.
+        """
         return model
 
     def without_exchange(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
@@ -51,6 +57,9 @@ class Team:
     def gather(self, value: Any) -> list[Any]:
         """Return what every process gives, in the order of ranks."""
         return [value]
+
+    def require_alike(self, found: dict[str, Any]) -> None:
+        """See that all processes have found the same data: there is one alone."""
 
     def own_part(self, spec: RunSpec) -> RunSpec:
         """Return the settings with what this process computes of a batch."""

@@ -1,11 +1,13 @@
 """Who makes the trials of a sweep: this machine, one at a time, or the nodes of a Ray cluster.
 
-here        this machine
-on_ray      many nodes, one trial at a time on each
-cluster     which nodes there are, and whether they will do
-rounds      which trial a free node takes (pure)
-at_node     a trial on a node, and its record as bytes
-parcel      a folder as bytes, and back
+here          this machine
+on_ray        many nodes, one trial at a time on each
+joining       whether there is a cluster at an address
+cluster       which nodes there are, and whether they will do
+rounds        which trial a free node takes (pure)
+at_node       a trial on a node, and its record as bytes
+parcel        a folder as bytes, and back
+machine_kind  what is alike of machines whose trials can be compared
 
 `Runner` is all that a sweep knows of them.
 """

@@ -1,4 +1,4 @@
-"""On a node: what kind of machine it is, and a trial made there, its record sent as bytes."""
+"""On a node: whether settings could run there, and a trial made there, its record as bytes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,14 @@ from typing import Any
 
 import psutil
 
-from stepscope.errors import StepscopeError
+from stepscope.errors import MachineError, StepscopeError
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.runners.parcel import Parcel, pack
 from stepscope.experiments.subjects import Attempt, Subject
 from stepscope.experiments.supervise import Outcome
 from stepscope.experiments.trial import Nobody
 from stepscope.experiments.trial_folder import temporary_folder
-from stepscope.hardware.host import describe_host
-from stepscope.hardware.nvml import find_gpus
-from stepscope.hardware.system_root import system_root
 from stepscope.records import schema
-from stepscope.units import format_bytes
 
 _SET_BY_RAY = "OMP_NUM_THREADS"
 
@@ -60,15 +56,6 @@ class Task:
     time_limit_s: float | None
 
 
-def kind_of_machine() -> str:
-    """Say what two machines must share for their trials to be compared."""
-    host = describe_host()
-    gpus = [gpu.ask("nvmlDeviceGetName") for gpu in find_gpus(system_root())]
-    devices = ", ".join(f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus))
-    memory = format_bytes(host["memory_bytes"])
-    return f"{host['cpu']}, {host['cpus_usable']} CPUs, {memory}, {devices or 'no GPU'}"
-
-
 def check(
     subject: Subject, settings: Sequence[Mapping[str, Any]], directory: str
 ) -> Refusal | None:
@@ -83,7 +70,10 @@ def check(
 
 
 def make(task: Task) -> Delivery | Refusal:
-    """Make a trial in a temporary folder, and return it with its record."""
+    """Make a trial in a temporary folder, and return it with its record.
+
+    A node that cannot even write, as its disk is full, refuses: another one may do better.
+    """
     _enter(task.directory)
     _forget_threads()
     try:
@@ -94,6 +84,8 @@ def make(task: Task) -> Delivery | Refusal:
             return Delivery(outcome, pack(path) if path.is_dir() else None)
     except StepscopeError as error:
         return Refusal(str(error), error.exit_code)
+    except OSError as error:
+        return Refusal(f"cannot keep a trial's record: {error}", MachineError.exit_code)
 
 
 def _enter(directory: str) -> None:

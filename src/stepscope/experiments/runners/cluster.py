@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import logging
-import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stepscope import __version__
-from stepscope.errors import MachineError, MissingExtraError, RequestError
+from stepscope.errors import MachineError, MissingExtraError, error_of
+from stepscope.experiments.runners.at_node import Refusal
+from stepscope.experiments.runners.joining import CANNOT_JOIN, find_cluster, in_short, no_cluster
+from stepscope.experiments.subjects import Subject
 
-AUTO = "auto"
-_ANSWERS_WITHIN_S = 5.0
-_NODES_ANSWER_WITHIN_S = 60.0
-# How a client of HTTP/2, which Ray speaks, begins: a fixed greeting and no settings of its own. The
-# server answers with a frame of settings (RFC 9113, 3.4 and 6.5).
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_FRAME_TYPE, _SETTINGS = 3, 4
+_ANSWER_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -47,16 +44,11 @@ def connected(address: str) -> Iterator[Pool]:
         import ray
     except ImportError as error:
         raise MissingExtraError("--on ray", "ray", "ray") from error
-    _check_answers(address)
+    address = find_cluster(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        where = "on this machine" if address == AUTO else f"at {address}"
-        raise MachineError(
-            f"wanted a Ray cluster {where} that this machine is a node of, found none: "
-            f"{_first_line(error)} Begin one with `ray start --head`, join it with "
-            "`ray start --address HOST:PORT`, and name it with --address HOST:PORT."
-        ) from error
+    except CANNOT_JOIN as error:
+        raise no_cluster(address, in_short(error)) from error
     # Ray prints to standard output what befalls the cluster, and that is for answers alone.
     with redirect_stdout(sys.stderr):
         try:
@@ -67,38 +59,28 @@ def connected(address: str) -> Iterator[Pool]:
             ray.shutdown()
 
 
-def _check_answers(address: str) -> None:
-    """Look within seconds whether a cluster is there: Ray itself would try for minutes."""
-    if address == AUTO:
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or "/" in host:
-        raise RequestError(f"address: wanted HOST:PORT or {AUTO}, found {address!r}.")
-    try:
-        with socket.create_connection((host, int(port)), _ANSWERS_WITHIN_S) as connection:
-            connection.sendall(_GREETING)
-            answer = connection.recv(9)
-        if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != bytes([_SETTINGS]):
-            raise ConnectionError("somebody else is there")
-    except (OSError, OverflowError) as error:
-        raise MachineError(
-            f"no Ray cluster answers at {address}: {_first_line(error)} Begin one with "
-            "`ray start --head`, which prints its address."
-        ) from error
-
-
-def _first_line(error: Exception) -> str:
-    said = str(error).strip().splitlines() or [type(error).__name__]
-    return said[0].rstrip(".") + "."
-
-
 @dataclass
 class Pool:
-    """Nodes that will do, nodes that are being looked at, and nodes that will not do, with why."""
+    """Nodes that will do, nodes that are being looked at, and nodes that will not do, with why.
+
+    `kind_of` also has nodes that did until they were lost, `lost_at_s` when that was. `asked` is
+    what nodes are asked about, packed: one without stepscope could not read it.
+    """
 
     ready: dict[str, Node] = field(default_factory=dict)
-    looking: dict[Any, dict[str, Any]] = field(default_factory=dict)
-    unfit: dict[str, str] = field(default_factory=dict)
+    looking: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    unfit: dict[str, Refusal] = field(default_factory=dict)
+    kind_of: dict[str, str] = field(default_factory=dict)
+    lost_at_s: dict[str, float] = field(default_factory=dict)
+    asked: bytes | None = None
+
+    def ask_for(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Have every node that is looked at from now on say whether these settings could run."""
+        from ray import cloudpickle
+
+        each_once = list({str(values): dict(values) for values in settings}.values())
+        self.asked = cloudpickle.dumps((subject, each_once, str(Path.cwd())))
+        self.unfit.clear()  # another question may have another answer
 
     def refresh(self) -> None:
         """Learn which nodes came and went; a new one is looked at before it is used.
@@ -112,60 +94,80 @@ class Pool:
             for each in ray.nodes()
             if each["Alive"] and each["Resources"].get("CPU", 0) > 0
         }
-        self.ready = {name: node for name, node in self.ready.items() if name in alive}
-        self.unfit = {name: why for name, why in self.unfit.items() if name in alive}
-        known = {*self.ready, *self.unfit, *(each["NodeID"] for each in self.looking.values())}
-        for name in alive.keys() - known:
-            look = on_node(_look(), name, num_cpus=0)
-            self.looking[look.remote(__version__)] = alive[name]
+        known: tuple[dict[str, Any], ...] = (self.ready, self.unfit, self.kind_of, self.lost_at_s)
+        for nodes in known:
+            for gone in nodes.keys() - alive.keys():
+                del nodes[gone]
+        answered = {*self.ready, *self.unfit}
+        for node_id in alive.keys() - answered - {each["NodeID"] for each in self.looking.values()}:
+            look = on_node(_look(), node_id, num_cpus=0).remote(__version__, self.asked)
+            self.looking[look] = alive[node_id]
 
-    def take_look(self, look: Any) -> None:
-        """Take a node's answer; one that gave none is asked again while it is said to live."""
+    def take_look(self, look: Any) -> Refusal | None:
+        """Take a node's answer, and give it where the node will not do.
+
+        One that gave no answer is asked again while it is said to live.
+        """
         import ray
 
         entry = self.looking.pop(look)
         node_id, resources = entry["NodeID"], entry["Resources"]
         name = f"{entry['NodeManagerHostname']}-{node_id[:6]}"
         try:
-            kind, trouble = ray.get(look)
+            kind, refusal = ray.get(look)
         except ray.exceptions.RayTaskError as error:
-            kind, trouble = None, _first_line(error.cause or error)
+            refusal = (in_short(error.cause or error), MachineError.exit_code)
         except ray.exceptions.RayError:
-            return
-        if kind is None:
-            self.unfit[node_id] = f"node {name} {trouble}"
-            return
+            return None
+        self.lost_at_s.pop(node_id, None)
+        if refusal is not None:
+            message, exit_code = refusal
+            self.kind_of.pop(node_id, None)
+            self.unfit[node_id] = Refusal(f"node {name}: {message}", exit_code)
+            return self.unfit[node_id]
+        self.kind_of[node_id] = kind
         cpus, gpus = resources["CPU"], resources.get("GPU", 0.0)
         self.ready[node_id] = Node(node_id, name, kind, cpus, gpus)
+        return None
 
     def lose(self, node: Node) -> None:
-        """Forget a node that lost a trial: it is looked at again before it gets another."""
+        """Trust a node no more that lost a trial: it is looked at before it gets another."""
         self.ready.pop(node.id, None)
+        self.lost_at_s[node.id] = time.monotonic()
 
-    @property
-    def kinds(self) -> list[str]:
-        """The kinds of node that there are now."""
-        return list(dict.fromkeys(node.kind for node in self.ready.values()))
+    def kinds(self, now_s: float) -> list[str]:
+        """Return the kinds of node that there are now.
+
+        A node that was lost a moment ago may be back at once: it counts until it had the time.
+        """
+        lately_s = now_s - _ANSWER_WITHIN_S
+        there = (
+            kind
+            for node_id, kind in self.kind_of.items()
+            if self.lost_at_s.get(node_id, now_s) >= lately_s
+        )
+        return list(dict.fromkeys(there))
 
     def wait_for_all(self) -> None:
-        """Look at every node.
+        """Look at every node anew.
 
         Raises:
-            MachineError: one of them will not do, or there is none.
+            StepscopeError: what one of them refuses with.
+            MachineError: there is no node that answers.
         """
         import ray
 
-        until = time.monotonic() + _NODES_ANSWER_WITHIN_S
+        until = time.monotonic() + _ANSWER_WITHIN_S
+        self.looking.clear()
+        for node in list(self.ready.values()):
+            self.lose(node)
         self.refresh()
         while self.looking and time.monotonic() < until:
             for look in ray.wait(list(self.looking), timeout=1.0)[0]:
                 self.take_look(look)
             self.refresh()
-        if self.unfit:
-            raise MachineError(
-                f"{'; '.join(self.unfit.values())}. Every node wants stepscope {__version__}: "
-                "install it there, or take the node out with `ray stop`."
-            )
+        for refusal in self.unfit.values():
+            raise error_of(refusal.exit_code, refusal.message)
         if not self.ready:
             raise MachineError(
                 "the Ray cluster has no node with CPUs that answers. Add one with "
@@ -184,15 +186,24 @@ def on_node(function: Any, node_id: str, **resources: float) -> Any:
 
 def _look() -> Any:
     # A function within a function travels as its code: the node may not have this module.
-    def look(wanted: str) -> tuple[str | None, str | None]:
+    unfit = MachineError.exit_code
+
+    def look(wanted: str, asked: bytes | None) -> tuple[str | None, tuple[str, int] | None]:
+        import pickle
+
+        remedy = f"wanted {wanted}: install it there, or take the node out with `ray stop`."
         try:
             import stepscope
         except ImportError:
-            return None, "has no stepscope"
+            return None, (f"it has no stepscope, {remedy}", unfit)
         if stepscope.__version__ != wanted:
-            return None, f"has stepscope {stepscope.__version__}"
-        from stepscope.experiments.runners.at_node import kind_of_machine
+            return None, (f"it has stepscope {stepscope.__version__}, {remedy}", unfit)
+        from stepscope.experiments.runners.at_node import check
+        from stepscope.experiments.runners.machine_kind import kind_of_machine
 
+        refusal = None if asked is None else check(*pickle.loads(asked))
+        if refusal is not None:
+            return None, (refusal.message, refusal.exit_code)
         return kind_of_machine(), None
 
     return look

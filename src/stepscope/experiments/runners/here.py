@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepscope.experiments.runners import Begin, Order
+from stepscope.experiments.runners.machine_kind import kind_of_machine
 from stepscope.experiments.subjects import Subject
 from stepscope.experiments.supervise import Outcome
 from stepscope.records.sweep import Trial
@@ -14,7 +16,12 @@ from stepscope.records.sweep import Trial
 
 @dataclass(frozen=True)
 class Here:
-    """The machine that the sweep itself runs on."""
+    """The machine that the sweep itself runs on.
+
+    It gives its name and kind where other trials of the sweep were made elsewhere.
+    """
+
+    among_others: bool = False
 
     @property
     def at_once(self) -> int:
@@ -31,8 +38,11 @@ class Here:
     ) -> Generator[tuple[Trial, Outcome], None, None]:
         """Make the trials in their order."""
         for order in orders:
-            begin(order.trial)
-            yield order.trial, subject.run(order.trial.values, order.attempt)
+            trial = order.trial
+            if self.among_others:
+                trial = replace(trial, node=platform.node(), node_kind=kind_of_machine())
+            begin(trial)
+            yield trial, subject.run(trial.values, order.attempt)
 
 
 HERE = Here()

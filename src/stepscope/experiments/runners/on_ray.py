@@ -8,17 +8,18 @@ there is an elsewhere. What it left on the node is gone with it: a record comes 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import Interrupted, MachineError, error_of
+from stepscope.errors import Interrupted, MachineError
 from stepscope.experiments.runners import Begin, Order, at_node
 from stepscope.experiments.runners.at_node import Delivery, Refusal, Task
-from stepscope.experiments.runners.cluster import AUTO, Node, Pool, connected, on_node
+from stepscope.experiments.runners.cluster import Node, Pool, connected, on_node
+from stepscope.experiments.runners.joining import AUTO, in_short
 from stepscope.experiments.runners.parcel import unpack
 from stepscope.experiments.runners.rounds import Rounds
 from stepscope.experiments.subjects import Subject
@@ -31,6 +32,7 @@ _LOOK_EVERY_S = 1.0
 _GRACE_S = 10.0  # for trials to end, after they were told to
 _MOST_LOSSES = 3  # then it is the trial that takes its nodes down
 _WAITS_FOR_NODES_S = 60.0
+_ANY_KIND = "any"
 
 
 @contextmanager
@@ -54,31 +56,25 @@ class OnRay:
 
     def check(self, subject: Subject, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail on one of the nodes: they have the data."""
-        import ray
-
-        directory = str(Path.cwd())
-        asked = {
-            node.name: on_node(at_node.check, node.id, num_cpus=0).remote(
-                subject, settings, directory
-            )
-            for node in self.pool.ready.values()
-        }
-        for name, answer in asked.items():
-            refusal = ray.get(answer)
-            if refusal is not None:
-                raise error_of(refusal.exit_code, f"{refusal.message} (node {name})")
+        self.pool.ask_for(subject, settings)
+        self.pool.wait_for_all()
 
     def run(
         self, subject: Subject, orders: Sequence[Order], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
         """Make the trials on whichever node is free; a round stays with one kind of node.
 
+        A node that joins meanwhile is asked first whether it could make them.
+
         Raises:
             Interrupted: somebody asked to stop.
             MachineError: no node is left.
         """
-        rounds = Rounds.of(orders)
-        work = _Work(subject, self.pool, rounds, begin, self.mix_nodes)
+        if not orders:
+            return
+        self.pool.ask_for(subject, [order.trial.values for order in orders])
+        rounds, say = Rounds.of(orders), orders[0].attempt.onlooker.output
+        work = _Work(subject, self.pool, rounds, begin, say, self.mix_nodes)
         with listening(pausing=False) as signals:
             try:
                 while rounds.waiting or work.under_way:
@@ -92,15 +88,19 @@ class OnRay:
 
 @dataclass
 class _Work:
-    """Trials that wait, and those that are under way, each with its node."""
+    """Trials that wait, and those that are under way, each with its node.
+
+    `lost_on` has the nodes that lost a trial, by its index.
+    """
 
     subject: Subject
     pool: Pool
     rounds: Rounds
     begin: Begin
+    say: Callable[[str], None]
     mix_nodes: bool
     under_way: dict[Any, tuple[Order, Node]] = field(default_factory=dict)
-    losses: Counter[int] = field(default_factory=Counter)
+    lost_on: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     last_node_s: float = field(default_factory=time.monotonic)
 
     def hand_out(self) -> None:
@@ -113,9 +113,10 @@ class _Work:
         if self.pool.ready:
             self.last_node_s = time.monotonic()
         elif time.monotonic() - self.last_node_s > _WAITS_FOR_NODES_S:
+            refusals = "".join(f" {each.message}" for each in self.pool.unfit.values())
             raise MachineError(
                 "no node of the Ray cluster is left to make trials. Add one with `ray start "
-                "--address HOST:PORT`, then go on with the sweep."
+                f"--address HOST:PORT`, then go on with the sweep.{refusals}"
             )
         busy = {node.id for _, node in self.under_way.values()}
         for node in list(self.pool.ready.values()):
@@ -125,9 +126,16 @@ class _Work:
                     self._start(order, node)
 
     def _take(self, node: Node) -> Order | None:
+        kind, kinds = node.kind, self.pool.kinds(time.monotonic())
+        others = [each for each in self.pool.ready.values() if each.kind == kind or self.mix_nodes]
         if self.mix_nodes:
-            return self.rounds.waiting.pop(0) if self.rounds.waiting else None
-        return self.rounds.take(node.kind, self.pool.kinds)
+            kind, kinds = _ANY_KIND, []
+        left_to_others = {
+            index
+            for index, lost_on in self.lost_on.items()
+            if node.id in lost_on and any(other.id not in lost_on for other in others)
+        }
+        return self.rounds.take(kind, kinds, left_to_others)
 
     def _start(self, order: Order, node: Node) -> None:
         trial = replace(order.trial, node=node.name, node_kind=node.kind)
@@ -155,7 +163,9 @@ class _Work:
             return
         for answer in ray.wait(asked, num_returns=1, timeout=_LOOK_EVERY_S)[0]:
             if answer in self.pool.looking:
-                self.pool.take_look(answer)
+                refusal = self.pool.take_look(answer)
+                if refusal is not None:
+                    self.say(f"{refusal.message} It gets no trials.")
                 continue
             order, node = self.under_way.pop(answer)
             try:
@@ -163,25 +173,26 @@ class _Work:
             except ray.exceptions.RayTaskError:
                 raise
             except ray.exceptions.RayError as error:
-                self.pool.lose(node)
-                yield from self._again(order, node, error)
-                continue
+                said = Refusal(in_short(error), MachineError.exit_code)
             if isinstance(said, Delivery) and said.was_cut_short:
-                self.pool.lose(node)
-                yield from self._again(order, node, MachineError("the node was told to stop"))
-                continue
-            yield order.trial, replace(_received(said, order, node), asked_to_stop=False)
+                said = Refusal("the node was told to stop.", MachineError.exit_code)
+            if isinstance(said, Refusal):
+                yield from self._again(order, node, said)
+            else:
+                yield order.trial, replace(_received(said, order, node), asked_to_stop=False)
 
-    def _again(self, order: Order, node: Node, error: Exception) -> Iterator[tuple[Trial, Outcome]]:
+    def _again(self, order: Order, node: Node, why: Refusal) -> Iterator[tuple[Trial, Outcome]]:
         """Have a trial made once more; one that is lost time after time has failed."""
-        self.losses[order.trial.index] += 1
-        if self.losses[order.trial.index] < _MOST_LOSSES:
+        self.pool.lose(node)
+        lost_on = self.lost_on[order.trial.index]
+        lost_on.append(node.id)
+        if len(lost_on) < _MOST_LOSSES:
             self.rounds.give_back(order)
-            lost = f"trial {order.trial.index + 1} was lost with its process on {node.name}"
-            order.attempt.onlooker.output(f"{lost}, and is made again: {_in_short(error)}")
+            lost = f"trial {order.trial.index + 1} was lost on {node.name}"
+            self.say(f"{lost}, and is made again: {why.message}")
             return
-        reason = f"its process was lost {_MOST_LOSSES} times; the last time: {_in_short(error)}"
-        yield order.trial, Outcome(schema.FAILED, reason, MachineError.exit_code)
+        reason = f"it was lost {len(lost_on)} times; the last time, on {node.name}: {why.message}"
+        yield order.trial, Outcome(schema.FAILED, reason, why.exit_code)
 
     def end(self) -> None:
         """Leave nothing under way."""
@@ -194,10 +205,8 @@ class _Work:
         self.under_way.clear()
 
 
-def _received(said: Delivery | Refusal, order: Order, node: Node) -> Outcome:
+def _received(said: Delivery, order: Order, node: Node) -> Outcome:
     """Put a trial's record where it belongs; return how the trial ended."""
-    if isinstance(said, Refusal):
-        raise error_of(said.exit_code, f"{said.message} (node {node.name})")
     if said.record is not None:
         unpack(said.record, order.attempt.path)
         if said.record.left_behind:
@@ -205,8 +214,3 @@ def _received(said: Delivery | Refusal, order: Order, node: Node) -> Outcome:
             folder = RunFolder(order.attempt.path)
             folder.add_event("left_behind", said.outcome.wall_s, node=node.name, files=files)
     return said.outcome
-
-
-def _in_short(error: Exception) -> str:
-    said = str(error).strip().splitlines() or [type(error).__name__]
-    return said[0]

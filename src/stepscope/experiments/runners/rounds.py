@@ -7,7 +7,7 @@ its round is for whoever is free: trials are made even where they pair with noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stepscope.experiments.runners import Order
@@ -26,14 +26,17 @@ class Rounds:
         begun = {each.trial.repeat: each.node_kind for each in orders}
         return cls(list(orders), {number: kind for number, kind in begun.items() if kind})
 
-    def take(self, kind: str, kinds: Iterable[str]) -> Order | None:
+    def take(
+        self, kind: str, kinds: Iterable[str], not_those: Collection[int] = ()
+    ) -> Order | None:
         """Hand out a trial for a node of this kind; None where the others have what is left.
 
-        `kinds` are those that there are now.
+        `kinds` are those that there are now, `not_those` trials that this node leaves to others.
         """
         there = {*kinds, kind}
-        own = self._first(lambda number: self.kind_of_round.get(number) == kind)
-        found = own or self._first(lambda number: self.kind_of_round.get(number) not in there)
+        free = [order for order in self.waiting if order.trial.index not in not_those]
+        own = self._first(free, lambda held_by: held_by == kind)
+        found = own or self._first(free, lambda held_by: held_by not in there)
         if found is not None:
             self.waiting.remove(found)
             self.kind_of_round[found.trial.repeat] = kind
@@ -43,5 +46,6 @@ class Rounds:
         """Take back a trial whose node was lost; it is the next to be made."""
         self.waiting.insert(0, order)
 
-    def _first(self, fits: Callable[[int], bool]) -> Order | None:
-        return next((each for each in self.waiting if fits(each.trial.repeat)), None)
+    def _first(self, orders: list[Order], fits: Callable[[str | None], bool]) -> Order | None:
+        held_by = self.kind_of_round
+        return next((each for each in orders if fits(held_by.get(each.trial.repeat))), None)

@@ -18,7 +18,7 @@ from typing import Any
 from stepscope.analyze.scale_answer import KIND
 from stepscope.analyze.scaling import Scale
 from stepscope.analyze.trial_metrics import start_up_steps, whole_turns
-from stepscope.errors import Interrupted, RequestError
+from stepscope.errors import Interrupted
 from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.scale.exchange import time_exchanges
 from stepscope.experiments.scale.refusals import check_numbers, check_trial
@@ -27,7 +27,7 @@ from stepscope.experiments.sweep import working_in
 from stepscope.experiments.sweep.execute import Bench, Onlooker
 from stepscope.experiments.sweep.plan import plan_trials
 from stepscope.records import schema
-from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep
+from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep, load_sweep_of
 from stepscope.spec import RunSpec
 
 REPEATS = 3
@@ -97,10 +97,7 @@ def start(request: Request, onlooker: Onlooker, summarize: Summarize) -> Sweep:
 
 def resume(path: Path, onlooker: Onlooker, summarize: Summarize) -> Sweep:
     """Make the trials that are missing; where none is, the folder is left as it is."""
-    recorded = load_sweep(path)
-    kind = recorded.info.get("kind")
-    if kind != KIND:
-        raise RequestError(f"{recorded.path} is of `stepscope {kind}`, and not of `{KIND}`.")
+    recorded = load_sweep_of(path, KIND)
     if recorded.info.get("status") == schema.COMPLETED:
         return recorded
     with working_in(recorded.info.get("directory")):

@@ -29,7 +29,7 @@ from stepscope.experiments.subjects import OwnTraining
 from stepscope.experiments.sweep import working_in
 from stepscope.experiments.sweep.execute import Bench
 from stepscope.records import schema
-from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep
+from stepscope.records.sweep import Sweep, SweepFolder, create_sweep, load_sweep, load_sweep_of
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
 from stepscope.train.reading import reading_of
@@ -133,10 +133,7 @@ def resume(
     runner: Runner = HERE,
 ) -> Sweep:
     """Do what is missing of a search; a completed one is left as it is."""
-    recorded = load_sweep(path)
-    kind = recorded.info.get("kind")
-    if kind != KIND:
-        raise RequestError(f"{recorded.path} is of `stepscope {kind}`, and no search.")
+    recorded = load_sweep_of(path, KIND)
     if recorded.info.get("status") == schema.COMPLETED:
         return recorded
     with working_in(recorded.info.get("directory")):

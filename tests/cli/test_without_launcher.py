@@ -1,0 +1,39 @@
+"""Commands that start trials themselves are refused under torchrun, before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+from as_a_person import Stepscope
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sweep", "--over", "workers=0,1"),
+        ("search", "--budget", "energy_mj=0.5"),
+        ("scale",),
+        ("workers",),
+        ("stalls",),
+        ("fit", "lenet"),
+        ("lab", "hyperparameters"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_several_of_a_command_that_starts_its_own_trials_are_refused(
+    stepscope: Stepscope, words: tuple[str, ...]
+) -> None:
+    answer = stepscope.here(*words, env=TORCHRUN)
+
+    assert answer.code == 2, answer.err
+    assert f"{words[0]}: wanted one process" in answer.err
+    assert "found 2, started by torchrun" in answer.err
+    assert list(stepscope.folder.iterdir()) == []
+
+
+def test_one_process_of_torchrun_is_as_good_as_none(stepscope: Stepscope) -> None:
+    answer = stepscope.here("sweep", env={**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"})
+
+    assert answer.code == 2
+    assert "over: wanted at least one axis" in answer.err

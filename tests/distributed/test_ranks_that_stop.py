@@ -1,0 +1,200 @@
+"""How ranks are taken up, told to stop and judged, without a training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from stepscope.errors import RequestError
+from stepscope.experiments import in_place, rank, single
+from stepscope.experiments.distributed import judge_run
+from stepscope.experiments.rank import Rank, Relay, carry_out_rank, judge_rank, stop_rank
+from stepscope.experiments.ranks import Place
+from stepscope.experiments.supervise import StopSignals, Watch, listening
+from stepscope.records import folder, schema
+from stepscope.records.reader import Run, load_run
+from stepscope.spec import RunSpec
+from stepscope.train.options import Options
+
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
+
+
+def nothing_to_sum_up(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
+    raise AssertionError("nothing was to be run")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> folder.RunFolder:
+    made = folder.create(tmp_path, "two", "run", RunSpec().model_dump(mode="json"))
+    made.update_info(status=schema.INTERRUPTED)
+    return made
+
+
+@pytest.fixture
+def deaf() -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that hears no SIGTERM, as a training that waits for others to come."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", DEAF], **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def rank_of(run: folder.RunFolder, number: int = 0) -> Rank:
+    return Rank(Place(number, 2, "m"), run.path, RunSpec(processes=2), Options())
+
+
+def watch_of(made: folder.RunFolder, stops: int = 0, **known: Any) -> Watch:
+    """Return what a judge looks at."""
+    memory = SimpleNamespace(asked=False, killed=False, what_happened=lambda: "memory ran short")
+    seen = {"memory": memory, "outcome": None, "trouble": None, "forecast": None, "ready": {}}
+    seen |= {"folder": made, "signals": StopSignals(stops=stops), **known}
+    return cast(Watch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
+
+
+def test_a_resume_that_is_refused_changes_nothing_of_the_run_that_is_going(
+    run: folder.RunFolder,
+) -> None:
+    with run.held(), pytest.raises(RequestError, match="still running"):
+        single.resume(run.path, Relay(0, None), nothing_to_sum_up, processes=2)
+    assert run.read_info()["spec"]["processes"] == 1
+
+
+def test_a_rank_that_is_refused_changes_nothing_of_the_one_that_is_going(
+    run: folder.RunFolder,
+) -> None:
+    going = folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
+    with going.held(), pytest.raises(RequestError, match="still running"):
+        carry_out_rank(rank_of(run), Relay(0, None), nothing_to_sum_up)
+    assert going.read_info()["spec"]["processes"] == 1
+
+
+def test_a_rank_that_is_not_ready_and_deaf_is_ended(
+    run: folder.RunFolder, deaf: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank, "_TIME_TO_NOTICE_S", 0.01)
+    made = folder.create_rank(run.path, 0, "run", {})
+    folder.create_rank(run.path, 1, "run", {})  # whose training has not begun either
+    stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
+    assert deaf.wait(timeout=30) == -signal.SIGKILL
+
+
+def test_a_rank_that_trains_with_its_peer_is_given_all_the_time_it_needs(
+    run: folder.RunFolder, deaf: subprocess.Popen[bytes]
+) -> None:
+    made = folder.create_rank(run.path, 0, "run", {})
+    folder.create_rank(run.path, 1, "run", {})
+    made.update_info(environment={"distributed": {"rank": 0}})
+    before = threading.active_count()
+    stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
+    assert threading.active_count() == before, "nothing is waiting to end it"
+
+
+def test_a_rank_that_was_stopped_for_one_without_a_folder_has_failed(
+    run: folder.RunFolder,
+) -> None:
+    made = folder.create_rank(run.path, 0, "run", {})
+    outcome = judge_rank(rank_of(run), watch_of(made, stops=1), -signal.SIGKILL)
+    assert (outcome.status, outcome.exit_code) == (schema.FAILED, 5)
+    assert "rank 1 ended before it had a folder" in str(outcome.reason)
+    assert made.read_info()["exit_code"] == 5, "before the folder is closed"
+    assert [event["event"] for event in load_run(made.path).events] == [schema.PEER_LOST]
+
+
+def ranks_that_ended(run: folder.RunFolder, status: str) -> None:
+    for number in (0, 1):
+        made = folder.create_rank(run.path, number, "run", {})
+        if status != schema.RUNNING:
+            made.close(status=status, reason="stopped", exit_code=130)
+
+
+@pytest.mark.parametrize(
+    ("asked", "stops", "ready", "ended", "says_checkpoint"),
+    [
+        (True, 0, True, (schema.OUT_OF_MEMORY, 4), True),
+        (True, 0, False, (schema.OUT_OF_MEMORY, 4), False),
+        (True, 1, True, (schema.INTERRUPTED, 130), False),
+        (False, 1, True, (schema.INTERRUPTED, 130), False),
+    ],
+)
+def test_ranks_that_were_stopped_for_memory_ran_out_of_it(
+    run: folder.RunFolder,
+    asked: bool,
+    stops: int,
+    ready: bool,
+    ended: tuple[str, int],
+    says_checkpoint: bool,
+) -> None:
+    ranks_that_ended(run, schema.INTERRUPTED)
+    watch = watch_of(run, stops, ready={"preparation_s": 1.0} if ready else {})
+    watch.memory.asked = asked  # type: ignore[misc]
+    outcome = judge_run(run, 2, watch, 130)
+    assert (outcome.status, outcome.exit_code) == ended
+    assert ("with a checkpoint" in str(outcome.reason)) == says_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("stops", "ended"), [(2, (schema.INTERRUPTED, 130)), (0, (schema.FAILED, 70))]
+)
+def test_what_a_second_ctrl_c_cut_off_was_interrupted(
+    run: folder.RunFolder, stops: int, ended: tuple[str, int]
+) -> None:
+    ranks_that_ended(run, schema.RUNNING)
+    outcome = judge_run(run, 2, watch_of(run, stops), -signal.SIGKILL)
+    assert (outcome.status, outcome.exit_code) == ended
+    for number in (0, 1):
+        info = load_run(run.path / schema.RANKS / str(number)).info
+        assert (info["status"], info["exit_code"]) == ended
+
+
+def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening() as signals:
+        launcher = in_place.Launcher(print)
+        launcher.look()
+        assert signals.stops == 0
+        orphan = in_place.Launcher(print, process=os.getppid() + 1)
+        orphan.look()
+        orphan.look()
+        assert signals.stops == 1
+    assert capsys.readouterr().out.count("the launcher is gone") == 1
+
+
+def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Path) -> None:
+    def make() -> Path:
+        return folder.create(tmp_path, "run", "run", {}).path
+
+    # What a start that was killed leaves: its note, an unread answer, a question for nobody.
+    old = make()
+    for left in (".meeting-m", ".meeting-m.answer-1-old"):
+        (tmp_path / left).write_text(old.name, encoding="utf-8")
+    (tmp_path / ".meeting-m.ask-1-old").touch()
+
+    told: list[Path] = []
+    asking = threading.Thread(
+        target=lambda: told.append(Place(1, 2, "m").find_run(tmp_path, make, goes_on=True))
+    )
+    asking.start()
+    asking.join(timeout=0.3)
+    assert told == [], "rank 0 has not come yet"
+    first = Place(0, 2, "m")
+    made = first.find_run(tmp_path, make, goes_on=True)
+    asking.join(timeout=30)
+    assert told == [made]
+    assert made != old
+    first.forget(tmp_path, goes_on=True)
+    assert not list(tmp_path.glob(".meeting*"))
+
+
+def test_a_rank_that_cannot_ask_says_where(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RequestError, match="--out"):
+        Place(1, 2, "m").find_run(tmp_path / "file" / "runs", lambda: tmp_path)
