@@ -123,7 +123,7 @@ def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, wo
     assert not (stepscope.folder / "runs").exists()
 
 
-def test_a_lab_that_is_stopped_says_so_and_offers_nothing_to_go_on_with(stepscope):
+def test_a_lab_that_is_stopped_says_so_and_how_it_goes_on(stepscope):
     few = ("--model", "lenet", "--samples", 6400, "--batch-size", 8, "--workers", 0)
     process = stepscope.start("lab", "epoch-times", *few)
     deadline = time.monotonic() + 60
@@ -134,7 +134,7 @@ def test_a_lab_that_is_stopped_says_so_and_offers_nothing_to_go_on_with(stepscop
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert "interrupted" in err
-    assert "--resume" not in err
+    assert "stepscope lab --resume runs/" in err
     recorded = json.loads((stepscope.folder / "runs" / "latest" / "lab.json").read_text())
     assert recorded["status"] == "interrupted"
 

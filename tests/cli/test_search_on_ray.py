@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
 import pytest
 from as_a_person import Stepscope
@@ -11,15 +10,6 @@ from ray_cluster import Cluster
 
 BUDGET = ("--budget", "energy_mj=0.2,cycles=1e5")
 SHORT = shlex.split("--trials 4 --epochs 2 --samples 128 --threads 1 --model lenet --batch-size 32")
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    try:
-        yield cluster
-    finally:
-        cluster.close()
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,6 @@ from stepscope.hardware.conditions import clock_source
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
 EIGHT = ("--over", "workers=0,1", "--repeats", 4)
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    try:
-        yield cluster
-    finally:
-        cluster.close()
 
 
 def recorded(folder: Path) -> dict[str, Any]:

@@ -157,7 +157,7 @@ def test_of_every_network_of_the_zoo_all_is_counted_and_the_columns_add_up(name)
     assert (
         network.gradients == network.parameters == sum(each.numel() for each in model.parameters())
     )
-    assert network.convolutions == sum(layer.kind == "Conv2d" for layer in network.layers)
+    assert network.convolutions == sum(isinstance(each, nn.Conv2d) for each in model.modules())
     adds_up(network)
 
 

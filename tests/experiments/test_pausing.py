@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import psutil
 
@@ -18,6 +20,18 @@ input()
 """
 
 
+def is_stopped(process: psutil.Process) -> bool:
+    return process.status() == psutil.STATUS_STOPPED
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for the kernel, which stops a process that is at work a moment later."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_child_in_a_session_of_its_own_is_paused_too() -> None:
     command = [sys.executable, "-c", WITH_A_CHILD]
     with subprocess.Popen(command, stdin=-1, stdout=-1, start_new_session=True) as parent:
@@ -26,10 +40,10 @@ def test_a_child_in_a_session_of_its_own_is_paused_too() -> None:
         try:
             paused = list(_pause_all(parent.pid))
             assert [process.pid for process in paused] == [parent.pid, child.pid]
-            assert {process.status() for process in paused} == {psutil.STATUS_STOPPED}
+            wait_until(lambda: all(map(is_stopped, paused)))
             for process in reversed(paused):
                 process.resume()
-            assert psutil.STATUS_STOPPED not in {process.status() for process in paused}
+            wait_until(lambda: not any(map(is_stopped, paused)))
         finally:
             child.kill()
             parent.kill()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, disk_full
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
 from stepscope.records import schema
 from stepscope.records.csvlog import append_columns
 from stepscope.records.record_folder import RecordFolder, make_folder, point_latest, slug
@@ -51,6 +51,8 @@ class RunFolder(RecordFolder):
                     data = data[os.write(file, data) :]
             finally:
                 os.close(file)
+        except FileNotFoundError as error:
+            raise MachineError(f"{self.path} is gone: who removed it?") from error
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS:
                 raise disk_full(error, schema.EVENTS) from error

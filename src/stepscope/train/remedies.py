@@ -13,7 +13,7 @@ from stepscope.train.forecast import Grounds, forecast
 MOST = 3
 
 # A run that nears its limit is ended; what is recommended stays further away from it.
-_AIM = 0.9
+AIM = 0.9
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def largest_batch(spec: RunSpec, grounds: Grounds) -> int | None:
     def fits(batch_size: int) -> bool:
         bill = forecast(spec.model_copy(update={"batch_size": batch_size}), grounds)
         return all(
-            bill.pool_bytes(pool) <= _AIM * limit.bytes for pool, limit in bill.limits.items()
+            bill.pool_bytes(pool) <= AIM * limit.bytes for pool, limit in bill.limits.items()
         )
 
     low, high = 0, spec.batch_size
