@@ -29,6 +29,7 @@ from stepscope.train.lifetime import Send, StopRequest
 from stepscope.train.options import Options
 from stepscope.train.recorder import Recorder
 from stepscope.train.rewind import folders_to_rewind, forget_rows_after
+from stepscope.train.settled_order import settle_order
 from stepscope.train.shorten import shorten
 from stepscope.train.team import Team
 from stepscope.train.telling import Telling
@@ -106,6 +107,7 @@ def conduct(
         meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
         has_unused = team.world > 1 and has_unused_parameters(spec, model, data_dir)
         wrapped = team.wrap(model, meter.gradients_ready, has_unused=has_unused)
+        settle_order(spec, wrapped, data_dir, built.device, team.world)
         built = replace(built, wrapped=wrapped)
         inside = view_of(built, meter, queue, counters)
 

@@ -10,6 +10,7 @@ over a gloo group of its own and never waits for a device.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import socket
 from collections.abc import Callable
@@ -41,6 +42,14 @@ _GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
 _MAY_DIFFER = frozenset({"threads", "data_dir", "name", "memory_limit", "energy", "require"})
 
 
+# A later torch calls it by another name, and warns of the old one.
+_SENDS_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel).parameters
+)
+
+
 class Ranks(Team):
     """This process and the others of its training, connected."""
 
@@ -57,11 +66,9 @@ class Ranks(Team):
         Buffers stay each rank's own until a test: to send rank 0's in every forward pass would
         make all wait for it there, where a slow rank 0 looks like a slow network.
         """
+        own_buffers: dict[str, Any] = {_SENDS_BUFFERS: False}
         network = DistributedDataParallel(
-            model,
-            gradient_as_bucket_view=True,
-            broadcast_buffers=False,
-            find_unused_parameters=has_unused,
+            model, gradient_as_bucket_view=True, find_unused_parameters=has_unused, **own_buffers
         )
 
         def add_up(bucket: Any) -> Any:
