@@ -80,6 +80,8 @@ def test_a_lab_of_other_settings_than_those_that_were_run_runs_its_own(stopped):
         ({"lab": "<script>"}, "unknown lab"),
         ({"lab": "memory"}, "does not say what was asked for"),
         ({"ask": None}, "does not say what was asked for"),
+        ({"ask": {"flags": {}, "scale": "x", "repeats": 1}}, "does not say what was asked for"),
+        ({"ask": {"flags": [1], "scale": 1.0, "repeats": 1}}, "does not say what was asked for"),
         ({"directory": "/nowhere"}, "cannot be entered"),
     ],
 )

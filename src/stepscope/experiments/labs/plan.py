@@ -42,9 +42,10 @@ class Ask:
     @staticmethod
     def from_json(recorded: Any) -> Ask | None:
         """Make it again of what was recorded; None where that is something else."""
-        if not isinstance(recorded, dict) or recorded.keys() != {"flags", "scale", "repeats"}:
-            return None
-        return Ask(**recorded)
+        match recorded:
+            case {"flags": dict(), "scale": int() | float(), "repeats": int() | None}:
+                return Ask(recorded["flags"], recorded["scale"], recorded["repeats"])
+        return None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from stepscope.errors import MachineError, RequestError
 AUTO = "auto"
 CANNOT_JOIN = (ConnectionError, RuntimeError, ValueError, TimeoutError)  # of `ray.init`
 _ANSWERS_WITHIN_S = 5.0
-_JOINED_WITHIN_S = 10
+_JOINED_WITHIN_S = 8  # and a second or two to begin with: ten in all
 # How a client of HTTP/2, which Ray speaks, begins: a fixed greeting and no settings of its own. The
 # server answers with a frame of settings (RFC 9113, 3.4 and 6.5).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
