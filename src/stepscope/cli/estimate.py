@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
+from stepscope.cli.chart_file import leave_chart
 from stepscope.cli.layout import layout_of
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.models import registry
 from stepscope.report.accelerator import print_estimate
 from stepscope.report.accelerator_chart import energy_chart
-from stepscope.report.charts import check_form, save
+from stepscope.report.charts import check_form
 
 if TYPE_CHECKING:
     from stepscope.estimate.accelerator.mapper import Widths
@@ -80,8 +81,7 @@ def estimate(
     else:
         print_estimate(Console(), found)
     if chart is not None:
-        saved = save(energy_chart(found), chart)
-        print(f"chart: {saved}", file=sys.stderr if json else sys.stdout)
+        leave_chart(energy_chart(found), chart, as_json=json)
     return 0
 
 

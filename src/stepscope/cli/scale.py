@@ -14,13 +14,14 @@ from rich.console import Console
 
 from stepscope.analyze.scale_answer import scaling_of
 from stepscope.analyze.where_time_goes import summarize
+from stepscope.cli.chart_file import leave_chart
 from stepscope.cli.flags import SpecFlags
 from stepscope.cli.report_at_end import leave_report
 from stepscope.cli.subjects import count, named_settings
 from stepscope.cli.without_launcher import refuse_launcher
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments import scale as scales
-from stepscope.report.charts import check_form, save
+from stepscope.report.charts import check_form
 from stepscope.report.scale import print_scale, scale_chart
 from stepscope.report.sweep import SweepDisplay
 from stepscope.units import parse_bandwidth, parse_duration
@@ -106,8 +107,7 @@ def scale(
     else:
         print_scale(Console(), found)
     if chart is not None:
-        saved = save(scale_chart(found), chart)
-        print(f"chart: {saved}", file=sys.stderr if json else sys.stdout)
+        leave_chart(scale_chart(found), chart, as_json=json)
     return 0
 
 
