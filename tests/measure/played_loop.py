@@ -213,5 +213,5 @@ class Loop:
 class EventByEvent(Recognizer):
     """Finds out anew what every step is, also if it goes like the one before."""
 
-    def _take_round(self, events: Sequence[e.Event], begin: int) -> int:
+    def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
         return 0

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 from stepscope.measure.clock import seconds
 from stepscope.measure.finished import Finished
+from stepscope.measure.rounds import Rounds
 from stepscope.measure.spans import Aside, Batch, Epoch, Moment, Step, is_anew
-from stepscope.measure.steps import EpochTiming
+from stepscope.measure.steps import OTHER, EpochTiming
 from stepscope.records import schema
 
 
@@ -168,6 +169,27 @@ class Course:
         self.end_step_at(time_ns)
         if epoch.batches_left:
             epoch.batches_left -= 1
+        return self.step
+
+    def pass_rounds(self, rounds: Rounds, key: int) -> Step:
+        """Go from the first of several rounds, which is under way, to the last, which begins.
+
+        Nothing can be added to those between any more: they are given away as they are.
+        """
+        last, epoch = len(rounds) - 1, self.epoch
+        step = self.begin_plain_step(rounds.begins_ns[1], key, OTHER)
+        assert step is not None, "nothing comes between two rounds"
+        assert epoch is not None
+        if last == 1:
+            return step
+        self._release_held()
+        between = range(1, last)
+        self.steps += len(between)
+        self.finished.rounds(rounds, between, epoch, self.detail)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - len(between))
+        self.now_ns = epoch.asked_ns = rounds.begins_ns[last]
+        self.step = Step(self.now_ns, self.detail)
         return self.step
 
     def begin_tail(self, other_ns: int) -> None:

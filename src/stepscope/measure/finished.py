@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 
 from stepscope.measure.clock import seconds
 from stepscope.measure.exchange import Exchanges
-from stepscope.measure.spans import Aside, Epoch, Moment, Step
+from stepscope.measure.rounds import Rounds
+from stepscope.measure.spans import Aside, Epoch, Moment, Step, value_of
 from stepscope.measure.steps import DATA, EpochTiming, StepRow, device_columns
 
 
@@ -32,6 +33,16 @@ class _Waiting(NamedTuple):
     step_ns: int
 
 
+class _WaitingRounds(NamedTuple):
+    """Steps that wait for nothing but those before them, and the number of the first."""
+
+    rounds: Rounds
+    which: range
+    epoch: Epoch
+    number: int
+    detail: str
+
+
 @dataclass(slots=True)
 class Finished:
     """Give what is finished to the sink, in its order."""
@@ -39,7 +50,7 @@ class Finished:
     sink: Sink
     origin_ns: int
     exchanges: Exchanges = field(default_factory=Exchanges)
-    _waiting: deque[_Waiting] = field(default_factory=deque)
+    _waiting: deque[_Waiting | _WaitingRounds] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
         """Count a step to its epoch; its row is written with the next `write`."""
@@ -54,10 +65,21 @@ class Finished:
         timing.steps += 1
         self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
 
+    def rounds(self, rounds: Rounds, which: range, epoch: Epoch, detail: str) -> None:
+        """Count some of these steps to their epoch, as `step` would one by one."""
+        begins_ns, timing = rounds.begins_ns, epoch.timing
+        for step in which:
+            timing.data_s += seconds(rounds.spent[DATA][step])
+            timing.steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
+            timing.samples += rounds.samples(step)
+        timing.steps += len(which)
+        self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
+        epoch.steps += len(which)
+
     def epoch(self, epoch: Epoch) -> None:
         """Give an epoch away, after all of its steps. Waits for the device."""
         for waiting in self._waiting:
-            if waiting.step.device_laps:
+            if isinstance(waiting, _Waiting) and waiting.step.device_laps:
                 waiting.step.device_laps[-1][1].wait()
         self.write()
         self.sink.epoch("train", epoch.timing, epoch.loss)
@@ -80,38 +102,70 @@ class Finished:
 
     def wait(self) -> None:
         """Wait until the device has done everything, and write it."""
-        if self._waiting and self._waiting[-1].step.device_laps:
-            self._waiting[-1].step.device_laps[-1][1].wait()
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, _Waiting) and last.step.device_laps:
+            last.step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
         """Give the sink all steps whose end the device has reached."""
         while self._waiting:
-            step, epoch, number, samples, step_ns = self._waiting[0]
-            laps = step.device_laps
-            if laps and not laps[-1][1].reached():
+            waiting = self._waiting[0]
+            if isinstance(waiting, _WaitingRounds):
+                self._write_rounds(*waiting)
+            elif not waiting.step.is_over_on_device():
                 return
+            else:
+                self._write_step(*waiting)
             self._waiting.popleft()
-            loss = step.read_loss()
-            if loss is not None:
-                epoch.loss_sum += loss * samples
-                epoch.loss_samples += samples
-            # An evaluation may be all that the device did.
-            on_device = list(step.device_seconds()) if laps else None
-            end_ns = step.begin_ns + step_ns + step.out_ns
-            exposed_s = self.exchanges.between(step.begin_ns, end_ns)
+
+    def _write_step(
+        self, step: Step, epoch: Epoch, number: int, samples: int, step_ns: int
+    ) -> None:
+        loss = step.read_loss()
+        epoch.take_loss(loss, samples)
+        # An evaluation may be all that the device did.
+        on_device = list(step.device_seconds())
+        end_ns = step.begin_ns + step_ns + step.out_ns
+        self.sink.step(
+            StepRow(
+                epoch.timing.epoch,
+                number,
+                step.begin_ns - self.origin_ns,
+                samples,
+                step.spent,
+                step_ns,
+                step.loading(self.origin_ns),
+                loss,
+                device_columns(on_device) if on_device else None,
+                step.detail,
+                self.exchanges.between(step.begin_ns, end_ns),
+            )
+        )
+
+    def _write_rounds(
+        self, rounds: Rounds, which: range, epoch: Epoch, number: int, detail: str
+    ) -> None:
+        begins_ns, origin_ns, in_epoch = rounds.begins_ns, self.origin_ns, epoch.timing.epoch
+        spent = [phase[which.start : which.stop] for phase in rounds.spent]
+        for step, each in zip(which, zip(*spent, strict=True), strict=True):
+            begin_ns, end_ns = begins_ns[step], begins_ns[step + 1]
+            read_loss, (_, load) = rounds.losses[step], rounds.batches[step]
+            samples, loss = rounds.samples(step), read_loss and value_of(read_loss)
+            epoch.take_loss(loss, samples)
             self.sink.step(
                 StepRow(
-                    epoch.timing.epoch,
+                    in_epoch,
                     number,
-                    step.begin_ns - self.origin_ns,
+                    begin_ns - origin_ns,
                     samples,
-                    step.spent,
-                    step_ns,
-                    step.loading(self.origin_ns),
+                    list(each),
+                    end_ns - begin_ns,
+                    [load[0], load[1] - origin_ns, load[2], load[3]] if load else [],
                     loss,
-                    device_columns(on_device) if on_device else None,
-                    step.detail,
-                    exposed_s,
+                    None,
+                    detail,
+                    self.exchanges.between(begin_ns, end_ns),
                 )
             )
+            number += 1

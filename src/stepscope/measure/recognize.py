@@ -32,7 +32,7 @@ from stepscope.measure.course import Course
 from stepscope.measure.device import Mark
 from stepscope.measure.exchange import Exchanges
 from stepscope.measure.finished import Finished, Sink
-from stepscope.measure.rounds import Round, plain_round
+from stepscope.measure.rounds import Round, Rounds, plain_round
 from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
 from stepscope.measure.steps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
 
@@ -77,10 +77,11 @@ class Recognizer:
         """Go on with events that came after all earlier ones."""
         course = self._course
         passed, phases = self._passed, self._phases
+        columns = list(zip(*events, strict=True))
         position = 0
         while position < len(events):
             if events[position][0] == e.FETCH:
-                taken = self._take_round(events, position)
+                taken = self._take_rounds(columns, position)
                 if taken:
                     position += taken
                     continue
@@ -106,43 +107,47 @@ class Recognizer:
             phases.append(self._phase)
         self._finished.write()
 
-    def _take_round(self, events: Sequence[e.Event], begin: int) -> int:
-        """Take a step that goes like one before; return how many events it had, or 0."""
+    def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
+        """Take steps that go like one before; return how many events they had, or 0."""
         if self._passed:
             self._round = plain_round(self._passed, self._phases) or self._round
             self._passed.clear()
             self._phases.clear()
-        known = self._round
-        found = known and known.find(events, begin)
+        known, course = self._round, self._course
+        found = known and known.find(columns, begin)
         if not known or not found:
             return 0
-        course = self._course
-        times_ns, details = found
-        before_ns = times_ns[0]
-        step = course.begin_plain_step(before_ns, known.key, self._phase)
+        step = course.begin_plain_step(found.begins_ns[0], known.key, self._phase)
         if step is None:
             return 0
-        spent = step.spent
-        for phase, time_ns in zip(known.phases, times_ns[1:], strict=False):
-            spent[phase] += time_ns - before_ns
-            before_ns = time_ns
+        self._take_round(step, known, found, 0)
+        last = len(found) - 1
+        if last:
+            step = course.pass_rounds(found, known.key)
+            self._take_round(step, known, found, last)
+        self.updates += len(found)
+        self._updating, self._phase, self._at_fetch = 0, OTHER, None
+        self._open.clear()
+        return len(found) * known.events
+
+    def _take_round(self, step: Step, known: Round, found: Rounds, number: int) -> None:
+        """Let a step that has just begun be one of the rounds, up to its update."""
+        updated_ns = found.updated_ns[number]
+        for phase, spent_ns in enumerate(found.spent):
+            step.spent[phase] += spent_ns[number]
+        step.spent[OTHER] -= found.begins_ns[number + 1] - updated_ns
         step.batches = step.backwards = 1
-        step.take_batch(details[1])
-        loss = details[known.backward_done]
+        step.take_batch(found.batches[number])
+        loss, samples = found.losses[number], found.called_samples[number]
         if loss is not None:
             step.losses.append(loss)
-        _, _, samples, _ = details[known.call]
         if self._call_samples is not None:
-            samples = self._call_samples
+            samples, self._call_samples = self._call_samples, None
         if samples is not None:
             step.called_samples.append(samples)
         step.optimizers.add(known.optimizer)
-        course.now_ns = before_ns
-        course.begin_tail(details[-1])
-        self.updates += 1
-        self._updating, self._phase, self._at_fetch, self._call_samples = 0, OTHER, None, None
-        self._open.clear()
-        return len(times_ns)
+        self._course.now_ns = updated_ns
+        self._course.begin_tail(found.updated_other_ns[number])
 
     @property
     def steps(self) -> int:

@@ -151,11 +151,11 @@ class Step:
         """Add up what `backward()` was called on: parts of one loss, in a step of several."""
         if not self.losses:
             return None
-        total = 0.0
-        for loss in self.losses:
-            value = loss()
-            total += value if isinstance(value, float | int) else value[0]
-        return total
+        return sum(map(value_of, self.losses), 0.0)
+
+    def is_over_on_device(self) -> bool:
+        """Whether the device has done all of it."""
+        return not self.device_laps or self.device_laps[-1][1].reached()
 
     def device_seconds(self) -> Iterable[tuple[int, float]]:
         """Yield phases and the device's time for them. It must have reached the step's end."""
@@ -222,6 +222,12 @@ class Epoch:
     loss_sum: float = 0.0
     loss_samples: int = 0
 
+    def take_loss(self, loss: float | None, samples: int) -> None:
+        """Let a step's loss be part of the epoch's."""
+        if loss is not None:
+            self.loss_sum += loss * samples
+            self.loss_samples += samples
+
     @property
     def loss(self) -> float | None:
         """The mean over samples."""
@@ -232,6 +238,12 @@ def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
     """Say whether a loader began anew: what it gave earlier was looked at, or broken off."""
     known = later.loader is not None and earlier is not later
     return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
+
+
+def value_of(loss: Loss) -> float:
+    """Read a loss, wherever it lies."""
+    value = loss()
+    return float(value if isinstance(value, float | int) else value[0])
 
 
 def sum_known(one: int | None, other: int | None) -> int | None:
