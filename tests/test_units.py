@@ -11,6 +11,7 @@ from stepscope.units import (
     format_bandwidth,
     format_bytes,
     format_clock,
+    format_count,
     format_duration,
     format_share,
     parse_bandwidth,
@@ -232,3 +233,10 @@ def test_any_text_is_a_time_or_a_value_error(text: str) -> None:
 def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
     for small, large in (("ns", "us"), ("us", "ms"), ("ms", "s")):
         assert parse_duration(f"{1000 * count}{small}") == parse_duration(f"{count}{large}")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 epochs"), (1, "1 epoch"), (2, "2 epochs"), (1234, "1,234 epochs")]
+)
+def test_how_many_there_are_is_one_or_several(count: int, text: str) -> None:
+    assert format_count(count, "epoch") == text

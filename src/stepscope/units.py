@@ -134,6 +134,11 @@ def format_clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{secs:02d}" if hours else f"{minutes}:{secs:02d}"
 
 
+def format_count(count: int, what: str) -> str:
+    """Print how many there are of something: `1 epoch`, `12 epochs`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def format_share(share: float) -> str:
     """Print a share of one as a percentage: `12.3 %`."""
     return f"{share * 100:.1f} %"

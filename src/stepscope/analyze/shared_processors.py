@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from stepscope.analyze.scaling import Scale, trials_with_rate
 from stepscope.records.reader import Run, load_run
 from stepscope.records.sweep import Sweep
+from stepscope.units import format_count
 
 
 def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
@@ -24,13 +25,14 @@ def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
         each = _cpu_threads(run)
         if each is None:
             continue
+        threads_each = format_count(each, "thread")
         if each < threads:
             yield (
-                f"each of {count} processes had {_threads(each)}, the base {threads}: they share "
-                "the processors of this machine. --threads 1 gives every process one"
+                f"each of {count} processes had {threads_each}, the base {threads}: "
+                "they share the processors of this machine. --threads 1 gives every process one"
             )
         elif cpus is not None and each * count > cpus:
-            yield f"{count} processes of {_threads(each)} each share {cpus} processors"
+            yield f"{count} processes of {threads_each} each share {cpus} processors"
 
 
 def _one_run(sweep: Sweep, scale: Scale, count: int) -> Run | None:
@@ -43,7 +45,3 @@ def _cpu_threads(run: Run | None) -> int | None:
     environment = (run.info.get("environment") if run is not None else None) or {}
     threads: int | None = environment.get("threads")
     return threads if str(environment.get("device")).startswith("cpu") else None
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"

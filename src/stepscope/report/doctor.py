@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.units import format_count
+
 _STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
 
 
@@ -39,5 +41,5 @@ def _in_all(checks: Sequence[Mapping[str, Any]]) -> str:
     count = dict.fromkeys(_STYLES, 0)
     for check in checks:
         count[check["status"]] += 1
-    warnings = "1 warning" if count["warning"] == 1 else f"{count['warning']} warnings"
+    warnings = format_count(count["warning"], "warning")
     return f"{count['ok']} ok, {warnings}, {count['absent']} absent"

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from stepscope.units import format_bytes, format_clock, format_duration, format_share
+from stepscope.units import format_bytes, format_clock, format_count, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
 
@@ -132,7 +132,7 @@ def workers_warning(forecast: dict[str, Any]) -> str | None:
 
 def _workers_line(fallback: dict[str, Any]) -> str:
     left = fallback["to"]
-    workers = "1 worker" if left == 1 else f"{left or 'no'} workers"
+    workers = format_count(left, "worker") if left else "no workers"
     return (
         f"data loader: {fallback['reason']}; going on with {workers} instead of {fallback['from']}"
     )

@@ -12,11 +12,10 @@ from rich.text import Text
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep import Sweep, Trial
-from stepscope.report.search_charts import epochs_of
 from stepscope.report.sweep import SweepDisplay
 from stepscope.report.tables import house_table, print_table
 from stepscope.spec.as_flags import as_flags
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_count, format_duration, format_share
 
 _SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` estimates
 
@@ -42,7 +41,7 @@ class SearchDisplay(SweepDisplay):
 
     def tried(self, trial: Trial) -> None:
         """Say what a design came to."""
-        epochs = epochs_of(trial.values["epochs"])
+        epochs = format_count(trial.values["epochs"], "epoch")
         if trial.status != schema.COMPLETED:
             came_to = f"{trial.status.replace('_', ' ')}: {trial.reason}"
         else:

@@ -7,6 +7,7 @@ from typing import Any
 
 from stepscope.analyze.pareto import front
 from stepscope.report.charts import Chart, Mark
+from stepscope.units import format_count
 
 Row = Mapping[str, Any]
 
@@ -16,11 +17,6 @@ _COSTS = {"energy_mj": "energy of an inference, mJ", "cycles": "cycles of an inf
 def pareto_charts(rows: Sequence[Row], budget: Mapping[str, float]) -> list[Chart]:
     """Describe a chart for each cost; `rows` are those of `analyze.search_result`."""
     return [_chart(rows, budget.get(cost), cost, title) for cost, title in _COSTS.items()]
-
-
-def epochs_of(count: int) -> str:
-    """Write a number of epochs."""
-    return "1 epoch" if count == 1 else f"{count} epochs"
 
 
 def _chart(rows: Sequence[Row], limit: float | None, cost: str, title: str) -> Chart:
@@ -33,7 +29,7 @@ def _chart(rows: Sequence[Row], limit: float | None, cost: str, title: str) -> C
         Mark(
             row[cost],
             row["validation_accuracy"] * 100,
-            epochs_of(row["epochs"]),
+            format_count(row["epochs"], "epoch"),
             chosen=place in ringed,
         )
         for place, row in enumerate(known)

@@ -10,9 +10,9 @@ from stepscope.records import schema
 from stepscope.records.sweep import Sweep
 from stepscope.report.document import Document, Figures, Section
 from stepscope.report.search import figures_of
-from stepscope.report.search_charts import epochs_of, pareto_charts
+from stepscope.report.search_charts import pareto_charts
 from stepscope.spec.as_flags import as_flags
-from stepscope.units import format_bytes, format_share
+from stepscope.units import format_bytes, format_count, format_share
 
 _MOST_REJECTED = 50
 
@@ -46,7 +46,7 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
         return
     best = known[0]
     accuracy = format_share(best["validation_accuracy"])
-    after = epochs_of(best["epochs"])
+    after = format_count(best["epochs"], "epoch")
     yield f"{best['model']} is the best on held-out samples: {accuracy} after {after}."
     yield f"It takes {figures_of(best)}."
     if best["test_accuracy"] is not None:

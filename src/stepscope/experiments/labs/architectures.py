@@ -9,7 +9,7 @@ from stepscope.experiments.labs.counted import count_for
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import best_of, curves_of, try_settings
 from stepscope.spec.load import with_changes
-from stepscope.units import format_bytes, format_share
+from stepscope.units import format_bytes, format_count, format_share
 
 _FIGURES = ("samples_per_s", "epoch_s", "wall_s", "peak_memory_bytes", "test_accuracy")
 
@@ -28,7 +28,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     if most is None or fastest is None:
         return found("No answer: no training completed.", False, rows, missing)
     name = {id(each): each.setting.values["model"] for each in tried}
-    epochs = "1 epoch" if plan.spec.epochs == 1 else f"{plan.spec.epochs} epochs"
+    epochs = format_count(plan.spec.epochs, "epoch")
     answer = (
         f"After {epochs} {name[id(most[0])]} is the most accurate "
         f"({format_share(most[1])} of the test samples), {name[id(fastest[0])]} the fastest "

@@ -8,7 +8,7 @@ from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.counted import count
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import compare, curves_of, in_words, try_settings
-from stepscope.units import format_duration, format_share
+from stepscope.units import format_count, format_duration, format_share
 
 _FIGURES = ("step_s", "samples_per_s", "loss", "train_accuracy", "peak_memory_bytes")
 
@@ -32,6 +32,6 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
         f"Without batch norm the network has {fewer:,} parameters fewer "
         f"({rows[1]['parameters']:,} of {rows[0]['parameters']:,}) and is "
         f"{in_words(compare(tried[0], tried[1]), 'with it')}. Step with and without: {steps}; "
-        f"training accuracy after {plan.spec.epochs} epochs: {accuracies}."
+        f"training accuracy after {format_count(plan.spec.epochs, 'epoch')}: {accuracies}."
     )
     return found(answer, True, rows, missing, curves_of(tried))

@@ -8,7 +8,7 @@ from pathlib import Path
 from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import Tried, curves_of, try_settings
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_count, format_duration, format_share
 
 _FIGURES = (
     "step_s",
@@ -58,8 +58,9 @@ def _claim(known: list[Tried], epochs: int) -> str:
     )
     accuracy = best_small.median_of("test_accuracy") or 0.0
     learned = "do" if accuracy > 2 * _CHANCE else "do not yet"
+    lasted = format_count(epochs, "epoch")
     return (
-        f"Batches of {_SMALL} and less {learned} lead to training in {epochs} epochs: "
+        f"Batches of {_SMALL} and less {learned} lead to training in {lasted}: "
         f"{_reached(best_small)}, against {_reached(best_large)}"
     )
 

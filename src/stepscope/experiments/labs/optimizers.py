@@ -8,7 +8,7 @@ from typing import Any
 from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.labs.tried import Tried, best_of, curves_of, try_settings
-from stepscope.units import format_duration, format_share
+from stepscope.units import format_count, format_duration, format_share
 
 _RATES = {"shared": "at the shared rate", "own": "each at its own rate"}
 _FIGURES = ("epoch_s", "wall_s", "loss", "train_accuracy")
@@ -30,9 +30,8 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
             )
     if not said:
         return found("No answer: no training completed.", False, rows, missing)
-    answer = (
-        f"Training accuracy after {plan.spec.epochs} epochs: {'; '.join(said)}.{_epochs(tried)}"
-    )
+    lasted = format_count(plan.spec.epochs, "epoch")
+    answer = f"Training accuracy after {lasted}: {'; '.join(said)}.{_epochs(tried)}"
     if plan.repeats == 1:
         answer += " One run each: which of two that lie close is ahead cannot be told."
     return found(answer, True, rows, missing, curves_of(tried))

@@ -17,6 +17,7 @@ from stepscope.experiments.labs.sheet import Setting, Sheet
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
 from stepscope.train.reading import reading_of
+from stepscope.units import format_count
 
 _BUILT_IN = "shapes"
 _LEAST_EPOCHS = 2  # the first is left out of every figure
@@ -82,7 +83,7 @@ class Plan:
         varied = self.settings[0].values
         what = self.spec.data if "model" in varied else f"{self.spec.model} on {self.spec.data}"
         samples = "all samples" if self.spec.samples is None else f"{self.spec.samples:,} samples"
-        epochs = "1 epoch" if self.spec.epochs == 1 else f"{self.spec.epochs} epochs"
+        epochs = format_count(self.spec.epochs, "epoch")
         subject = f"{what}, {samples}, {epochs}"
         return subject if self.repeats < 2 else f"{subject}, {self.repeats} rounds"
 

@@ -28,7 +28,7 @@ from stepscope.records import schema
 from stepscope.records.reader import Run, load_run
 from stepscope.spec import RunSpec
 from stepscope.train.reading import reading_of
-from stepscope.units import format_bytes
+from stepscope.units import format_bytes, format_count
 
 # One thread: the workers want the other cores.
 DEFAULTS = {"workers": 2, "epochs": 2, "samples": 5000, "batch_size": 128, "threads": 1}
@@ -58,7 +58,7 @@ def investigate(spec: RunSpec, tools: Tools) -> Finding:
     asked = spec.model_copy(update={**least, "layers": 0})
     preflight.check(asked)
     with tempfile.TemporaryDirectory() as out:
-        tools.say(f"a run with {_workers(asked.workers)} and no limit")
+        tools.say(f"a run with {format_count(asked.workers, 'worker')} and no limit")
         free = asked.model_copy(update={"memory_limit": None, "out": out})
         without = _run(free, tools.onlooker, tools)
         if without.status != schema.COMPLETED:
@@ -248,14 +248,16 @@ def _answer(figures: dict[str, Any], survived: bool) -> str:
     held = figures["with_limit"]
     asked, fit = figures["spec"]["workers"], figures["forecast"]["workers_that_fit"]
     if fit is not None and fit < asked:
-        warned = f"The forecast warned that of {_workers(asked)} {fit or 'none'} would fit;"
+        workers = format_count(asked, "worker")
+        warned = f"The forecast warned that of {workers} {fit or 'none'} would fit;"
     else:
         warned = "The forecast held this limit to be enough;"
     by_guard, by_hand = figures["workers_ended_by_guard"], figures["workers_ended_by_hand"]
     if by_guard:
-        happened = f"the guard ended {_workers(by_guard)} near the limit"
+        happened = f"the guard ended {format_count(by_guard, 'worker')} near the limit"
     elif by_hand:
-        happened = f"the limit did not bind, so {_workers(by_hand)} of epoch 2 was ended by hand"
+        workers = format_count(by_hand, "worker")
+        happened = f"the limit did not bind, so {workers} of epoch 2 was ended by hand"
     else:
         happened = "no worker was ended"
     if survived:
@@ -264,7 +266,3 @@ def _answer(figures: dict[str, Any], survived: bool) -> str:
         return f"{warned} {happened}, and the run completed with nothing lost: {each}."
     reason = str(held["reason"] or held["status"]).rstrip(".")
     return f"{warned} {happened}, and the run did not survive: {reason}."
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

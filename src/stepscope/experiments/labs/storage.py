@@ -27,7 +27,7 @@ from stepscope.records import schema
 from stepscope.records.reader import Run
 from stepscope.records.table import read_table
 from stepscope.stats import known_mean, known_median
-from stepscope.units import format_duration, format_share
+from stepscope.units import format_count, format_duration, format_share
 
 _PARTS = ("loading_s", "training_s", "other_s", "total_s")
 _LATENCIES = ("p50_s", "p95_s", "p99_s")
@@ -153,8 +153,7 @@ def _streams(known: Sequence[Row]) -> Iterator[str]:
 
 
 def _workers(row: Row) -> str:
-    count = int(row["workers"])
-    return "1 worker" if count == 1 else f"{count} workers"
+    return format_count(int(row["workers"]), "worker")
 
 
 def _download(best: Mapping[str, Row]) -> Iterator[str]:
@@ -170,4 +169,4 @@ def _download(best: Mapping[str, Row]) -> Iterator[str]:
         yield f"{took} and gains nothing on {fastest['tried']}"
     else:
         epochs = int(downloaded["download_s"] // gained_s) + 1
-        yield f"{took} and pays from {epochs:,} epochs on, against {fastest['tried']}"
+        yield f"{took} and pays from {format_count(epochs, 'epoch')} on, against {fastest['tried']}"

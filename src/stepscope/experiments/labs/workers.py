@@ -11,6 +11,7 @@ from stepscope.experiments.labs import Finding, Tools, found
 from stepscope.experiments.labs.plan import Plan
 from stepscope.experiments.subjects import OwnTraining
 from stepscope.experiments.workers import find_workers
+from stepscope.units import format_count
 
 
 def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
@@ -49,17 +50,15 @@ def _sentence(answer: Mapping[str, Any]) -> str:
     if verified["ratio"] is None:
         check = f"not verified: {verified['reason']}"
     else:
-        check = f"{verified['ratio']:.2f} times the throughput of {_workers(answer['current'])}"
+        current = format_count(answer["current"], "worker")
+        check = f"{verified['ratio']:.2f} times the throughput of {current}"
         if verified["low"] is not None:
             rounds = f"in {verified['rounds']} rounds"
             check += f" ({verified['low']:.2f} to {verified['high']:.2f} {rounds})"
         check += f", {verified['verdict']}"
     return (
-        f"{sure} {_workers(answer['recommended'])}{with_threads}: {answer['why']}; {check}. "
+        f"{sure} {format_count(answer['recommended'], 'worker')}{with_threads}: {answer['why']}; "
+        f"{check}. "
         f"With {answer['current']} the training is bound by {answer['bound_by']}: "
         f"{answer['bound_by_why']}."
     )
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from stepscope.units import format_count
+
 # Workers that mostly wait (for a disk, a server) need no core each; more than this is no answer.
 _MOST_WAITING_A_CPU = 8
 _LITTLE_CPU = 0.5  # of a worker's time
@@ -29,10 +31,10 @@ class Candidate:
         return self.workers, 0 if self.threads is None else 1
 
     def __str__(self) -> str:
-        counted = "1 worker" if self.workers == 1 else f"{self.workers} workers"
+        counted = format_count(self.workers, "worker")
         if self.threads is None:
             return counted
-        return f"{counted} with {self.threads} thread{'s' if self.threads != 1 else ''}"
+        return f"{counted} with {format_count(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
