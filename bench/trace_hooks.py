@@ -36,7 +36,6 @@ UNDISTURBED = 0.02
 # Which replaced attributes belong to a hook; None is all of them.
 HOOKS: dict[str, frozenset[str] | None] = {
     "fetch": frozenset({"__iter__", "__next__"}),
-    "making of the batch": frozenset({"_next_data"}),
     "two moves within the CPU": frozenset({"to"}),
     "zero_grad": frozenset({"zero_grad"}),
     f"module with {SUBMODULES} in it": frozenset({"__call__"}),

@@ -82,7 +82,8 @@ def _call(book: Notebook, original: Any) -> Any:
         if identity in book.loops:
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
-        how = (grad, module.training, _samples_of_call(args, kwargs), other_clock_ns())
+        samples = None if book.counted else _samples_of_call(args, kwargs)
+        how = (grad, module.training, samples, other_clock_ns())
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
             return original(module, *args, **kwargs)
@@ -230,11 +231,8 @@ def _scaler_step(book: Notebook, original: Any) -> Any:
     """A scaler's step is an update, also when it finds gradients that it must skip."""
 
     def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin_update(book, optimizer)
-        try:
-            return original(scaler, optimizer, *args, **kwargs)
-        finally:
-            _end_update(book, optimizer)
+        update = _update(book, lambda _: original(scaler, optimizer, *args, **kwargs))
+        return update(optimizer)
 
     return functools.wraps(original)(step)
 
@@ -250,7 +248,7 @@ def _watch_optimizers(book: Notebook, patches: Patches) -> None:
         if step is None or getattr(step, "stepscope", None):
             return
         if getattr(step, "hooked", False):
-            patches.replace(cls, "step", functools.partial(_update, book))
+            patches.replace(cls, "step", functools.partial(_optimizer_step, book))
         elif cls.__module__ in _PASSES_STEPS_ON:
             patches.replace(cls, "step", functools.partial(_span, book, e.ZERO, e.ZEROED))
             cls.step.stepscope = "span"
@@ -265,7 +263,7 @@ def _watch_optimizers(book: Notebook, patches: Patches) -> None:
             cls = type(optimizer)
             original(optimizer)
             if getattr(cls.step, "stepscope", None) != "update":
-                patches.replace(cls, "step", functools.partial(_update, book))
+                patches.replace(cls, "step", functools.partial(_optimizer_step, book))
 
         return patch_step_function
 
@@ -281,43 +279,38 @@ def _watch_optimizers(book: Notebook, patches: Patches) -> None:
     patches.replace(optim.Optimizer, "__init_subclass__", defined)
 
 
+def _optimizer_step(book: Notebook, original: Any) -> Any:
+    step = functools.wraps(original)(_update(book, original))
+    step.stepscope = "update"  # type: ignore[attr-defined]
+    return step
+
+
 def _update(book: Notebook, original: Any) -> Any:
-    def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin_update(book, optimizer)
+    note, begin, end = book.notes.extend, e.STEP, e.STEPPED
+
+    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if get_ident() != book.thread:
+            return original(optimizer, *args, **kwargs)
+        if book.calling is not None and not book.in_backward:  # no forward pass: it updates
+            book.loops.add(book.calling)
+            book.busy, book.calling = False, None
+            book.note(e.CALLED, True, other_clock_ns())
+        identity = id(optimizer)
+        book.in_step += 1
+        note((begin, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
         try:
             return original(optimizer, *args, **kwargs)
         finally:
-            _end_update(book, optimizer)
+            book.in_step -= 1
+            outermost = not book.in_step
+            if outermost and book.updates_since_fetch > _UPDATES_OF_ONE_FETCH:
+                book.at_boundary()
+            note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
+            if outermost:
+                book.updates += 1
+                book.updated, book.counted = True, False
+                book.updates_since_fetch += 1
+                if book.at_step_end is not None:
+                    book.at_step_end()
 
-    wrapped = functools.wraps(original)(step)
-    wrapped.stepscope = "update"  # type: ignore[attr-defined]
-    return wrapped
-
-
-def _begin_update(book: Notebook, optimizer: Any) -> None:
-    if get_ident() != book.thread:
-        return
-    if book.calling is not None and not book.in_backward:  # no forward pass: it updates
-        book.loops.add(book.calling)
-        book.busy, book.calling = False, None
-        book.note(e.CALLED, True, other_clock_ns())
-    book.in_step += 1
-    mark = book.queue and book.queue.mark()
-    book.notes.extend((e.STEP, now_ns(), id(optimizer), other_clock_ns(), mark))
-
-
-def _end_update(book: Notebook, optimizer: Any) -> None:
-    if get_ident() != book.thread:
-        return
-    book.in_step = max(0, book.in_step - 1)
-    outermost = book.in_step == 0
-    if outermost and book.updates_since_fetch > _UPDATES_OF_ONE_FETCH:
-        book.at_boundary()
-    mark = book.queue and book.queue.mark()
-    book.notes.extend((e.STEPPED, now_ns(), id(optimizer), other_clock_ns(), mark))
-    if outermost:
-        book.updates += 1
-        book.updated = True
-        book.updates_since_fetch += 1
-        if book.at_step_end is not None:
-            book.at_step_end()
+    return update

@@ -14,17 +14,16 @@ from stepscope.measure import events as e
 from stepscope.measure.batches import bytes_of, samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns
 from stepscope.measure.foreign_loading import start_timed
+from stepscope.measure.loading import Load
 from stepscope.measure.notebook import Notebook, Patches
 
 
 def watch_loaders(book: Notebook, patches: Patches) -> None:
     """Put the hooks on torch's loader and on its two kinds of iterators."""
     multi = torch_dataloader._MultiProcessingDataLoaderIter
-    single = torch_dataloader._SingleProcessDataLoaderIter
     either = torch_dataloader._BaseDataLoaderIter
     patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
     patches.replace(either, "__next__", functools.partial(_fetch, book))
-    patches.replace(single, "_next_data", functools.partial(_load_here, book))
     patches.replace(multi, "__del__", functools.partial(_drop, book))
 
 
@@ -81,8 +80,10 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
 
 
 def _fetch(book: Notebook, original: Any) -> Any:
-    put, note, timings = book.notes.extend, book.note, book.timings
+    """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
+    put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
     begin, end, keys = e.FETCH, e.FETCHED, book.keys
+    without_workers = torch_dataloader._SingleProcessDataLoaderIter
 
     def fetch(iterator: Any) -> Any:
         if book.busy or get_ident() != book.thread:
@@ -95,15 +96,20 @@ def _fetch(book: Notebook, original: Any) -> Any:
             _remember(book, iterator, key)
         if timings:
             timings.clear()
+        begin_ns = now_ns()
         ends_a_step = book.updated
         if ends_a_step:
             book.updated = False
-            book.at_boundary()
-        put((begin, now_ns(), key, other_clock_ns(), book.queue and book.queue.mark()))
+            if book.updates >= book.boundary_from_updates or begin_ns >= book.boundary_from_ns:
+                book.at_boundary()
+                begin_ns = now_ns()
+        put((begin, begin_ns, key, other_clock_ns(), book.queue and book.queue.mark()))
         if ends_a_step and book.at_step_end is not None:
             book.at_step_end()
+            begin_ns = now_ns()
         book.updates_since_fetch = 0
         book.busy = True
+        begin_cpu_ns = cpu_ns() if isinstance(iterator, without_workers) else None
         try:
             batch = original(iterator)
         except StopIteration:
@@ -117,27 +123,20 @@ def _fetch(book: Notebook, original: Any) -> Any:
             note(e.FETCHED, key, (None, None))
             raise
         book.busy = False
+        end_ns = now_ns()
+        load: Load | None = None
+        if begin_cpu_ns is not None:
+            load = (-1, begin_ns, end_ns - begin_ns, cpu_ns() - begin_cpu_ns)
+        elif timings:
+            load = timings.popleft()
         if book.weigh:
             book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
-        got = (samples_of(batch), timings.popleft() if timings else None)
-        put((end, now_ns(), key, got, book.queue and book.queue.mark()))
+        samples = samples_of(batch)
+        book.counted = samples is not None
+        put((end, end_ns, key, (samples, load), book.queue and book.queue.mark()))
         return batch
 
     return fetch
-
-
-def _load_here(book: Notebook, original: Any) -> Any:
-    """Time the making of a batch in the training process itself."""
-    take_timing, cpu_ns = book.timings.append, own_cpu_ns
-
-    def load_here(iterator: Any) -> Any:
-        cpu_start, start = cpu_ns(), now_ns()
-        batch = original(iterator)
-        wall, cpu = now_ns() - start, cpu_ns() - cpu_start
-        take_timing((-1, start, wall, cpu))  # the fields of a `LoadTiming`
-        return batch
-
-    return load_here
 
 
 def _drop(book: Notebook, original: Any) -> Any:

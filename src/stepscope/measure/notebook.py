@@ -30,8 +30,11 @@ class Notebook:
     """
 
     # Called between two steps: before a fetch that follows an update, or before the end of an
-    # update where nothing is fetched.
+    # update where nothing is fetched. Before a fetch only from a moment on, or after so many
+    # updates: whoever is called says from when on it is to be called again.
     at_boundary: Callable[[], None] = lambda: None
+    boundary_from_ns: int = 0
+    boundary_from_updates: int = 0
     # Called when a step may just have become complete; it may raise to end the script.
     at_step_end: Callable[[], None] | None = None
     notes: list[Any] = field(default_factory=list)
@@ -49,6 +52,8 @@ class Notebook:
     in_backward: bool = False
     in_step: int = 0
     updated: bool = False
+    # Whether the samples of this step are known: a batch was fetched after the last update.
+    counted: bool = False
     updates_since_fetch: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None

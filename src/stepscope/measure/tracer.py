@@ -168,6 +168,8 @@ class Tracer:
             self._move_window()
         if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:
             self._settle()
+        book.boundary_from_ns = self._settled_ns + SETTLE_EVERY_NS
+        book.boundary_from_updates = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
         """Open the window on every layer when it is time, and close it when it was long enough."""
