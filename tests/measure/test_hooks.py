@@ -22,6 +22,7 @@ from under_hooks import NAMES, data, kinds, watched
 
 from stepscope.measure import events as e
 from stepscope.measure import hooks
+from stepscope.measure.clock import now_ns
 from stepscope.measure.loading import LoadTiming
 from stepscope.measure.notebook import Notebook
 
@@ -195,6 +196,31 @@ def test_a_move_that_moves_nothing_is_none() -> None:
         batch.to("cpu", torch.float64)
         batch.to("meta")
     assert kinds(book) == {"MOVE": 2, "MOVED": 2}
+
+
+def test_a_call_is_counted_unless_its_batch_was() -> None:
+    net = model()
+    with watched() as book:
+        for images, _ in DataLoader(data(8), batch_size=4):
+            net(images)
+        net(torch.zeros(5, 4))
+    samples = [detail[2] for kind, _, _, detail, _ in book.events if kind == e.CALL]
+    assert samples == [None, None, 5]
+
+
+def test_between_two_steps_nobody_is_called_before_it_is_time() -> None:
+    called_after: list[int] = []
+    with watched() as book:
+        book.at_boundary = lambda: called_after.append(book.updates)
+        book.boundary_from_ns, book.boundary_from_updates = now_ns() + 10**15, 2
+        train(DataLoader(data(), batch_size=4), epochs=1)
+    assert called_after == [2, 3]
+    called_after.clear()
+    with watched() as book:
+        book.at_boundary = lambda: called_after.append(book.updates)
+        book.boundary_from_ns, book.boundary_from_updates = now_ns(), 10**6
+        train(DataLoader(data(), batch_size=4), epochs=1)
+    assert called_after == [1, 2, 3]
 
 
 def test_models_loaders_and_optimisers_are_copied_and_saved_as_before() -> None:

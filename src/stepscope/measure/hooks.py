@@ -82,7 +82,11 @@ def _call(book: Notebook, original: Any) -> Any:
         if identity in book.loops:
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
-        samples = None if book.counted else _samples_of_call(args, kwargs)
+        samples = None
+        if book.counted:
+            book.counted = False
+        else:
+            samples = _samples_of_call(args, kwargs)
         how = (grad, module.training, samples, other_clock_ns())
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
@@ -308,7 +312,7 @@ def _update(book: Notebook, original: Any) -> Any:
             note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
             if outermost:
                 book.updates += 1
-                book.updated, book.counted = True, False
+                book.updated = True
                 book.updates_since_fetch += 1
                 if book.at_step_end is not None:
                     book.at_step_end()

@@ -52,7 +52,7 @@ class Notebook:
     in_backward: bool = False
     in_step: int = 0
     updated: bool = False
-    # Whether the samples of this step are known: a batch was fetched after the last update.
+    # Whether the next call is of a batch whose samples are known: it was fetched just before.
     counted: bool = False
     updates_since_fetch: int = 0
     timings: deque[Load] = field(default_factory=deque)
