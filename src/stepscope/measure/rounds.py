@@ -2,7 +2,7 @@
 
 Nearly every step of a training is the same calls of the same objects in the same order. What such a
 step means was found out event by event when it came for the first time; after that only its times,
-its batch and its loss are new. Taken column by column, many of them cost a quarter of what they
+its batch and its loss are new. Taken column by column, many of them cost a third of what they
 would cost one by one, and nothing else changes: the rows are the same without it.
 """
 
