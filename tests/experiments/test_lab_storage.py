@@ -241,7 +241,7 @@ def test_a_download_pays_from_the_first_number_of_epochs_that_it_makes_quicker(
     if downloaded_s >= stream_s:
         assert "gains nothing" in said
         return
-    epochs = int(said.partition("pays from ")[2].partition(" epochs")[0].replace(",", ""))
+    epochs = int(said.partition("pays from ")[2].partition(" epoch")[0].replace(",", ""))
     near = 1e-6 * (download_s + epochs * stream_s)
     assert download_s + epochs * downloaded_s <= epochs * stream_s + near
     assert download_s + (epochs - 1) * downloaded_s >= (epochs - 1) * stream_s - near
