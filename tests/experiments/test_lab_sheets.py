@@ -136,6 +136,32 @@ def test_a_flag_for_what_is_varied_makes_equal_settings_one():
     assert plan.settings[0].shown["rate"] == "shared and own"
 
 
+def test_a_value_that_the_sheet_has_picks_its_settings():
+    plan = plan_of("efficient-inference", model="efficient-small", data="shapes")
+    assert [setting.values for setting in plan.settings] == [
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 0},
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 1},
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 2},
+        {"model": "efficient-small", "schedule": "constant", "lr": 0.01, "seed": 0},
+    ]
+    assert plan.told()["changed"] == {"data": "shapes", "model": "efficient-small"}
+    assert plan.beyond_sheet == {"data": "shapes"}
+
+
+def test_a_value_that_only_some_settings_have_is_for_all_and_picks_none():
+    plan = plan_of("efficient-inference", lr="0.01", data="shapes")
+    assert len(plan.settings) == 8
+    assert plan.beyond_sheet == {"data": "shapes", "lr": 0.01}
+
+
+def test_one_setting_is_enough_where_each_counts_for_itself():
+    flags = {"model": "efficient-small", "schedule": "one-cycle", "seed": "2"}
+    plan = plan_of("efficient-inference", **flags)
+    assert [setting.values for setting in plan.settings] == [{**flags, "seed": 2}]
+    assert plan.spec.seed == 2
+    assert plan.beyond_sheet == {}
+
+
 def test_a_flag_that_leaves_nothing_to_compare_is_refused():
     with pytest.raises(RequestError, match="nothing is left to compare"):
         plan_of("one-vs-best", workers="3")

@@ -1,12 +1,13 @@
 """From a sheet and what was asked for to a plan: which settings, how much data, what is missing.
 
-A person's flag wins over the sheet, also where the sheet varies that very setting: then it is
-tried with the one value. Where that leaves nothing to compare, the request is refused.
+A person's flag wins over the sheet, also where the sheet varies that very setting: a value that the
+sheet has picks those of its settings that have it, and another value takes the place of all. Where
+that leaves nothing to compare, the request is refused, unless each setting counts for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +67,15 @@ class Plan:
     missing: tuple[Mapping[str, str], ...]
     whole_samples: int
     store: Address | None = None
+
+    @property
+    def beyond_sheet(self) -> dict[str, Any]:
+        """The changed settings that the sheet never has: the others only pick some of its own."""
+        return {
+            key: value
+            for key, value in self.changed.items()
+            if not _having(self.sheet.settings, key, value)
+        }
 
     def told(self) -> dict[str, Any]:
         """Return what everybody who reads the result must know of how it was got."""
@@ -176,20 +186,44 @@ def _epochs(sheet: Sheet, scale: float) -> int:
 
 
 def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
-    """Put a person's values in the place of the sheet's; what is then the same is tried once."""
+    """Take the sheet's settings that have a person's values, or put those in their place.
+
+    What is then the same is tried once.
+    """
     found: dict[str, Setting] = {}
-    for setting in sheet.settings:
-        values = {key: flags.get(key, value) for key, value in setting.values.items()}
+    for setting in _picked(sheet.settings, flags):
+        values = {
+            key: value if _is(value, flags.get(key, value)) else flags[key]
+            for key, value in setting.values.items()
+        }
         same = found.get(str(values))
         shown = setting.shown if same is None else _both(same.shown, setting.shown)
         found[str(values)] = Setting(values, shown)
-    if len(found) == 1 < len(sheet.settings):
+    if len(found) == 1 < len(sheet.settings) and not sheet.each_counts:
         given = ", ".join(map(_dashed, sheet.settings[0].values))
         raise RequestError(
             f"lab {sheet.name} compares settings of {given}, and with the value given nothing is "
             "left to compare. Leave the flag out, or use `stepscope run`."
         )
     return tuple(found.values())
+
+
+def _picked(settings: Sequence[Setting], flags: Mapping[str, Any]) -> Sequence[Setting]:
+    for key, value in flags.items():
+        settings = _having(settings, key, value) or settings
+    return settings
+
+
+def _having(settings: Sequence[Setting], key: str, value: object) -> list[Setting]:
+    """Return the settings that have a value, if it is one of something that all of them set."""
+    if not all(key in setting.values for setting in settings):
+        return []
+    return [setting for setting in settings if _is(setting.values[key], value)]
+
+
+def _is(value: object, given: object) -> bool:
+    """Say whether a person's value, which may be as it was typed, is this one."""
+    return str(value) == str(given)
 
 
 def _dashed(setting: str) -> str:

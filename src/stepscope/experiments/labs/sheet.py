@@ -5,6 +5,7 @@ samples, epochs, repeats     the whole experiment; `--scale` takes a share of th
                              0 repeats leave their number to the lab; without `samples` the whole
                              is what a person's own data has
 [needs]                      flags that must be given, and what each is
+each_counts                  every setting has an answer of its own: flags may leave a single one
 store                        `--source` is an object store that the lab itself makes use of, and no
                              setting of every trial
 [run]                        the settings of every trial
@@ -57,6 +58,7 @@ class Sheet:
     samples: int | None = None
     repeats: int = 1
     needs: Mapping[str, str] = field(default_factory=dict)
+    each_counts: bool = False
     store: bool = False
     plots: tuple[Mapping[str, Any], ...] = ()
     missing: tuple[Mapping[str, str], ...] = ()
