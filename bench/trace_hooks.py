@@ -74,9 +74,10 @@ def hooked(training: Training, names: frozenset[str] | None) -> list[float]:
     """Train a block with the hooks on that replace attributes of these names."""
 
     class Some(Patches):
-        def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
             if names is None or name in names:
-                super().replace(owner, name, make)
+                return super().replace(owner, name, make)
+            return lambda: None
 
     patches = hooks.install(Notebook(), Some())
     try:

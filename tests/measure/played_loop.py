@@ -11,6 +11,7 @@ from scripted import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.measure import events as e
 from stepscope.measure.loading import LoadTiming
+from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.recognize import Recognizer
 from stepscope.measure.steps import EpochTiming, StepRow
 
@@ -28,6 +29,9 @@ class Sheet:
 
     def step(self, row: StepRow) -> None:
         self.steps.append(row)
+
+    def plain_steps(self, rows: PlainRows) -> None:
+        self.steps += rows
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         self.epochs.append((split, timing, loss))
@@ -68,6 +72,11 @@ class Sheet:
         steps_s = sum(row.step_ns for row in self.steps) / 1e9
         parts_s = sum(timing.loader_start_s + timing.loader_stop_s for timing in trained)
         return (steps_s + parts_s) / sum(timing.total_s for timing in trained)
+
+
+def noted(events: Sequence[e.Event]) -> list[Any]:
+    """Put the fields of events one after the other, as hooks do."""
+    return [field for event in events for field in event]
 
 
 class Loop:
@@ -205,7 +214,7 @@ class Loop:
         sheet = Sheet()
         recognizer = kind(sheet, 0)
         for begin in range(0, len(self.events), at_once):
-            recognizer.take(self.events[begin : begin + at_once])
+            recognizer.take(noted(self.events[begin : begin + at_once]))
         recognizer.finish()
         return sheet
 

@@ -198,6 +198,30 @@ def test_a_move_that_moves_nothing_is_none() -> None:
     assert kinds(book) == {"MOVE": 2, "MOVED": 2}
 
 
+def test_moves_are_looked_at_no_more_when_many_moved_nothing() -> None:
+    batch, on_device = torch.ones(2, 3), nn.Linear(3, 1, device="meta")
+    with watched() as book:
+        for _ in range(hooks._IDLE_MOVES):
+            batch.to("cpu")
+        assert "to" not in vars(torch.Tensor)
+        batch.to("meta")
+        assert not kinds(book)
+        on_device(torch.ones(2, 3, device="meta"))  # here something has to be moved after all
+        batch.to("meta")
+        assert kinds(book)["MOVE"] == 1
+    assert "to" not in vars(torch.Tensor)
+
+
+def test_moves_are_looked_at_for_good_once_something_moved() -> None:
+    batch = torch.ones(2, 3)
+    with watched() as book:
+        batch.to("meta")
+        for _ in range(hooks._IDLE_MOVES + 1):
+            batch.to("cpu")
+        batch.to("meta")
+    assert kinds(book)["MOVE"] == 2
+
+
 def test_a_call_is_counted_unless_its_batch_was() -> None:
     net = model()
     with watched() as book:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import OTHER_LOADER, TEST, TRAIN, Loop, Sheet
+from played_loop import OTHER_LOADER, TEST, TRAIN, Loop, Sheet, noted
 from scripted import MS
 
 from stepscope.measure import events as e
@@ -177,12 +177,12 @@ def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> N
     seen = []
     for _ in range(3):
         loop.step()
-        recognizer.take(loop.events)
+        recognizer.take(noted(loop.events))
         loop.events.clear()
         seen.append(recognizer.steps_seen)
     assert seen == [0, 1, 2], "a step with a loader is over when the next batch is asked for"
     loop.note(e.FETCH, TRAIN, loop.other_clock)
-    recognizer.take(loop.events)
+    recognizer.take(noted(loop.events))
     assert recognizer.steps_seen == 3
 
 
@@ -284,7 +284,7 @@ def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
         loop.call(2, work=50)
         loop.backward(4)
         loop.update(3)
-    recognizer.take(loop.events)
+    recognizer.take(noted(loop.events))
     assert sheet.steps == []
     assert loop.device is not None
     assert loop.device.now_ms == 0, "nobody made it hurry"

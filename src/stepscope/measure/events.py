@@ -1,8 +1,8 @@
 """What hooks in a foreign script note down: what happened, and when.
 
-An event is a plain tuple `(kind, time_ns, subject, detail, mark)`, because noting its fields is all
-that happens inside the script's loop; `measure.recognize` makes sense of them later. Those in pairs
-are opened and closed, and may lie inside each other.
+An event is `(kind, time_ns, subject, detail, mark)`, because noting its fields is all that happens
+inside the script's loop; `measure.recognize` makes sense of them later. Those in pairs are opened
+and closed, and may lie inside each other.
 
 | kind | subject | detail |
 | --- | --- | --- |
@@ -53,6 +53,7 @@ from typing import Any, NamedTuple
 ) = range(19)
 
 Event = tuple[int, int, Any, Any, Any]
+FIELDS = ("kind", "time_ns", "subject", "detail", "mark")
 
 
 class Iteration(NamedTuple):

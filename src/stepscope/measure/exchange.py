@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,6 +88,12 @@ class Exchanges:
             if ended_ns >= begin_ns:
                 total_ns = (total_ns or 0) + exposed_ns
         return None if total_ns is None else seconds(total_ns)
+
+    def by_step(self, bounds_ns: Sequence[int]) -> list[float | None]:
+        """Return the same for steps that follow each other: each lasts until the next begins."""
+        if not self._exposed:
+            return [None] * (len(bounds_ns) - 1)
+        return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairwise(bounds_ns)]
 
 
 def watch_exchanges(book: Notebook, patches: Patches) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from operator import sub
 from typing import NamedTuple, Protocol
 
 from stepscope.measure.clock import seconds
 from stepscope.measure.exchange import Exchanges
+from stepscope.measure.loading import Load
+from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.rounds import Rounds
 from stepscope.measure.spans import Aside, Epoch, Moment, Step, value_of
 from stepscope.measure.steps import DATA, EpochTiming, StepRow, device_columns
@@ -18,6 +21,9 @@ class Sink(Protocol):
 
     def step(self, row: StepRow) -> None:
         """Take a finished step."""
+
+    def plain_steps(self, rows: PlainRows) -> None:
+        """Take many finished steps at once."""
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Take a finished epoch (`train`) or evaluation (`test`)."""
@@ -68,10 +74,12 @@ class Finished:
     def rounds(self, rounds: Rounds, which: range, epoch: Epoch, detail: str) -> None:
         """Count some of these steps to their epoch, as `step` would one by one."""
         begins_ns, timing = rounds.begins_ns, epoch.timing
+        data_s, steps_s = timing.data_s, timing.steps_s
         for step in which:
-            timing.data_s += seconds(rounds.spent[DATA][step])
-            timing.steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
-            timing.samples += rounds.samples(step)
+            data_s += seconds(rounds.spent[DATA][step])
+            steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
+        timing.data_s, timing.steps_s = data_s, steps_s
+        timing.samples += sum(rounds.samples[which.start : which.stop])
         timing.steps += len(which)
         self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
         epoch.steps += len(which)
@@ -146,26 +154,26 @@ class Finished:
     def _write_rounds(
         self, rounds: Rounds, which: range, epoch: Epoch, number: int, detail: str
     ) -> None:
-        begins_ns, origin_ns, in_epoch = rounds.begins_ns, self.origin_ns, epoch.timing.epoch
-        spent = [phase[which.start : which.stop] for phase in rounds.spent]
-        for step, each in zip(which, zip(*spent, strict=True), strict=True):
-            begin_ns, end_ns = begins_ns[step], begins_ns[step + 1]
-            read_loss, (_, load) = rounds.losses[step], rounds.batches[step]
-            samples, loss = rounds.samples(step), read_loss and value_of(read_loss)
+        origin_ns, some = self.origin_ns, slice(which.start, which.stop)
+        begins_ns = rounds.begins_ns[which.start : which.stop + 1]
+        losses = [read and value_of(read) for read in rounds.losses[some]]
+        for loss, samples in zip(losses, rounds.samples[some], strict=True):
             epoch.take_loss(loss, samples)
-            self.sink.step(
-                StepRow(
-                    in_epoch,
-                    number,
-                    begin_ns - origin_ns,
-                    samples,
-                    list(each),
-                    end_ns - begin_ns,
-                    [load[0], load[1] - origin_ns, load[2], load[3]] if load else [],
-                    loss,
-                    None,
-                    detail,
-                    self.exchanges.between(begin_ns, end_ns),
-                )
+        self.sink.plain_steps(
+            PlainRows(
+                epoch.timing.epoch,
+                number,
+                [begin_ns - origin_ns for begin_ns in begins_ns[:-1]],
+                rounds.samples[some],
+                [phase[some] for phase in rounds.spent],
+                list(map(sub, begins_ns[1:], begins_ns)),
+                [_since(origin_ns, load) for _, load in rounds.batches[some]],
+                losses,
+                detail,
+                self.exchanges.by_step(begins_ns),
             )
-            number += 1
+        )
+
+
+def _since(origin_ns: int, load: Load | None) -> Load | None:
+    return load and (load[0], load[1] - origin_ns, load[2], load[3])

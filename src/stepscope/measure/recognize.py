@@ -73,21 +73,23 @@ class Recognizer:
         self._finished = Finished(self.sink, self.origin_ns, self.exchanges)
         self._course = Course(self._finished)
 
-    def take(self, events: Sequence[e.Event]) -> None:
-        """Go on with events that came after all earlier ones."""
+    def take(self, notes: Sequence[Any]) -> None:
+        """Go on with what was noted after all that came earlier: five fields for each event."""
         course = self._course
         passed, phases = self._passed, self._phases
-        columns = list(zip(*events, strict=True))
+        columns = [notes[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
+        kinds, times_ns, subjects, details, marks = columns
         position = 0
-        while position < len(events):
-            if events[position][0] == e.FETCH:
+        while position < len(kinds):
+            kind = kinds[position]
+            if kind == e.FETCH:
                 taken = self._take_rounds(columns, position)
                 if taken:
                     position += taken
                     continue
-            event = events[position]
+            time_ns, subject = times_ns[position], subjects[position]
+            detail, mark = details[position], marks[position]
             position += 1
-            kind, time_ns, subject, detail, mark = event
             # Give the time since the last event to the phase that was open.
             current = course.tail or course.step
             if current is not None:
@@ -103,7 +105,7 @@ class Recognizer:
                 self._phase = self._open.pop() if self._open else self._base()
             else:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
-            passed.append(event)
+            passed.append((kind, time_ns, subject, detail, mark))
             phases.append(self._phase)
         self._finished.write()
 

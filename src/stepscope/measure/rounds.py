@@ -30,24 +30,21 @@ class Rounds:
     """Plain steps that followed each other, field by field.
 
     `begins_ns` has one moment more than there are steps: the fetch that ends the last. What was
-    spent is by phase; `batches` are as they were fetched, `called_samples` as the model was called.
+    spent is by phase; `batches` are as they were fetched, `called_samples` as the model was called,
+    and `samples` are those of the batch or, where they are not known, of the call.
     """
 
     begins_ns: Sequence[int]
     spent: Sequence[Sequence[int]]
     batches: Sequence[Batch]
     called_samples: Sequence[int | None]
+    samples: Sequence[int]
     losses: Sequence[Loss | None]
     updated_ns: Sequence[int]
     updated_other_ns: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.batches)
-
-    def samples(self, step: int) -> int:
-        """Count what was fetched or, where that is not known, what the model was called with."""
-        samples = self.batches[step][0]
-        return (self.called_samples[step] or 0) if samples is None else samples
 
 
 class Round:
@@ -57,7 +54,8 @@ class Round:
     """
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
-        self._kinds, _, self._subjects, _, self._marks = zip(*events, strict=True)
+        kinds, _, subjects, _, marks = zip(*events, strict=True)
+        self._kinds, self._subjects, self._marks = list(kinds), list(subjects), list(marks)
         self._phases = tuple(phases)
         self.events = len(events)
         self._call = self._kinds.index(e.CALL)
@@ -71,30 +69,52 @@ class Round:
         `columns` are the fields of all events. A round is complete when a fetch follows it.
         """
         kinds, times_ns, subjects, details, marks = columns
-        wide, end = self.events, begin
-        while (
-            end + wide < len(kinds)
-            and kinds[end + wide] == e.FETCH
-            and kinds[end : end + wide] == self._kinds
-            and subjects[end : end + wide] == self._subjects
-            and marks[end : end + wide] == self._marks
-            and details[end + self._call][0]  # with gradients
-        ):
-            end += wide
-        if end == begin:
+        wide = self.events
+        rounds = _repeats(kinds, self._kinds, begin, (len(kinds) - 1 - begin) // wide)
+        rounds = _repeats(subjects, self._subjects, begin, rounds)
+        rounds = _repeats(marks, self._marks, begin, rounds)
+        calls = details[begin + self._call : begin + rounds * wide : wide]
+        with_gradients = [call[0] for call in calls]
+        if not all(with_gradients):
+            rounds = with_gradients.index(False)
+        end = begin + rounds * wide
+        if rounds and kinds[end] != e.FETCH:
+            rounds, end = rounds - 1, end - wide
+        if not rounds:
             return None
         moments = [times_ns[begin + event : end + 1 : wide] for event in range(wide)]
         begins_ns, updated_ns = moments[0], moments[-1]
         following = [*moments[1:], begins_ns[1:]]
+        batches = details[begin + _FETCHED : end : wide]
+        called_samples = [call[2] for call in calls[:rounds]]
         return Rounds(
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
-            batches=details[begin + _FETCHED : end : wide],
-            called_samples=[call[2] for call in details[begin + self._call : end : wide]],
+            batches,
+            called_samples,
+            samples=[
+                (called or 0) if samples is None else samples
+                for (samples, _), called in zip(batches, called_samples, strict=True)
+            ],
             losses=details[begin + self._backward_done : end : wide],
             updated_ns=updated_ns,
             updated_other_ns=details[begin + wide - 1 : end : wide],
         )
+
+
+def _repeats(column: Sequence[Any], pattern: list[Any], begin: int, most: int) -> int:
+    """Count how often a pattern comes one after the other from `begin` on, at most so often.
+
+    Long stretches are compared at once: nearly always it is the whole.
+    """
+    wide, least = len(pattern), 0
+    while least < most:
+        asked = most if least == 0 else (least + most + 1) // 2
+        if column[begin : begin + asked * wide] == pattern * asked:
+            least = asked
+        else:
+            most = asked - 1
+    return least
 
 
 def _by_phase(

@@ -42,7 +42,8 @@ from stepscope.measure.off_blocks import OffBlocks
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
-SETTLE_EVERY_NS = 500_000_000
+SECOND_NS = 1_000_000_000
+SETTLE_EVERY_NS = SECOND_NS // 2
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
 # While the loop waits for data no work is issued, so that part of the device's time is idle.
 _DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
@@ -83,7 +84,7 @@ class StepRow(NamedTuple):
     samples: int
     spent: list[int]
     step_ns: int
-    load: list[int]
+    load: list[Any]  # worker, start, wall and CPU time, which may be None; or nothing
     loss: float | None
     device: tuple[float, ...] | None = None
     detail: str = schema.FULL
@@ -97,7 +98,7 @@ class StepRow(NamedTuple):
         load = load_cpu = load_at = ""
         if self.load:
             worker, start, wall, cpu = self.load
-            load, load_cpu = f"{wall * 1e-9:.9f}", f"{cpu * 1e-9:.9f}"
+            load, load_cpu = f"{wall * 1e-9:.9f}", "" if cpu is None else f"{cpu * 1e-9:.9f}"
             load_at = f"{start * 1e-9:.9f},{worker}"
         if self.detail != schema.FULL:
             # Phases of such a step were not measured, or are not those of an ordinary step.

@@ -23,8 +23,10 @@ from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
+from stepscope.measure.loader_hooks import CPU_UNREAD
 from stepscope.measure.notebook import Notebook
 from stepscope.measure.off_blocks import OffBlocks
+from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.recognize import Recognizer
 from stepscope.measure.steps import SETTLE_EVERY_NS, EpochTiming, StepRow
 from stepscope.records import schema
@@ -56,6 +58,11 @@ class _Rows:
         """Take a finished step."""
         self.steps_ns += row.step_ns
         self.steps.append(row)
+
+    def plain_steps(self, rows: PlainRows) -> None:
+        """Take many finished steps at once."""
+        self.steps_ns += sum(rows.steps_ns)
+        self.steps.append(rows)
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
         """Take a finished epoch or evaluation."""
@@ -117,7 +124,7 @@ class Tracer:
         self._patches.undo()
         if self.trouble is None:
             try:
-                self._take_events()
+                self._take_notes()
                 self._recognizer.finish()
                 self._logs.close()
                 self._look_at_device()
@@ -138,12 +145,16 @@ class Tracer:
                 **({"device": self._book.device} if self._book.device else {}),
             },
         }
+        absent: dict[str, str] = {}
         if self.layers_steps and self.layers is None:
             wanted = f"after step {self._window_from}" if self._window_from else "after the first"
-            words["absent"] = {"layers": f"the script ended before its steps {wanted} were made"}
+            absent["layers"] = f"the script ended before its steps {wanted} were made"
         if self._book.exchanges.reason is not None:
-            why = {"communication": self._book.exchanges.reason}
-            words["absent"] = {**words.get("absent", {}), **why}
+            absent["communication"] = self._book.exchanges.reason
+        if self._book.cpu_unread:
+            absent["load_cpu_s"] = CPU_UNREAD
+        if absent:
+            words["absent"] = absent
         if self._pool is not None:
             words["device_memory"] = self._pool.at_end()
         if self.trouble is not None:
@@ -212,7 +223,7 @@ class Tracer:
         began = now_ns()
         self._book.note(e.OWN)
         try:
-            self._take_events()
+            self._take_notes()
             self._rows.steps.flush()
             self._rows.epochs.flush()
             self._look_at_device()
@@ -232,15 +243,15 @@ class Tracer:
         if self._pool is not None:
             self.tell(self._pool.now())
 
-    def _take_events(self) -> None:
+    def _take_notes(self) -> None:
         # Nearly everything that is made here is gone soon after: left alone, Python would look
         # through it, and through the script's objects too, several times. That is half of the cost.
         collects = gc.isenabled()
         gc.disable()
         try:
-            events = self._book.take_events()
-            self.noted += len(events)
-            self._recognizer.take(events)
+            notes = self._book.take_notes()
+            self.noted += len(notes) // len(e.FIELDS)
+            self._recognizer.take(notes)
         finally:
             if collects:
                 gc.enable()

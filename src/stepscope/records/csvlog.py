@@ -32,7 +32,7 @@ class CsvLog:
         _drop_cut_line(self._file)
 
     def append(self, row: object) -> None:
-        """Take one row. Its `str` is the line, and is asked for only when the row is written."""
+        """Take a row, or rows. Their `str` is what is written, and is asked for only then."""
         self._pending.append(row)
         if monotonic() - self._flushed_at >= self._flush_every_s:
             self.flush()
