@@ -15,7 +15,7 @@ and closed, and may lie inside each other.
 | CALL | the outermost module's id | fields of `Call` |
 | CALLED | whether gradients were on | the other clock |
 | BACKWARD | | the other clock |
-| BACKWARD_DONE | | the loss, to be read later, or None |
+| BACKWARD_DONE | | the loss, or what reads it later, or None |
 | STEP, STEPPED | the optimiser's id | the other clock |
 | ZERO, ZEROED | | |
 | OWN, OWN_DONE | | our own work |

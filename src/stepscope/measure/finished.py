@@ -156,7 +156,7 @@ class Finished:
     ) -> None:
         origin_ns, some = self.origin_ns, slice(which.start, which.stop)
         begins_ns = rounds.begins_ns[which.start : which.stop + 1]
-        losses = [read and value_of(read) for read in rounds.losses[some]]
+        losses = [None if each is None else value_of(each) for each in rounds.losses[some]]
         for loss, samples in zip(losses, rounds.samples[some], strict=True):
             epoch.take_loss(loss, samples)
         self.sink.plain_steps(

@@ -220,15 +220,15 @@ def _backward(book: Notebook, original: Any) -> Any:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if book.in_backward or not book.full or get_ident() != book.thread:
             return original(tensors, *args, **kwargs)
+        note((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
+        # On a device it is copied before the next mark: when that is reached, the loss is there.
+        loss = _loss(book, tensors)
         # Activations that are computed again call modules: they belong to the backward pass.
         was_busy, book.busy, book.in_backward = book.busy, True, True
-        note((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
         try:
             return original(tensors, *args, **kwargs)
         finally:
             book.busy, book.in_backward = was_busy, False
-            # The loss is copied before the mark: when that is reached, the loss is there.
-            loss = _loss(book, tensors)
             ended_ns = now_ns()
             note((end, ended_ns, None, loss, book.queue and book.queue.mark()))
             if exchanges.prepared:
@@ -238,9 +238,10 @@ def _backward(book: Notebook, original: Any) -> Any:
 
 
 def _loss(book: Notebook, tensors: Any) -> Any:
-    """Return what will read the loss later, or None where `backward` was not called on one.
+    """Return the loss, or what will read it later; None where `backward` was not called on one.
 
-    Later on the CPU too: read here, it costs a step about 5 us more than read with many others.
+    On the CPU it is read at once. Before the backward pass, while caches hold what the forward pass
+    used, that takes no longer than keeping the loss, and spares 5 us a step at settling.
     """
     root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
     if root is None or root.numel() != 1:
@@ -249,6 +250,8 @@ def _loss(book: Notebook, tensors: Any) -> Any:
         identity, unscaled = book.scaled
         root = unscaled if identity == id(root) else root
         book.scaled = None
+    if type(root) is torch.Tensor and root.is_cpu:
+        return root.item()
     loss = root.detach()  # without its graph, which may be large
     return loss.item if book.queue is None else book.queue.fetch(loss.reshape(1))
 

@@ -15,7 +15,8 @@ from stepscope.measure.device import Mark
 from stepscope.measure.loading import Load
 from stepscope.measure.steps import EpochTiming
 
-Loss = Callable[[], Sequence[float] | float]
+# A loss, or what reads it once the device is there.
+Loss = float | Callable[[], Sequence[float] | float]
 # A batch that was fetched: its samples, and how long it took to make, as far as they are known.
 Batch = tuple[int | None, Load | None]
 
@@ -245,7 +246,7 @@ def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
 
 def value_of(loss: Loss) -> float:
     """Read a loss, wherever it lies."""
-    value = loss()
+    value = loss() if callable(loss) else loss
     return float(value if isinstance(value, float | int) else value[0])
 
 

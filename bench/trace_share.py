@@ -1,0 +1,149 @@
+"""What share of a step is spent in the hooks of `stepscope trace`, by clocks around each of them.
+
+`tracers.py` compares whole steps, and on a noisy machine the noise is larger than the difference.
+Here nothing large is compared: a clock before a hook is asked and one before torch's own function
+behind it, and the same on the way back. What lies between them is the hook's, in the step that it
+is part of, caches as they are there. The same clocks without hooks say what they take themselves.
+Settling, as the tracer measures it, is added to each step. Blocks with and without hooks take
+turns, and their first steps are left out.
+
+Not in it: what hooks do to the caches of the script, and the one comparison that a module inside of
+another costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import optim
+from torch.utils.data import dataloader as torch_dataloader
+from tracers import SETTINGS, AroundStep, Setting, Training, traced
+
+from stepscope.hardware.host import cpu_model
+from stepscope.measure.clock import now_ns
+from stepscope.measure.notebook import Patches
+from stepscope.stats import median
+
+HOOKED: dict[str, tuple[Any, str]] = {
+    "fetch": (torch_dataloader._BaseDataLoaderIter, "__next__"),
+    "zero_grad": (optim.Optimizer, "zero_grad"),
+    "backward": (torch.autograd, "backward"),
+    "optimiser's step": (optim.SGD, "step"),
+}
+MODULE = "module"
+LONGER = 4  # epochs of a real training are longer than the blocks that tracers.py compares
+Moments = list[tuple[int, int]]  # when a function began and ended
+
+
+def clocked(moments: Moments) -> Callable[[Any], Any]:
+    """Return what puts a clock around a function."""
+
+    def around(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin_ns = now_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                moments.append((begin_ns, now_ns()))
+
+        return call
+
+    return around
+
+
+class Clocked(Training):
+    """A training with two clocks at each hook: around what is called, and around what torch does.
+
+    The inner ones are on all the time. The outer ones are on while a block trains: hooks that were
+    put on before it lie between both.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._called: dict[str, Moments] = {name: [] for name in (*HOOKED, MODULE)}
+        self._done: dict[str, Moments] = {name: [] for name in (*HOOKED, MODULE)}
+        inner = Patches()
+        inner.replace(self.model, "forward", clocked(self._done[MODULE]))
+        for name, (owner, attribute) in HOOKED.items():
+            inner.replace(owner, attribute, clocked(self._done[name]))
+
+    def block(self, around_step: AroundStep = contextlib.nullcontext) -> list[float]:
+        """Train one block between the clocks."""
+        for moments in (*self._called.values(), *self._done.values()):
+            moments.clear()
+        outer = Patches()
+        outer.replace(self, "model", lambda model: clocked(self._called[MODULE])(model.__call__))
+        for name, (owner, attribute) in HOOKED.items():
+            outer.replace(owner, attribute, clocked(self._called[name]))
+        try:
+            return super().block(around_step)
+        finally:
+            outer.undo()
+
+    def between_us(self) -> dict[str, list[float]]:
+        """Return by hook what lay between both clocks in each step of the last block."""
+        return {
+            name: [
+                (done[0] - called[0] + called[1] - done[1]) * 1e-3
+                for called, done in zip(self._called[name], self._done[name], strict=True)
+            ][self.first_steps :]
+            for name in self._called
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=[each.model for each in SETTINGS])
+    parser.add_argument("--rounds", type=int, default=30)
+    args = parser.parse_args()
+    met = [
+        share_of_a_step(setting, args.rounds)
+        for setting in SETTINGS
+        if args.only in (None, setting.model)
+    ]
+    print(f"  on {cpu_model()}, {os.cpu_count()} CPUs, torch {torch.__version__}")
+    return 0 if all(met) else 1
+
+
+def share_of_a_step(setting: Setting, rounds: int) -> bool:
+    """Measure one network, print a row a hook, and return whether what is wanted was met."""
+    training = Clocked(replace(setting, steps=setting.steps * LONGER))
+    steps_us: list[float] = []
+    between_us: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
+    with traced(training) as (traced_block, tracer):
+        for _ in range(rounds):
+            for hooked in random.sample((True, False), 2):
+                took = (traced_block if hooked else training.block)()
+                for name, each_us in training.between_us().items():
+                    between_us[hooked].setdefault(name, []).extend(each_us)
+                if not hooked:
+                    steps_us += [seconds * 1e6 for seconds in took]
+        settling_us = tracer.own_ns * 1e-3 / tracer.steps
+    step_us = median(steps_us)
+    print(f"{setting.model}, batch {setting.batch}, {rounds} rounds, a step of {step_us:.0f} us:")
+    costs_us = {
+        name: median(between_us[True][name]) - median(between_us[False][name])
+        for name in between_us[True]
+    } | {"settling": settling_us}
+    for name, cost_us in costs_us.items():
+        print(f"  {name:16} {cost_us:6.1f} us")
+    share = sum(costs_us.values()) / step_us
+    met = 1 + share <= setting.most
+    answer = "met" if met else "MISSED"
+    print(f"  in all {sum(costs_us.values()):.1f} us, {share:.2%} of it; ", end="")
+    print(f"wanted at most {setting.most - 1:.1%}: {answer}", flush=True)
+    return met
+
+
+if __name__ == "__main__":
+    sys.exit(main())
