@@ -74,10 +74,9 @@ def hooked(training: Training, names: frozenset[str] | None) -> list[float]:
     """Train a block with the hooks on that replace attributes of these names."""
 
     class Some(Patches):
-        def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+        def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
             if names is None or name in names:
-                return super().replace(owner, name, make)
-            return lambda: None
+                super().replace(owner, name, make)
 
     patches = hooks.install(Notebook(), Some())
     try:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn, optim
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
@@ -201,22 +202,21 @@ def test_a_move_that_moves_nothing_is_none() -> None:
 def test_moves_are_looked_at_no_more_when_many_moved_nothing() -> None:
     batch, on_device = torch.ones(2, 3), nn.Linear(3, 1, device="meta")
     with watched() as book:
-        for _ in range(hooks._IDLE_MOVES):
-            batch.to("cpu")
-        assert "to" not in vars(torch.Tensor)
+        nn.Linear(3, 1).to("cpu")
+        for _ in range(100):
+            batch.to("cpu", non_blocking=True)
         batch.to("meta")
         assert not kinds(book)
         on_device(torch.ones(2, 3, device="meta"))  # here something has to be moved after all
         batch.to("meta")
         assert kinds(book)["MOVE"] == 1
-    assert "to" not in vars(torch.Tensor)
 
 
 def test_moves_are_looked_at_for_good_once_something_moved() -> None:
     batch = torch.ones(2, 3)
     with watched() as book:
         batch.to("meta")
-        for _ in range(hooks._IDLE_MOVES + 1):
+        for _ in range(200):
             batch.to("cpu")
         batch.to("meta")
     assert kinds(book)["MOVE"] == 2
@@ -435,6 +435,27 @@ def test_a_scaler_with_its_optimiser_is_one_update_and_its_loss_is_the_unscaled_
     assert book.updates == 1
     [noted] = [detail for kind, _, _, detail, _ in book.events if kind == e.BACKWARD_DONE]
     assert noted == loss.item()
+
+
+def test_what_a_backward_pass_takes_from_an_iterator_is_left_to_it() -> None:
+    one, two = (torch.ones((), requires_grad=True) for _ in range(2))
+    with watched() as book:
+        torch.autograd.backward(each * 2 for each in (one, two))
+    assert (one.grad, two.grad) == (torch.tensor(2.0), torch.tensor(2.0))
+    assert kinds(book)["BACKWARD_DONE"] == 1
+
+
+def test_a_backward_pass_that_is_traced_has_no_loss_and_no_trouble() -> None:
+    def gradient(values: torch.Tensor) -> torch.Tensor | None:
+        values = values.detach().requires_grad_()
+        (values * 2).sum().backward()
+        return values.grad
+
+    with watched() as book:
+        traced = make_fx(gradient)(torch.ones(3))
+    assert traced(torch.ones(3)).tolist() == [2.0] * 3
+    [noted] = [detail for kind, _, _, detail, _ in book.events if kind == e.BACKWARD_DONE]
+    assert noted is None
 
 
 class OwnTensor(torch.Tensor):

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from under_hooks import data, watched
 
 from stepscope.measure import events as e
-from stepscope.measure import loader_hooks
 
 Pair = namedtuple("Pair", ["image", "label"])
 
@@ -92,19 +91,6 @@ def test_what_the_script_sees_of_a_batch_is_unchanged(
     assert counted == [samples, samples]
     if kind is Bundle:
         assert batches[1].parts.tolist() == [2.0, 3.0]
-
-
-@pytest.mark.parametrize(("short_ns", "asked_about"), [(10**12, [0, 8, 16]), (0, [*range(20)])])
-def test_cpu_time_is_asked_for_once_in_eight_batches_that_take_no_time(
-    short_ns: int, asked_about: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loader_hooks, "_SHORT_NS", short_ns)
-    with watched() as book:
-        list(DataLoader(data(20)))
-    loads = [detail[1] for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
-    assert [at for at, (*_, cpu_ns) in enumerate(loads) if cpu_ns is not None] == asked_about
-    assert all(wall_ns > 0 for _, _, wall_ns, _ in loads)
-    assert book.cpu_unread == (len(asked_about) < 20)
 
 
 def fail_at_two(index: int) -> torch.Tensor:

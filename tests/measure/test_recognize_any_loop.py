@@ -14,6 +14,7 @@ from scripted import MS
 from stepscope.measure import events as e
 from stepscope.measure.loading import LoadTiming
 from stepscope.measure.recognize import Recognizer
+from stepscope.measure.rounds import _repeats
 
 KINDS = range(19)
 SUBJECTS = {
@@ -183,7 +184,7 @@ def test_plain_steps_are_not_found_out_anew() -> None:
     taken_at_once = []
 
     class Watched(Recognizer):
-        def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
+        def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
             before = self.updates
             taken = super()._take_rounds(columns, begin)
             taken_at_once.append(self.updates - before)
@@ -194,3 +195,21 @@ def test_plain_steps_are_not_found_out_anew() -> None:
     loop.recognized(Watched)
     # the first shows what a step is like; the last fetch finds nothing
     assert taken_at_once == [0, 5, 0]
+
+
+def test_a_pattern_is_counted_as_often_as_it_comes_and_given_up_at_once() -> None:
+    asked: list[int] = []
+
+    class Column(list[int]):
+        def __getitem__(self, which: Any) -> Any:
+            asked.append(which.stop - which.start)
+            return list.__getitem__(self, which)
+
+    for comes in range(40):
+        column = Column([0, *[1, 2] * comes, *[3, 4] * 5])
+        found = _repeats(column, [1, 2], 1, comes + 5)
+        assert comes - 2 <= found <= comes
+        assert bool(found) == bool(comes)
+    asked.clear()
+    assert _repeats(Column([3, 4] * 1000), [1, 2], 0, 1000) == 0
+    assert asked == [2]

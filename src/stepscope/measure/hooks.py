@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -39,9 +39,6 @@ _PASSES_STEPS_ON = ("accelerate.optimizer",)
 # More updates without a fetch between them than any step has: this loop has no loader.
 _UPDATES_OF_ONE_FETCH = 8
 
-# So many moves to where a tensor is already, and no other, and moves are not looked at any more.
-_IDLE_MOVES = 100
-
 
 def install(book: Notebook, patches: Patches | None = None) -> Patches:
     """Hook into torch. Undo the result to have everything as before."""
@@ -49,7 +46,7 @@ def install(book: Notebook, patches: Patches | None = None) -> Patches:
     patches.replace(nn.Module, "__call__", functools.partial(_call, book))
     watch_loaders(book, patches)
     watch_exchanges(book, patches)
-    _watch_moves(book, patches)
+    patches.replace(torch.Tensor, "to", functools.partial(_to, book))
     patches.replace(torch.Tensor, "cuda", functools.partial(_span, book, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, book))
     zero = functools.partial(_span, book, e.ZERO, e.ZEROED)
@@ -123,7 +120,7 @@ def _meet(book: Notebook, module: nn.Module) -> None:
         book.device = str(parameter.device)
         book.queue = queue_of(parameter.device)
     if parameter is not None and not parameter.is_cpu:
-        book.watch_moves()
+        book.idle_moves_left = None
 
 
 def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
@@ -138,58 +135,40 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
 # moves and other spans
 
 
-def _watch_moves(book: Notebook, patches: Patches) -> None:
-    """Note moves of tensors, until it has been seen that nothing moves in this script.
+def _to(book: Notebook, original: Any) -> Any:
+    """Note a move of something that is on the CPU, unless it stays there as it is.
 
-    A script that trains on the CPU asks for a move twice a step all the same.
+    A script that trains on the CPU asks for moves all the same, twice a step. When many moved
+    nothing, and none something, they are not looked at any more.
     """
-    put_back: list[Callable[[], None]] = []
-
-    def give_up() -> None:
-        while put_back:
-            put_back.pop()()
-
-    def watch() -> None:
-        give_up()
-        hook = functools.partial(_to, book, give_up)
-        put_back.append(patches.replace(torch.Tensor, "to", hook))
-
-    book.watch_moves = watch
-    watch()
-
-
-def _to(book: Notebook, give_up: Callable[[], None], original: Any) -> Any:
-    """Note a move of something that is on the CPU, unless it stays there as it is."""
     device_kinds = (torch.device, str, int)
     note, begin, end = book.notes.extend, e.MOVE, e.MOVED
-    here = (torch.device("cpu"), "cpu")
-    idle_moves_left = _IDLE_MOVES
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal idle_moves_left
+        if book.idle_moves_left == 0 or book.busy or not book.full:
+            return original(tensor, *args, **kwargs)
         device = args[0] if args else kwargs.get("device")
         if (
-            book.busy
-            or not book.full
-            or not tensor.is_cpu
+            not tensor.is_cpu
             or not isinstance(device, device_kinds)
             or is_compiling()
             or get_ident() != book.thread
         ):
             return original(tensor, *args, **kwargs)
-        if device in here and len(args) + len(kwargs) == 1:
-            idle_moves_left -= 1
-            if idle_moves_left == 0:
-                give_up()
-            return original(tensor, *args, **kwargs)
-        idle_moves_left = -1  # something moves here: it never comes to 0
         book.busy = True
-        note((begin, now_ns(), None, None, book.queue and book.queue.mark()))
+        begin_ns, mark = now_ns(), book.queue and book.queue.mark()
+        moved = None
         try:
-            return original(tensor, *args, **kwargs)
+            moved = original(tensor, *args, **kwargs)
         finally:
-            note((end, now_ns(), None, None, book.queue and book.queue.mark()))
             book.busy = False
+            if moved is not tensor:
+                book.idle_moves_left = None
+                note((begin, begin_ns, None, None, mark))
+                note((end, now_ns(), None, None, book.queue and book.queue.mark()))
+            elif book.idle_moves_left is not None:
+                book.idle_moves_left -= 1
+        return moved
 
     return to
 
@@ -243,15 +222,21 @@ def _loss(book: Notebook, tensors: Any) -> Any:
     On the CPU it is read at once. Before the backward pass, while caches hold what the forward pass
     used, that takes no longer than keeping the loss, and spares 5 us a step at settling.
     """
-    root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-    if root is None or root.numel() != 1:
+    root = tensors
+    if not isinstance(root, torch.Tensor):
+        # Not out of an iterator: what is taken from it, the backward pass would not find.
+        root = tensors[0] if isinstance(tensors, list | tuple) and tensors else None
+    if not isinstance(root, torch.Tensor) or root.numel() != 1:
         return None
     if book.scaled is not None:
         identity, unscaled = book.scaled
         root = unscaled if identity == id(root) else root
         book.scaled = None
-    if type(root) is torch.Tensor and root.is_cpu:
-        return root.item()
+    try:
+        if type(root) is torch.Tensor and root.is_cpu:
+            return root.item()
+    except RuntimeError:  # somebody traces the backward pass, and values are not there
+        return None
     loss = root.detach()  # without its graph, which may be large
     return loss.item if book.queue is None else book.queue.fetch(loss.reshape(1))
 

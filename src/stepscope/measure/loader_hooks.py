@@ -17,15 +17,6 @@ from stepscope.measure.foreign_loading import start_timed
 from stepscope.measure.loading import Load
 from stepscope.measure.notebook import Notebook, Patches
 
-# Asking the kernel for CPU time costs a step 8 us. A batch that the training thread makes in less
-# than a millisecond is asked about once in eight: that is enough to know what it waits for.
-_SHORT_NS = 1_000_000
-_SHORT_ONES = 8
-CPU_UNREAD = (
-    f"in some steps: of batches that take the training thread less than a millisecond, one in "
-    f"{_SHORT_ONES} is asked about, since asking costs 8 us"
-)
-
 
 def watch_loaders(book: Notebook, patches: Patches) -> None:
     """Put the hooks on torch's loader and on its two kinds of iterators."""
@@ -93,10 +84,8 @@ def _fetch(book: Notebook, original: Any) -> Any:
     put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
     begin, end, keys = e.FETCH, e.FETCHED, book.keys
     without_workers = torch_dataloader._SingleProcessDataLoaderIter
-    until_cpu_is_read = 0
 
     def fetch(iterator: Any) -> Any:
-        nonlocal until_cpu_is_read
         if book.busy or get_ident() != book.thread:
             return original(iterator)
         key = keys.get(id(iterator))
@@ -120,8 +109,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
             begin_ns = now_ns()
         book.updates_since_fetch = 0
         book.busy = True
-        made_here = isinstance(iterator, without_workers)
-        begin_cpu_ns = cpu_ns() if made_here and not until_cpu_is_read else None
+        begin_cpu_ns = cpu_ns() if isinstance(iterator, without_workers) else None
         try:
             batch = original(iterator)
         except StopIteration:
@@ -137,13 +125,8 @@ def _fetch(book: Notebook, original: Any) -> Any:
         book.busy = False
         end_ns = now_ns()
         load: Load | None = None
-        if made_here:
-            took_ns = end_ns - begin_ns
-            load = (-1, begin_ns, took_ns, begin_cpu_ns and cpu_ns() - begin_cpu_ns)
-            if begin_cpu_ns is None:
-                book.cpu_unread = True
-            short = took_ns < _SHORT_NS
-            until_cpu_is_read = (until_cpu_is_read or _SHORT_ONES) - 1 if short else 0
+        if begin_cpu_ns is not None:
+            load = (-1, begin_ns, end_ns - begin_ns, cpu_ns() - begin_cpu_ns)
         elif timings:
             load = timings.popleft()
         if book.weigh:

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from stepscope.measure.clock import now_ns, own_cpu_ns, worker_cpu_ns
 
-# The fields of a `LoadTiming` without their names; the CPU time is not read for every batch.
-Load = tuple[int, int, int, int | None]
+# The fields of a `LoadTiming` without their names.
+Load = tuple[int, int, int, int]
 
 
 class LoadTiming(NamedTuple):

@@ -45,9 +45,6 @@ class Notebook:
     updates: int = 0
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
 
-    # Called when a module turns out to work elsewhere than on the CPU.
-    watch_moves: Callable[[], None] = lambda: None
-
     thread: int = field(default_factory=get_ident)
     # The outermost module that is being called, and those that turned out to hold a whole loop.
     calling: int | None = None
@@ -55,8 +52,8 @@ class Notebook:
     in_backward: bool = False
     in_step: int = 0
     updated: bool = False
-    # Whether batches were made whose CPU time was not asked for.
-    cpu_unread: bool = False
+    # How many moves to where a tensor is already are still looked at; None: all, since some move.
+    idle_moves_left: int | None = 100
     # Whether the next call is of a batch whose samples are known: it was fetched just before.
     counted: bool = False
     updates_since_fetch: int = 0
@@ -105,26 +102,15 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-        """Put `make(original)` in the place of an attribute; return what puts just that back."""
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put `make(original)` in the place of an attribute of a class or module."""
         original = getattr(owner, name)
         own = name in vars(owner)
         stored = vars(owner).get(name)
         setattr(owner, name, make(original))
-
-        def put_back() -> None:
-            if put_back not in self._undo:
-                return
-            self._undo.remove(put_back)
-            if own:
-                setattr(owner, name, stored)
-            else:
-                delattr(owner, name)
-
-        self._undo.append(put_back)
-        return put_back
+        self._undo.append(lambda: setattr(owner, name, stored) if own else delattr(owner, name))
 
     def undo(self) -> None:
         """Put everything back, the last one first."""
         while self._undo:
-            self._undo[-1]()
+            self._undo.pop()()

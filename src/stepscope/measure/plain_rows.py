@@ -17,7 +17,7 @@ from stepscope.records import schema
 # The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
 # nanosecond is the ninth digit, and whole numbers are written in half the time.
 _NS = "0.%09d"
-_LINE = f"%d,%d,%.9f,%d{f',{_NS}' * 8},%r,%s,,,,,,%.9f,%d,full,"
+_LINE = f"%d,%d,%.9f,%d{f',{_NS}' * 8},%r,{_NS},,,,,,%.9f,%d,full,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class PlainRows:
         if not whole or not alone or self.detail != schema.FULL:
             return None
         workers, load_starts_ns, loads_ns, cpus_ns = zip(*loads, strict=True)
-        longest_ns = max(max(self.steps_ns), max(loads_ns), max(ns or 0 for ns in cpus_ns))
+        longest_ns = max(max(self.steps_ns), max(loads_ns), max(cpus_ns))
         if longest_ns >= SECOND_NS:
             return None
         data, *others = self.spent
@@ -77,7 +77,7 @@ class PlainRows:
             *others,
             self.steps_ns,
             self.losses,
-            ["" if ns is None else _NS % ns for ns in cpus_ns],
+            cpus_ns,
             [ns * 1e-9 for ns in load_starts_ns],
             workers,
             strict=False,

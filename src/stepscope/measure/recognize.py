@@ -73,7 +73,7 @@ class Recognizer:
         self._finished = Finished(self.sink, self.origin_ns, self.exchanges)
         self._course = Course(self._finished)
 
-    def take(self, notes: Sequence[Any]) -> None:
+    def take(self, notes: list[Any]) -> None:
         """Go on with what was noted after all that came earlier: five fields for each event."""
         course = self._course
         passed, phases = self._passed, self._phases
@@ -109,7 +109,7 @@ class Recognizer:
             phases.append(self._phase)
         self._finished.write()
 
-    def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
+    def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
         """Take steps that go like one before; return how many events they had, or 0."""
         if self._passed:
             self._round = plain_round(self._passed, self._phases) or self._round

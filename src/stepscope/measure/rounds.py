@@ -63,15 +63,16 @@ class Round:
         self.key: Any = self._subjects[0]
         self.optimizer: Any = self._subjects[self._kinds.index(e.STEP)]
 
-    def find(self, columns: Sequence[Sequence[Any]], begin: int) -> Rounds | None:
+    def find(self, columns: Sequence[list[Any]], begin: int) -> Rounds | None:
         """Return all of it that comes from `begin` on, one after the other; the last ends there.
 
         `columns` are the fields of all events. A round is complete when a fetch follows it.
         """
         kinds, times_ns, subjects, details, marks = columns
         wide = self.events
-        rounds = _repeats(kinds, self._kinds, begin, (len(kinds) - 1 - begin) // wide)
-        rounds = _repeats(subjects, self._subjects, begin, rounds)
+        # Subjects first: in a step of another loader or optimiser already the first is another.
+        rounds = _repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
+        rounds = _repeats(kinds, self._kinds, begin, rounds)
         rounds = _repeats(marks, self._marks, begin, rounds)
         calls = details[begin + self._call : begin + rounds * wide : wide]
         with_gradients = [call[0] for call in calls]
@@ -102,19 +103,22 @@ class Round:
         )
 
 
-def _repeats(column: Sequence[Any], pattern: list[Any], begin: int, most: int) -> int:
+def _repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
     """Count how often a pattern comes one after the other from `begin` on, at most so often.
 
-    Long stretches are compared at once: nearly always it is the whole.
+    Ever longer stretches are compared at once, until one is not equal, and then ever shorter ones:
+    a pattern that does not come costs one comparison. At its end one or two may be left uncounted.
     """
-    wide, least = len(pattern), 0
-    while least < most:
-        asked = most if least == 0 else (least + most + 1) // 2
-        if column[begin : begin + asked * wide] == pattern * asked:
-            least = asked
+    wide, found, asked, grows = len(pattern), 0, 1, True
+    while asked and found < most:
+        asked = min(asked, most - found)
+        at = begin + found * wide
+        if column[at : at + asked * wide] == pattern * asked:
+            found += asked
         else:
-            most = asked - 1
-    return least
+            grows = False
+        asked = asked * 2 if grows else asked // 2
+    return found
 
 
 def _by_phase(

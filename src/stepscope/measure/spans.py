@@ -138,17 +138,14 @@ class Step:
         one_optimizer = len(self.optimizers) == 1
         return sum(self.called_samples if one_optimizer else self.called_samples[:1])
 
-    def loading(self, origin_ns: int) -> list[int | None]:
-        """Return worker and start of the first batch, wall and CPU time of all; [] if unknown.
-
-        The CPU time of several batches is known only if that of each is.
-        """
+    def loading(self, origin_ns: int) -> list[int]:
+        """Return worker and start of the first batch, wall and CPU time of all; [] if unknown."""
         if not self.loads:
             return []
-        worker, start_ns, _, _ = self.loads[0]
-        wall_ns = sum(load[2] for load in self.loads)
-        cpus_ns = [load[3] for load in self.loads if load[3] is not None]
-        cpu_ns = sum(cpus_ns) if len(cpus_ns) == len(self.loads) else None
+        worker, start_ns, wall_ns, cpu_ns = self.loads[0]
+        for _, _, later_wall_ns, later_cpu_ns in self.loads[1:]:
+            wall_ns += later_wall_ns
+            cpu_ns += later_cpu_ns
         return [worker, start_ns - origin_ns, wall_ns, cpu_ns]
 
     def read_loss(self) -> float | None:

@@ -84,7 +84,7 @@ class StepRow(NamedTuple):
     samples: int
     spent: list[int]
     step_ns: int
-    load: list[Any]  # worker, start, wall and CPU time, which may be None; or nothing
+    load: list[int]
     loss: float | None
     device: tuple[float, ...] | None = None
     detail: str = schema.FULL
@@ -98,7 +98,7 @@ class StepRow(NamedTuple):
         load = load_cpu = load_at = ""
         if self.load:
             worker, start, wall, cpu = self.load
-            load, load_cpu = f"{wall * 1e-9:.9f}", "" if cpu is None else f"{cpu * 1e-9:.9f}"
+            load, load_cpu = f"{wall * 1e-9:.9f}", f"{cpu * 1e-9:.9f}"
             load_at = f"{start * 1e-9:.9f},{worker}"
         if self.detail != schema.FULL:
             # Phases of such a step were not measured, or are not those of an ordinary step.

@@ -23,7 +23,6 @@ from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
-from stepscope.measure.loader_hooks import CPU_UNREAD
 from stepscope.measure.notebook import Notebook
 from stepscope.measure.off_blocks import OffBlocks
 from stepscope.measure.plain_rows import PlainRows
@@ -151,8 +150,6 @@ class Tracer:
             absent["layers"] = f"the script ended before its steps {wanted} were made"
         if self._book.exchanges.reason is not None:
             absent["communication"] = self._book.exchanges.reason
-        if self._book.cpu_unread:
-            absent["load_cpu_s"] = CPU_UNREAD
         if absent:
             words["absent"] = absent
         if self._pool is not None:

@@ -70,11 +70,13 @@ class Plan:
 
     @property
     def beyond_sheet(self) -> dict[str, Any]:
-        """The changed settings that the sheet never has: the others only pick some of its own."""
+        """The changed settings, less those that only pick some of what the sheet has anyway."""
+        own = [setting.values for setting in self.sheet.settings]
+        picked = all(setting.values in own for setting in self.settings)
         return {
             key: value
             for key, value in self.changed.items()
-            if not _having(self.sheet.settings, key, value)
+            if not (picked and all(key in values for values in own))
         }
 
     def told(self) -> dict[str, Any]:
