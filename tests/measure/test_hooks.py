@@ -202,7 +202,10 @@ def test_a_move_that_moves_nothing_is_none() -> None:
 def test_moves_are_looked_at_no_more_when_many_moved_nothing() -> None:
     batch, on_device = torch.ones(2, 3), nn.Linear(3, 1, device="meta")
     with watched() as book:
-        nn.Linear(3, 1).to("cpu")
+        nn.Sequential(*(nn.Linear(3, 1) for _ in range(60))).to("cpu")
+        assert book.idle_moves_left == 100, "moves before the training say nothing of it"
+        optim.SGD([torch.ones(1)], lr=0.1).step()
+        book.notes.clear()
         for _ in range(100):
             batch.to("cpu", non_blocking=True)
         batch.to("meta")

@@ -138,8 +138,8 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
 def _to(book: Notebook, original: Any) -> Any:
     """Note a move of something that is on the CPU, unless it stays there as it is.
 
-    A script that trains on the CPU asks for moves all the same, twice a step. When many moved
-    nothing, and none something, they are not looked at any more.
+    A script that trains on the CPU asks for moves all the same, twice a step. When many of the
+    training moved nothing, and none something, they are not looked at any more.
     """
     device_kinds = (torch.device, str, int)
     note, begin, end = book.notes.extend, e.MOVE, e.MOVED
@@ -166,7 +166,7 @@ def _to(book: Notebook, original: Any) -> Any:
                 book.idle_moves_left = None
                 note((begin, begin_ns, None, None, mark))
                 note((end, now_ns(), None, None, book.queue and book.queue.mark()))
-            elif book.idle_moves_left is not None:
+            elif book.idle_moves_left and book.updates:  # not the weights, before the training
                 book.idle_moves_left -= 1
         return moved
 
