@@ -231,6 +231,18 @@ def test_a_note_of_an_earlier_start_is_found_again_after_a_restart(tmp_path: Pat
     assert not list(tmp_path.glob(".meeting*"))
 
 
+def test_ranks_0_before_and_after_a_restart_may_answer_at_once(tmp_path: Path) -> None:
+    def make() -> Path:
+        return folder.create(tmp_path, "a", "run", {}).path
+
+    for asked in range(300):  # by ranks that were killed: enough for the answers to cross
+        (tmp_path / f".meeting-m.ask-2-{asked}").touch()
+    made = Place(0, 2, "m").find_run(tmp_path, make, goes_on=True)
+    for restarts in (1, 2, 3):
+        Place(0, 2, "m", restarts).find_run(tmp_path, make, goes_on=True)
+    assert Place(1, 2, "m", restarts=4).find_run(tmp_path, make, goes_on=True) == made
+
+
 def figures(rank: int, forward_s: float) -> dict[str, Any]:
     own_s = {**dict.fromkeys(schema.PHASES, 0.01), "forward": forward_s}
     return {"rank": rank, "host": f"board{rank}", "own_s": own_s}

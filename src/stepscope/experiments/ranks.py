@@ -87,7 +87,10 @@ class Place:
         while answers:
             for question in note.parent.glob(_question(note, "*").name):
                 asked = question.name.rpartition(".ask-")[2]
-                _write(_answer_to(note, asked), run)
+                try:
+                    _write(_answer_to(note, asked), run)
+                except FileNotFoundError:  # taken away by `forget`: the training is over
+                    return
                 question.unlink(missing_ok=True)
                 answers.get(asked.partition("-")[0], []).append(_answer_to(note, asked))
             for rank in list(answers):
@@ -132,7 +135,8 @@ def _answer_to(note: Path, asked: str) -> Path:
 
 
 def _write(file: Path, run: Path) -> None:
-    beside = file.with_name(f"{file.name}.new")
+    # A rank 0 that is started again may meet the one before it, answering the same question.
+    beside = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
     beside.write_text(run.name, encoding="utf-8")
     beside.replace(file)
 
