@@ -123,13 +123,16 @@ def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, wo
     assert not (stepscope.folder / "runs").exists()
 
 
-def test_a_lab_that_is_stopped_says_so_and_how_it_goes_on(stepscope):
+@pytest.mark.parametrize(
+    "since", ["lab.json", "latest/sweep.json", "latest/trials/*/steps.csv"], ids=lambda each: each
+)
+def test_a_lab_that_is_stopped_at_any_moment_says_so_and_how_it_goes_on(stepscope, since):
     few = ("--model", "lenet", "--samples", 6400, "--batch-size", 8, "--workers", 0)
     process = stepscope.start("lab", "epoch-times", *few)
     deadline = time.monotonic() + 60
-    steps = "runs/latest/latest/trials/*/steps.csv"
-    while not list(stepscope.folder.glob(steps)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not list(stepscope.folder.glob(f"runs/latest/{since}")):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err

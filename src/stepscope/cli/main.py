@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Parameter
@@ -26,6 +28,7 @@ def make_app() -> App:
         name="stepscope",
         help="Where every millisecond, megabyte and joule of a training run goes.",
         version=__version__,
+        help_format="plaintext",
         exit_on_error=False,
         print_error=False,
         result_action="return_value",
@@ -80,11 +83,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     stdout, _ = prepare_streams()
+    _end_as_by_ctrl_c()
     code = _run(arguments)
     lost = lost_output(stdout)
     if lost is not None and code == 0:
         code = _fail(f"cannot write to standard output: {lost.strerror}", MachineError.exit_code)
     sys.exit(code)
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Let every request to stop be a Ctrl-C: a sweep between two trials closes its folder then."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it does
+            signal.signal(number, signal.default_int_handler)
 
 
 def _run(arguments: list[str]) -> int:

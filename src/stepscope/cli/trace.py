@@ -34,7 +34,7 @@ def trace(
     command
         The script and its arguments.
     module
-        Run a module instead, as `python -m` does.
+        Run a module instead, as python -m does.
     out
         The folder that run folders are made in.
     name

@@ -100,8 +100,9 @@ def conduct(sheet: Sheet, ask: Ask, tools: Tools) -> Finding:
     """Do the lab of a sheet, in a folder of its own; `path` among the figures says which."""
     plan = make_plan(sheet, ask)
     about = {**plan.told(), "ask": ask.to_json(), "directory": str(Path.cwd())}
+    module = _module_of(sheet)
     with lab_folder(Path(plan.spec.out), sheet.name, about) as made:
-        return _investigate(plan, made, tools)
+        return _investigate(module, plan, made, tools)
 
 
 def resume(path: Path, tools: Tools) -> tuple[Sheet, Finding]:
@@ -115,17 +116,26 @@ def resume(path: Path, tools: Tools) -> tuple[Sheet, Finding]:
     ask = Ask.from_json(info.get("ask"))
     if not isinstance(sheet, Sheet) or ask is None:
         raise RequestError(f"{folder} does not say what was asked for. Begin anew: stepscope lab.")
+    module = _module_of(sheet)
     with working_in(info.get("directory")), lab_folder_again(folder.resolve()) as made:
-        return sheet, _investigate(make_plan(sheet, ask), made, tools)
+        return sheet, _investigate(module, make_plan(sheet, ask), made, tools)
 
 
-def _investigate(plan: Plan, made: LabFolder, tools: Tools) -> Finding:
-    module = cast(SheetInvestigation, _module(plan.sheet.name))
+def _investigate(module: SheetInvestigation, plan: Plan, made: LabFolder, tools: Tools) -> Finding:
     finding = module.investigate(plan, made.path, tools)
     missing = [*plan.missing, *finding.figures["missing"]]
     told = {**plan.told(), **finding.figures, "missing": missing}
     made.close(status=schema.COMPLETED, answer=finding.answer, holds=finding.holds, **told)
     return Finding(finding.answer, finding.holds, {**told, "path": str(made.path)})
+
+
+def _module_of(sheet: Sheet) -> SheetInvestigation:
+    """Import what does a sheet's lab.
+
+    Before its folder is there: a request to stop that comes in the middle of an import is not
+    always seen as one.
+    """
+    return cast(SheetInvestigation, _module(sheet.name))
 
 
 def _module(name: str) -> Any:
