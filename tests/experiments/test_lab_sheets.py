@@ -144,14 +144,14 @@ def test_a_value_that_the_sheet_has_picks_its_settings():
         {"model": "efficient-small", "schedule": "one-cycle", "seed": 2},
         {"model": "efficient-small", "schedule": "constant", "lr": 0.01, "seed": 0},
     ]
-    assert plan.told()["changed"] == {"data": "shapes", "model": "efficient-small"}
-    assert plan.beyond_sheet == {"data": "shapes"}
+    assert plan.told()["picked"] == {"model": "efficient-small"}
+    assert plan.told()["changed"] == {"data": "shapes"}
 
 
 def test_a_value_that_only_some_settings_have_is_for_all_and_picks_none():
     plan = plan_of("efficient-inference", lr="0.01", data="shapes")
     assert len(plan.settings) == 8
-    assert plan.beyond_sheet == {"data": "shapes", "lr": 0.01}
+    assert plan.changed == {"data": "shapes", "lr": 0.01}
 
 
 def test_one_setting_is_enough_where_each_counts_for_itself():
@@ -159,7 +159,7 @@ def test_one_setting_is_enough_where_each_counts_for_itself():
     plan = plan_of("efficient-inference", **flags)
     assert [setting.values for setting in plan.settings] == [{**flags, "seed": 2}]
     assert plan.spec.seed == 2
-    assert plan.beyond_sheet == {}
+    assert plan.changed == {}
 
 
 def test_a_flag_that_leaves_nothing_to_compare_is_refused():

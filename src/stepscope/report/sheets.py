@@ -62,6 +62,8 @@ def print_sheet(
             _say(console, f"{next(iter(row.values()))}: {row['status']}")
     for each in finding["missing"]:
         _say(console, f"missing: {each['name']}: {each['reason']}")
+    for name, value in finding["picked"].items():
+        _say(console, f"of the sheet only: {name} {value}")
     for name, value in finding["changed"].items():
         _say(console, f"other than in the sheet: {name} {value}")
     if finding["note"]:

@@ -39,7 +39,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
     tools.say(f"estimating {', '.join(networks)}")
     estimates = {model: estimates_of(model) for model in networks}
     # Other settings are somebody's own choice, and we cannot know by what it was made.
-    choice = None if plan.beyond_sheet else _CHOICE
+    choice = None if plan.changed else _CHOICE
     tried, missing = try_settings(plan, folder, tools, choice=choice)
     groups: dict[tuple[str, str], list[Tried]] = {}
     for each in tried:
@@ -49,7 +49,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> Finding:
         row_of(model, schedule, those, estimates[model])
         for (model, schedule), those in groups.items()
     ]
-    by_the_rules = plan.spec.data == "cifar10" and plan.scale == 1 and not plan.beyond_sheet
+    by_the_rules = plan.spec.data == "cifar10" and plan.scale == 1 and not plan.changed
     if by_the_rules:
         rows = [{**row, "points": points_of(row)} for row in rows]
     said = [in_words(row) for row in rows if row["test_accuracy"] is not None]

@@ -63,21 +63,27 @@ class Plan:
     repeats: int
     scale: float
     spec: RunSpec
-    changed: Mapping[str, Any]
+    flagged: Mapping[str, Any]
     missing: tuple[Mapping[str, str], ...]
     whole_samples: int
     store: Address | None = None
 
     @property
-    def beyond_sheet(self) -> dict[str, Any]:
-        """The changed settings, less those that only pick some of what the sheet has anyway."""
+    def picked(self) -> dict[str, Any]:
+        """The flags that only pick some of what the sheet has anyway."""
         own = [setting.values for setting in self.sheet.settings]
-        picked = all(setting.values in own for setting in self.settings)
+        if any(setting.values not in own for setting in self.settings):
+            return {}
         return {
             key: value
-            for key, value in self.changed.items()
-            if not (picked and all(key in values for values in own))
+            for key, value in self.flagged.items()
+            if all(key in values for values in own)
         }
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The settings that a person's flags made others than the sheet's."""
+        return {key: value for key, value in self.flagged.items() if key not in self.picked}
 
     def told(self) -> dict[str, Any]:
         """Return what everybody who reads the result must know of how it was got."""
@@ -87,7 +93,8 @@ class Plan:
             "samples": self.spec.samples,
             "epochs": self.spec.epochs,
             "repeats": self.repeats or None,
-            "changed": dict(self.changed),
+            "changed": self.changed,
+            "picked": self.picked,
             "note": self._note(),
         }
 
@@ -152,7 +159,7 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
         repeats=sheet.repeats if ask.repeats is None else ask.repeats,
         scale=ask.scale,
         spec=spec,
-        changed=_changed(sheet, flags, spec),
+        flagged=_flagged(sheet, flags, spec),
         missing=tuple(missing),
         whole_samples=whole,
         store=store,
@@ -252,8 +259,8 @@ def _no_data(spec: RunSpec) -> str | None:
     return None
 
 
-def _changed(sheet: Sheet, flags: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that a person's flags made others than the sheet's."""
+def _flagged(sheet: Sheet, flags: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    """Return the settings of a person's flags, but for those that say what the sheet says."""
     resolved = spec.model_dump(mode="json")
     whole = {**sheet.run, "samples": None, "epochs": sheet.epochs}
     return {
