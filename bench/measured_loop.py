@@ -21,7 +21,8 @@ from stepscope.data.loader import make_loader
 from stepscope.data.pipelines import Batch
 from stepscope.measure.clock import now_ns
 from stepscope.measure.layers import LayerWindow
-from stepscope.measure.steps import EpochTiming, StepMeter
+from stepscope.measure.rows import EpochTiming
+from stepscope.measure.steps import StepMeter
 from stepscope.records import folder, schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.spec.load import validate

@@ -10,10 +10,9 @@ from typing import Any
 from scripted import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.measure import events as e
-from stepscope.measure.loading import LoadTiming
 from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.recognize import Recognizer
-from stepscope.measure.steps import EpochTiming, StepRow
+from stepscope.measure.rows import EpochTiming, LoadTiming, StepRow
 
 MODEL, TEACHER, CRITIC = 11, 12, 13
 ADAM, SGD = 21, 22

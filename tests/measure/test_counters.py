@@ -13,7 +13,8 @@ from software_events import SOFTWARE
 
 from stepscope.hardware.perf_events import Reading, open_counters
 from stepscope.measure.counters import CounterWindow
-from stepscope.measure.steps import BACKWARD, DATA, FORWARD, OPTIMIZER, EpochTiming, StepMeter
+from stepscope.measure.rows import BACKWARD, DATA, FORWARD, OPTIMIZER, EpochTiming
+from stepscope.measure.steps import StepMeter
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 

@@ -12,7 +12,8 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from under_hooks import watched
 
-from stepscope.measure.exchange import ON_DEVICE, Exchanges
+from stepscope.measure.exchange import ON_DEVICE
+from stepscope.measure.exposed import Exposed
 from stepscope.measure.notebook import Notebook
 
 ALL_TIME = (0, 2**63)
@@ -37,7 +38,7 @@ def loss_of(model: nn.Module) -> torch.Tensor:
 
 
 def exposed(book: Notebook) -> float | None:
-    return book.exchanges.between(*ALL_TIME)
+    return book.exchanges.exposed.between(*ALL_TIME)
 
 
 def backward_s(book: Notebook) -> float:
@@ -147,11 +148,12 @@ def test_a_device_that_works_on_its_own_is_not_asked() -> None:
 
 
 def test_steps_take_the_exchanges_of_their_own_time() -> None:
-    exchanges = Exchanges()
-    exchanges._exposed.extend([(5, 1), (15, 2), (18, 3), (25, 4)])
-    assert exchanges.between(10, 20) == pytest.approx(5e-9), "what came before any step is nobody's"
-    assert exchanges.between(20, 24) is None
-    assert exchanges.between(24, 30) == pytest.approx(4e-9)
+    exposed = Exposed()
+    for end_ns, exposed_ns in [(5, 1), (15, 2), (18, 3), (25, 4)]:
+        exposed.add(end_ns, exposed_ns)
+    assert exposed.between(10, 20) == pytest.approx(5e-9), "what came before any step is nobody's"
+    assert exposed.between(20, 24) is None
+    assert exposed.between(24, 30) == pytest.approx(4e-9)
 
 
 def test_everything_is_put_back() -> None:

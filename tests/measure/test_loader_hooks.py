@@ -6,7 +6,7 @@ import gc
 import re
 import traceback
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 from under_hooks import data, watched
 
 from stepscope.measure import events as e
+from stepscope.measure.batches import samples_of
 
 Pair = namedtuple("Pair", ["image", "label"])
 
@@ -134,8 +135,8 @@ def test_an_iterable_data_set_is_read_as_it_is(workers: int) -> None:
     with watched() as book:
         loader = DataLoader(Numbers(), batch_size=2, num_workers=workers)
         assert [batch.tolist() for batch in loader] == plain
-    [iteration] = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
-    assert iteration.length is None
+    [(length, _)] = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
+    assert length is None
 
 
 def init_worker(worker: int) -> None:
@@ -172,4 +173,28 @@ def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> 
     assert keys[0] == keys[2] != keys[1]
     iterations = [detail for kind, _, _, detail, _ in book.events if kind == e.ITERATED]
     assert iterations[0] == iterations[1]
-    assert len({iteration.loader for iteration in iterations}) == 3
+    assert len({loader for _, loader in iterations}) == 3
+
+
+class WithoutEnd(Sequence):
+    """A batch whose parts are made when they are asked for."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        assert index == 0, "the first tells enough"
+        return torch.zeros(6, 2)
+
+
+def test_no_more_of_a_batch_is_asked_for_than_tells_its_samples() -> None:
+    assert samples_of(WithoutEnd()) == 6
+
+
+def test_images_of_any_size_with_a_description_each_are_counted_one_by_one() -> None:
+    images = tuple(torch.zeros(3, 20 + side, 30) for side in range(5))
+    targets = tuple({"boxes": torch.zeros(side, 4)} for side in range(5))
+    assert samples_of((images, targets)) == 5
+    assert (
+        samples_of(([torch.zeros(7, 2), torch.zeros(7, 3)], [torch.zeros(7), torch.zeros(7)])) == 7
+    )

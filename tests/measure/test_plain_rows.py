@@ -27,6 +27,7 @@ def plain_rows(draw: st.DrawFn, *, quick: bool) -> PlainRows:
     spent = [column(some_ns) for _ in schema.PHASES]
     detail = schema.FULL if quick else draw(st.sampled_from([schema.FULL, schema.OFF]))
     return PlainRows(
+        draw(st.integers(0, 10**14)),
         draw(st.integers(1, 9)),
         draw(st.integers(1, 999)),
         column(st.integers(0, 10**14)),
@@ -54,9 +55,10 @@ def test_most_rows_are_written_the_quick_way(rows: PlainRows) -> None:
 
 def test_every_figure_is_written_to_the_nanosecond() -> None:
     spent = [[1_000_001], [2], [3_000_000], [40], [5], [7]]
-    load = (-1, 11, 999_999_999, 12)
+    load = (-1, 1_011, 999_999_999, 12)
     rows = PlainRows(
-        1, 2, [12_000_000_003], [8], spent, [4_000_055], [load], [0.5], schema.FULL, [None]
+        *(1_000, 1, 2, [12_000_001_003], [8], spent, [4_000_055], [load], [0.5]),
+        *(schema.FULL, [None]),
     )
     assert str(rows) == (
         "1,2,12.000000003,8,0.001000001,0.999999999,0.000000002,0.003000000,0.000000040,"

@@ -310,3 +310,102 @@ def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> 
     assert len(sheet.steps) == 2
     assert sheet.phases_ms(1)["other"] == 5
     assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop) -> None:
+    """`for i, batch in enumerate(loader): if i == 2: break` fetches a third one."""
+    loop.iterate(ms=5)
+    loop.step()
+    loop.step()
+    loop.fetch(1)
+    loop.drop()
+    sheet = loop.recognized()
+    assert sheet.samples == [8, 8]
+    assert sheet.lasted_ms == [10, 11], "but it was waited for"
+
+
+def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loop) -> None:
+    losses = [1.0, 2.0, 3.0]
+    for loss in losses:
+        loop.call(2, samples=4)
+        loop.note(e.BACKWARD, None, loop.other_clock)
+        loop.wait(1)
+        for optimizer in (ADAM, SGD):
+            loop.update(1, optimizer)
+        loop.wait(1)
+        loop.note(e.BACKWARD_DONE, None, loss)
+    sheet = loop.recognized()
+    assert [row.loss for row in sheet.steps] == losses
+    assert sheet.samples == [4, 4, 4]
+    assert sheet.lasted_ms == [6, 6, 6]
+    assert sheet.phases_ms(1) == {"forward": 2, "backward": 2, "optimizer": 2}
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -> None:
+    for _ in range(2):
+        with loop.stepping():
+            for _ in range(3):
+                loop.call(2, samples=300)
+                loop.backward(4)
+    assert loop.recognized().samples == [300, 300]
+
+
+def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> None:
+    for optimizer in (ADAM, SGD):
+        loop.note(e.MADE, optimizer)
+        for _ in range(2):
+            loop.call(2)
+            loop.backward(4)
+            loop.update(3, optimizer)
+    assert loop.recognized().lasted_ms == [9] * 4
+
+
+def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
+    loop: Loop,
+) -> None:
+    loop.call(2, samples=1)  # to see what comes out
+    loop.wait(50)
+    loop.note(e.MADE, ADAM)
+    loop.wait(5)
+    for _ in range(3):
+        loop.learn()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 9, 9]
+    assert sheet.samples == [8, 8, 8]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.057)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    loop.call(2, samples=1)
+    loop.wait(200)
+    loop.learn()
+    loop.learn()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 9]
+    assert sheet.samples == [8, 8]
+
+
+def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(loop: Loop) -> None:
+    loop.call(2)
+    loop.wait(1)
+    loop.note(e.MADE, ADAM)
+    loop.wait(50)
+    for _ in range(2):
+        with loop.stepping():
+            loop.call(2)
+            loop.backward(4)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [6, 6]
+    assert len(sheet.of("train")) == 1
+
+
+def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    for _ in range(2):
+        loop.call(2)
+        loop.wait(3)
+        loop.learn()
+    assert loop.recognized().lasted_ms == [14, 14]

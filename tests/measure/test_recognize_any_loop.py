@@ -12,14 +12,14 @@ from played_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Ev
 from scripted import MS
 
 from stepscope.measure import events as e
-from stepscope.measure.loading import LoadTiming
 from stepscope.measure.recognize import Recognizer
 from stepscope.measure.rounds import _repeats
+from stepscope.measure.rows import LoadTiming
 
 KINDS = range(19)
 SUBJECTS = {
     **dict.fromkeys((e.CALL,), st.sampled_from([MODEL, TEACHER])),
-    **dict.fromkeys((e.STEP, e.STEPPED), st.sampled_from([ADAM, SGD])),
+    **dict.fromkeys((e.STEP, e.STEPPED, e.MADE), st.sampled_from([ADAM, SGD])),
     e.CALLED: st.booleans(),
     e.DETAIL: st.sampled_from(["full", "off", "layers"]),
 }
@@ -57,7 +57,9 @@ def wait(draw: st.DrawFn, loop: Loop) -> None:
 def work(draw: st.DrawFn, loop: Loop, depth: int = 0) -> None:
     """Something that a loop may do at any time."""
     wait(draw, loop)
-    doing = draw(st.sampled_from(["learn", "backward", "call", "predict", "zero", "move", "own"]))
+    doing = draw(
+        st.sampled_from(["learn", "backward", "call", "predict", "zero", "move", "own", "make"])
+    )
     if doing == "learn":
         loop.learn()
     elif doing == "backward":
@@ -70,6 +72,8 @@ def work(draw: st.DrawFn, loop: Loop, depth: int = 0) -> None:
         loop.predict(2)
     elif doing == "own":
         loop.own(1)
+    elif doing == "make":
+        loop.note(e.MADE, draw(st.sampled_from([ADAM, SGD])))
     else:
         getattr(loop, doing)(1)
     wait(draw, loop)
@@ -110,16 +114,22 @@ def whole_loops(draw: st.DrawFn) -> Loop:
 @st.composite
 def nearly_plain_loops(draw: st.DrawFn) -> Loop:
     """One step after the other, nearly all alike, and now and then something else."""
-    loop = Loop()
+    loop, detail = Loop(), "full"
     for epoch in range(draw(st.integers(1, 2))):
         loop.iterate(epoch, ms=2, length=draw(st.sampled_from([None, 12])), of=1)
         for _ in range(draw(st.integers(3, 12))):
+            if draw(st.integers(0, 5)) == 0:
+                detail = "off" if detail == "full" else "full"
+                loop.note(e.DETAIL, detail)
             loop.fetch(1, epoch, samples=draw(SAMPLES), load=draw(LOADS))
             if draw(st.integers(0, 7)) == 0:
                 work(draw, loop)
             wait(draw, loop)
-            loop.zero(1)
-            loop.learn()
+            if detail == "full":
+                loop.zero(1)
+                loop.learn()
+            else:
+                loop.update(3)
             wait(draw, loop)
             if draw(st.integers(0, 7)) == 0:
                 work(draw, loop)
@@ -195,6 +205,17 @@ def test_plain_steps_are_not_found_out_anew() -> None:
     loop.recognized(Watched)
     # the first shows what a step is like; the last fetch finds nothing
     assert taken_at_once == [0, 5, 0]
+
+    loop.iterate(OTHER_LOADER)
+    loop.step(OTHER_LOADER)
+    loop.note(e.DETAIL, "off")
+    for _ in range(6):
+        loop.fetch(1, OTHER_LOADER)
+        loop.update(9)
+    loop.exhaust(1, OTHER_LOADER)
+    taken_at_once.clear()
+    loop.recognized(Watched)
+    assert taken_at_once == [0, 5, 0, 0, 0, 5, 0], "also without detail"
 
 
 def test_a_pattern_is_counted_as_often_as_it_comes_and_given_up_at_once() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import OTHER_LOADER, TEST, TRAIN, Loop, Sheet, noted
+from played_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, noted
 from scripted import MS
 
 from stepscope.measure import events as e
-from stepscope.measure.loading import LoadTiming
 from stepscope.measure.recognize import Recognizer
+from stepscope.measure.rows import LoadTiming
 
 
 def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop) -> None:
@@ -124,38 +124,6 @@ def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_o
     loop.train(2)
     sheet = loop.recognized()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert sheet.closure() == pytest.approx(1)
-
-
-def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
-    loop.iterate(TRAIN, ms=5)
-    loop.iterate(OTHER_LOADER, ms=5)
-    for _ in range(3):
-        loop.fetch(1, TRAIN)
-        loop.fetch(2, OTHER_LOADER)
-        loop.learn()
-    loop.exhaust(1, TRAIN)
-    loop.drop(OTHER_LOADER)
-    sheet = loop.recognized()
-    assert sheet.lasted_ms == [17, 12, 12]
-    assert sheet.samples == [16, 16, 16]
-    assert len(sheet.of("train")) == 1
-    assert sheet.closure() == pytest.approx(1)
-
-
-def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
-    loop.iterate(TRAIN, ms=5)
-    loop.iterate(OTHER_LOADER, ms=5)
-    for number in range(4):
-        loop.fetch(1, TRAIN)
-        if number == 2:
-            loop.exhaust(1, OTHER_LOADER)
-            loop.iterate(OTHER_LOADER + 1, ms=5)
-        loop.fetch(2, OTHER_LOADER + (number >= 2))
-        loop.learn()
-    loop.exhaust(1, TRAIN)
-    sheet = loop.recognized()
-    assert [row.epoch for row in sheet.steps] == [1, 1, 1, 1]
     assert sheet.closure() == pytest.approx(1)
 
 
@@ -313,3 +281,58 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
         assert row.device is not None
         assert sum(row.device[1:3]) == pytest.approx(0.030)
     assert len(sheet.of("test")) == 2
+
+
+def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.wait(1700)  # a model is built
+    loop.step()
+    loop.step()
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 10]
+    [epoch] = sheet.of("train")
+    assert epoch.loader_start_s == pytest.approx(0.005)
+    assert epoch.total_s == pytest.approx(0.026)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: Loop) -> None:
+    """First in batches, and then all of the data at once by another optimiser."""
+    loop.note(e.MADE, ADAM)
+    loop.train(2)
+    loop.wait(1000)
+    loop.note(e.MADE, SGD)
+    for _ in range(3):
+        loop.call(2, samples=16)
+        loop.backward(4)
+        loop.update(3, SGD)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    assert sheet.samples == [8, 8, 16, 16, 16]
+    assert sheet.lasted_ms == [10, 10, 9, 9, 9]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    loop.note(e.MADE, SGD)
+    for _ in range(2):
+        loop.train(2)
+        loop.call(2)
+        loop.backward(4)
+        loop.update(3, SGD)
+    assert [timing.steps for timing in loop.recognized().of("train")] == [3, 3]
+
+
+def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(loop: Loop) -> None:
+    """Some repeat their batches without end, and give as many at a time as they say they have."""
+    loop.iterate(length=3, of=1)
+    for _ in range(3):
+        for _ in range(3):
+            loop.step()
+        loop.test(2)
+    sheet = loop.recognized()
+    assert [timing.steps for timing in sheet.of("train")] == [3, 3, 3]
+    assert sheet.splits == ["train", "test"] * 3
+    assert sheet.closure() == pytest.approx(1)

@@ -110,6 +110,127 @@ def test_an_evaluation_in_a_loop_without_any_loader_is_taken_out_as_well(loop: L
     assert sheet.closure() == pytest.approx(1)
 
 
+def test_a_test_without_a_loader_after_an_epoch_of_one_has_its_row(loop: Loop) -> None:
+    for _ in range(2):
+        loop.train(2)
+        loop.wait(10)
+        loop.predict(20)
+        loop.predict(20)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.steps) for row in sheet.of("test")] == [(1, 2), (2, 2)]
+    assert [row.total_s for row in sheet.of("test")] == pytest.approx([0.04, 0.04])
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_test_before_the_training_without_a_loader_belongs_to_epoch_0(loop: Loop) -> None:
+    loop.predict(20)
+    loop.predict(20)
+    loop.wait(5)
+    for _ in range(2):
+        loop.learn()
+    sheet = loop.recognized()
+    assert [(row.epoch, row.steps) for row in sheet.of("test")] == [(0, 2)]
+    assert sheet.of("test")[0].total_s == pytest.approx(0.04)
+    assert sheet.lasted_ms == [9, 9]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.045)
+
+
+def test_a_module_that_is_never_trained_is_not_tested(loop: Loop) -> None:
+    loop.predict(20, TEACHER)
+    loop.learn()
+    loop.learn()
+    sheet = loop.recognized()
+    assert sheet.of("test") == []
+    assert sheet.lasted_ms == [9, 9]
+
+
+def test_a_script_that_only_predicts_has_no_rows(loop: Loop) -> None:
+    for _ in range(3):
+        loop.predict(20)
+    sheet = loop.recognized()
+    assert (sheet.steps, sheet.epochs) == ([], [])
+
+
+def test_a_test_with_gradients_on_does_not_say_how_many_samples_are_trained(loop: Loop) -> None:
+    for _ in range(3):
+        loop.call(5, training=False, samples=100)
+        loop.learn()
+    assert loop.recognized().samples == [8, 8, 8]
+
+
+def test_a_loss_does_not_say_how_many_samples_its_model_has(loop: Loop) -> None:
+    for _ in range(2):
+        loop.call(2, training=False, samples=4)
+        loop.call(1, module=TEACHER, samples=40)  # a module too, and always in training mode
+        loop.backward(4)
+        loop.update(3)
+    assert loop.recognized().samples == [4, 4]
+
+
+def test_a_test_after_an_epoch_that_goes_on_is_taken_out_of_it(loop: Loop) -> None:
+    loop.train(2)
+    loop.wait(5)
+    loop.predict(20)
+    loop.wait(5)
+    loop.learn()
+    loop.learn()
+    sheet = loop.recognized()
+    assert len(sheet.of("test")) == 1
+    assert sheet.lasted_ms[2:] == [20, 9]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_who_trains_with_one_sample_may_test_with_one(loop: Loop) -> None:
+    for _ in range(4):
+        loop.call(2, samples=1)
+        loop.backward(4)
+        loop.update(3)
+        loop.call(6, grad=False, training=False, samples=1)
+    sheet = loop.recognized()
+    assert len(sheet.of("test")) == 4
+    assert sheet.lasted_ms == [9] * 4
+
+
+def test_a_model_trained_in_eval_mode_says_how_many_samples_there_are(loop: Loop) -> None:
+    for _ in range(2):
+        loop.call(2, training=False, samples=4)
+        loop.backward(4)
+        loop.update(3)
+    assert loop.recognized().samples == [4, 4]
+
+
+def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
+    for _ in range(4):
+        loop.learn()
+        for _ in range(3):
+            loop.call(2, grad=False, training=False, samples=1)
+    sheet = loop.recognized()
+    assert len(sheet.of("test")) == 1, "the first may have been a test"
+    assert sheet.lasted_ms == [9, 9, 15, 15]
+    assert sheet.phases_ms(2)["forward"] == 8
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_who_has_acted_before_the_first_update_is_never_tested(loop: Loop) -> None:
+    for _ in range(3):
+        loop.call(2, grad=False, training=False, samples=1)
+        loop.learn()
+    sheet = loop.recognized()
+    assert sheet.of("test") == []
+    assert sheet.lasted_ms == [9, 11, 11]
+
+
+def test_one_sample_now_and_then_is_an_evaluation(loop: Loop) -> None:
+    for _ in range(3):
+        loop.learn()
+        loop.learn()
+        loop.call(20, grad=False, training=False, samples=1)
+    sheet = loop.recognized()
+    assert len(sheet.of("test")) == 3
+    assert sheet.lasted_ms == [9] * 6
+
+
 def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
     loop.iterate(ms=5)
     for _ in range(2):
@@ -179,4 +300,36 @@ def test_an_evaluation_inside_of_what_is_taken_out_is_not_taken_out_twice(loop: 
     sheet = loop.recognized()
     assert sheet.lasted_ms == [10]
     assert sum(sheet.phases_ms().values()) == 10
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> None:
+    for _ in range(2):
+        loop.call(2, TEACHER, grad=False)
+        loop.learn()
+        loop.predict(5)
+        loop.wait(10)
+    loop.call(2, TEACHER, grad=False)
+    loop.learn()
+    sheet = loop.recognized()
+    assert [each.total_s for each in sheet.of("test")] == pytest.approx([0.005] * 2)
+    assert sheet.phases_ms(1)["forward"] == 4
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.step()
+    for loader in (TEST, OTHER_LOADER):  # the second is looked into, from the first
+        loop.iterate(loader, ms=2)
+        loop.fetch(1, loader)
+        loop.predict(2)
+    loop.fetch(1, TEST)
+    loop.predict(2)
+    loop.exhaust(1, TEST)
+    loop.step()
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    for row in sheet.steps:
+        assert sum(row.spent) == row.step_ns
     assert sheet.closure() == pytest.approx(1)

@@ -10,18 +10,17 @@ import torch
 from scripted import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.measure import steps as steps_module
-from stepscope.measure.loading import LoadTiming
-from stepscope.measure.steps import (
+from stepscope.measure.rows import (
     BACKWARD,
     DATA,
     FORWARD,
     OPTIMIZER,
     OTHER,
-    SETTLE_EVERY_NS,
     TRANSFER,
     EpochTiming,
-    StepMeter,
+    LoadTiming,
 )
+from stepscope.measure.steps import SETTLE_EVERY_NS, StepMeter
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.schema import STEP_COLUMNS
 from stepscope.records.table import read_table

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from stepscope.measure import events as e
@@ -33,3 +34,8 @@ def kinds(book: Notebook) -> Counter[str]:
 def data(samples: int = 12) -> TensorDataset:
     images = torch.arange(samples * 4, dtype=torch.float32).reshape(samples, 4) / 50
     return TensorDataset(images, torch.arange(samples) % 3)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3))

@@ -422,6 +422,26 @@ def test_a_fault_in_the_middle_leaves_the_steps_before_it(person: Person) -> Non
     assert run.summary["steps"] == 6
 
 
+UNREADABLE_LOSS = """
+class Odd(torch.Tensor):
+    def item(self):
+        raise ValueError("nobody reads me")
+
+torch.autograd.backward(net(torch.ones(4, 4)).sum().as_subclass(Odd))
+optimizer.step()
+net(torch.ones(4, 4)).sum().backward()
+optimizer.step()
+"""
+
+
+def test_what_kept_us_from_watching_is_told_and_the_script_goes_on(person: Person) -> None:
+    answer = person.trace(person.write(BEGIN + UNREADABLE_LOSS + "print('went on')"))
+    assert answer.code == 70
+    assert answer.out.startswith("went on")
+    assert "could not be watched to its end: nobody reads me" in answer.err
+    assert "Traceback" not in answer.err
+
+
 # signals
 
 FOREVER = "\nprint('ready', flush=True)\nwhile True:\n    epoch()\n    time.sleep(0.01)\n"

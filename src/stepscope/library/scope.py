@@ -20,8 +20,8 @@ from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns, seconds
 from stepscope.measure.device import queue_of
 from stepscope.measure.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
-from stepscope.measure.loading import LoadTiming
-from stepscope.measure.steps import DATA, EpochTiming, StepMeter, weigh_instrument
+from stepscope.measure.rows import DATA, EpochTiming, LoadTiming
+from stepscope.measure.steps import StepMeter, weigh_instrument
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 

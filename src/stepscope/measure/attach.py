@@ -119,8 +119,8 @@ class _Attachment:
                 last.update(self.tracer.last_words())
                 if self.tracer.batch_bytes is not None:
                     self._note("batch", bytes=self.tracer.batch_bytes)
-        except Exception:
-            last["traceback"] = traceback.format_exc()
+        except Exception as error:
+            last.update(_trouble(error))
         self.send(last)
 
     def send(self, message: dict[str, Any]) -> None:

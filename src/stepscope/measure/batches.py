@@ -10,21 +10,24 @@ import torch
 
 def samples_of(batch: Any) -> int | None:
     """Count the samples of a batch: the length of the first tensor in it."""
-    if type(batch) is list or type(batch) is tuple:
-        # Most batches begin with a tensor: nothing else has to be asked. `size` is torch's C++
-        # where `len` is a Python function.
-        if batch and type(batch[0]) is torch.Tensor and batch[0].dim():
-            return batch[0].size(0)
-    elif isinstance(batch, torch.Tensor):
+    if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs
+    if isinstance(batch, list | tuple) and len(batch) == 2 and _is_a_description_each(*batch):
+        return len(batch[0])
     for part in _parts(batch):
         samples = samples_of(part)
         if samples is not None:
             return samples
     return None
+
+
+def _is_a_description_each(images: Any, targets: Any) -> bool:
+    """Say whether there is a mapping for each image, as detectors have: images differ in size."""
+    both = isinstance(images, list | tuple) and isinstance(targets, list | tuple)
+    return both and len(images) == len(targets) > 0 and isinstance(targets[0], Mapping)
 
 
 def bytes_of(batch: Any) -> int:

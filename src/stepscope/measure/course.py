@@ -13,11 +13,16 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from stepscope.measure.clock import seconds
+from stepscope.measure.events import Iteration
 from stepscope.measure.finished import Finished
 from stepscope.measure.rounds import Rounds
-from stepscope.measure.spans import Aside, Batch, Epoch, Moment, Step, is_anew
-from stepscope.measure.steps import OTHER, EpochTiming
+from stepscope.measure.rows import OTHER, EpochTiming
+from stepscope.measure.spans import Aside, Batch, Epoch, Moment, Step, is_anew, is_left
 from stepscope.records import schema
+
+# A loop asks for its first batch at once, and trains with it. Some make an iterator, or look at a
+# batch, and only then build their model.
+_LONG_BEFORE_NS = 100_000_000
 
 
 @dataclass(slots=True)
@@ -62,13 +67,36 @@ class Course:
                 return aside
         return None
 
-    def begin_aside(self, key: int, other_ns: int) -> None:
-        """A loader is iterated over: what for will be known later."""
+    def begin_aside(self, key: int, other_ns: int, earlier: Iteration | None = None) -> None:
+        """A loader is iterated over, anew or going on: what for will be known later."""
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
             self._begin_asides_here()
         now = self.moment(other_ns)
-        self.asides.append(Aside(key, now, now, made_ns=self.now_ns))
+        aside = Aside(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
+        if earlier is not None:
+            aside.length, aside.loader = earlier
+        self.asides.append(aside)
+
+    def begin_calls(self, other_ns: int) -> Aside:
+        """A module is called, for a test perhaps, and no loader is iterated over."""
+        if self.step is None:
+            self.step = Step(self.now_ns, self.detail)
+        now = self.moment(other_ns)
+        self.asides.append(Aside(None, now, now))
+        return self.asides[-1]
+
+    def use_aside(self, aside: Aside, other_ns: int) -> None:
+        """A batch is fetched in it. Made long before anything was trained, it begins only now."""
+        aside.asked_ns = self.now_ns
+        if not aside.used:
+            aside.first_asked_ns = self.now_ns
+        made_ns = aside.started.time_ns
+        is_first = self.epoch is None and not aside.used
+        if is_first and self.now_ns - made_ns > _LONG_BEFORE_NS:
+            took_ns = made_ns - aside.begin.time_ns
+            aside.started = now = self.moment(other_ns)
+            aside.begin = now._replace(time_ns=now.time_ns - took_ns, other_ns=other_ns - took_ns)
 
     def _begin_asides_here(self) -> None:
         """Let what is open begin with the step that begins now: its time is counted in that.
@@ -87,9 +115,15 @@ class Course:
         """Nothing was trained in it: an evaluation, if a module was called."""
         self.asides.remove(aside)
         step = self.tail or self.step
-        if aside.last_call is not None and step is not None:
-            if self.epoch is not None and self.epoch.ended is None:
+        is_test = aside.key is not None or aside.is_of_trained
+        if aside.last_call is not None and step is not None and is_test:
+            ended = None if self.epoch is None else self.epoch.ended
+            if ended is None or aside.begin.time_ns >= ended.time_ns:
                 step.take_out(aside.begin, end)
+                for other in self.asides:
+                    other.begin = other.begin.without(aside.begin, end)
+                    other.started = other.started.without(aside.begin, end)
+                    other.last_call = other.last_call and other.last_call.without(aside.begin, end)
             self.finished.evaluation(self.epochs, aside, end, stop_ns)
         if self.epoch is None and not self.asides:
             self.step = None
@@ -111,32 +145,77 @@ class Course:
         """There was a backward pass: what is open, and no evaluation, is training."""
         if not self.asides:
             return
+        self._leave_only_training()
+        if not self.asides:
+            return
+        epoch = self.epoch
+        goes_on = epoch is not None and epoch.may_go_on and self._is_inside(epoch)
+        if epoch is not None and goes_on:  # what the loader around it gives is no batch
+            self.asides = [aside for aside in self.asides if aside.key not in epoch.around]
+        left = [
+            aside
+            for aside in self.asides
+            if any(is_left(aside, later, _LONG_BEFORE_NS) for later in self.asides)
+        ]
+        self.asides = [aside for aside in self.asides if aside not in left]
+        # Of several loaders the one that a loop goes over is asked before those that it draws from,
+        # although their iterators may have been made before it.
+        first = min(self.asides, key=lambda aside: aside.first_asked_ns)
+        if epoch is not None and goes_on:
+            epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
+            epoch.batches_left = epoch.ended = epoch.remnant = None
+        elif epoch is None or epoch.first_key is None or epoch.may_go_on or is_anew(epoch, first):
+            epoch = self._begin_epoch_of(first)
+        for aside in self.asides:
+            self._take_in(epoch, aside)
+        epoch.around.update(aside.key for aside in left if aside.key is not None)
+        self.asides.clear()
+
+    def _leave_only_training(self) -> None:
+        """Let go of iterators that were only made or are gone over anew, and end evaluations."""
         self.asides = [aside for aside in self.asides if aside.used]
         if not self.asides:
             return
         *earlier, innermost = self.asides
         if any(aside.is_evaluation for aside in earlier) or innermost.key is None:
             self.end_evaluations()
-        self.asides = [aside for aside in self.asides if aside.key is not None]
-        self.asides = [
-            aside
-            for aside in self.asides
-            if not any(is_anew(aside, later) for later in self.asides)
-        ]
-        if not self.asides:
-            return
-        first, epoch = self.asides[0], self.epoch
-        if epoch is None or epoch.first_key is None or is_anew(epoch, first):
-            self._begin_epoch_of(first)
-        assert self.epoch is not None
+        kept = [aside for aside in self.asides if aside.key is not None]
+        self.asides = [aside for aside in kept if not any(is_anew(aside, later) for later in kept)]
+
+    def _take_in(self, epoch: Epoch, aside: Aside) -> None:
+        """Let a loader be one that the epoch trains with, and its batches those of the step."""
         step = self.tail or self.step
         assert step is not None
-        for aside in self.asides:
-            assert aside.key is not None
-            self.epoch.keys.add(aside.key)
-            step.batches += aside.batches
-            self._fetched[aside.key] += aside.fetched
-        self.asides.clear()
+        assert aside.key is not None
+        epoch.keys.add(aside.key)
+        if aside.is_made_here:
+            epoch.joined_ns = max(epoch.joined_ns, aside.made_ns)
+        step.batches += aside.batches
+        self._fetched[aside.key] += aside.fetched
+
+    def _is_inside(self, epoch: Epoch) -> bool:
+        """Say whether a loader around the epoch gave its next batch, and another began then."""
+        return any(
+            aside.key in epoch.around and any(is_left(aside, each, 0) for each in self.asides)
+            for aside in self.asides
+        )
+
+    def rejoin(self, key: int, loader: int | None) -> None:
+        """Let a loader that is asked again, while others go on, be the first: it is around none."""
+        epoch = self.epoch
+        if epoch is not None and epoch.ended is None and key in epoch.around:
+            epoch.around.discard(key)
+            epoch.keys.add(key)
+            epoch.first_key, epoch.loader, epoch.batches_left = key, loader, None
+
+    def end_inner(self, epoch: Epoch, key: int) -> bool:
+        """A loader beside the first has ended: is it the epoch's end, since all came from it?"""
+        is_first_left = epoch.asked_ns < epoch.joined_ns and epoch.keys == {epoch.first_key, key}
+        if epoch.first_key is None or not is_first_left:
+            return False
+        epoch.around.add(epoch.first_key)
+        epoch.keys.discard(epoch.first_key)
+        return True
 
     # batches
 
@@ -159,10 +238,11 @@ class Course:
 
     def begin_plain_step(self, time_ns: int, key: int, phase: int) -> Step | None:
         """Begin a step with a fetch of the only loader; None where more than that is under way."""
-        epoch, tail = self.epoch, self.tail
-        if epoch is None or tail is None or self.asides or self._ahead:
+        epoch, tail, step = self.epoch, self.tail, self.step
+        if epoch is None or tail is None or step is None or self.asides or self._ahead:
             return None
-        if epoch.first_key != key or epoch.keys != {key} or any(self._fetched.values()):
+        is_ahead = step.backwards and any(self._fetched.values())  # if not, it ends with them
+        if epoch.first_key != key or epoch.keys != {key} or is_ahead:
             return None
         tail.spent[phase] += time_ns - self.now_ns
         self.now_ns = epoch.asked_ns = time_ns
@@ -200,6 +280,11 @@ class Course:
         self._begin_asides_here()
         self._update_ns, self._update_other_ns = self.now_ns, other_ns
         self.epoch.ended = None  # a batch that was fetched before the loader's end
+
+    def move_tail_here(self) -> None:
+        """The update's step goes on until now: it was part of what has just ended."""
+        self.join_tail()
+        self.begin_tail(self._update_other_ns + self.now_ns - self._update_ns)
 
     def join_tail(self, *, cut: bool = False) -> None:
         """Let what came after the update belong to its step.
@@ -250,22 +335,44 @@ class Course:
             step.cut_at(until)
             held.add(step)
             self.held = (held, until.time_ns)
-        self.take_batches(held)
+        # Only looked at, by a loop that is broken off after so many batches, is not trained with.
+        # Without detail nobody knows.
+        if step.backwards or step.detail != schema.FULL:
+            self.take_batches(held)
 
     # epochs
 
-    def begin_without_loader(self, other_ns: int) -> None:
-        """Training goes on, or begins, and no loader is being iterated over."""
+    def begin_without_loader(self, other_ns: int, *, anew: bool = False) -> None:
+        """Training goes on, or begins, and no loader is being iterated over.
+
+        `anew`: there is a new optimiser. After a loader's end it is for something else.
+        """
+        if anew and self.has_trained_all():
+            self.close_epoch()
         if self.epoch is None and self.innermost() is None:
             self.asides.clear()
             self.step = Step(self.now_ns, self.detail)
             self._open_epoch(self.now_ns, other_ns, self.now_ns)
 
-    def _begin_epoch_of(self, aside: Aside) -> None:
+    def forget_trial(self) -> bool:
+        """Take back an epoch without a loader that has only called a model: that was a trial."""
+        epoch, step = self.epoch, self.step
+        if epoch is None or epoch.first_key is not None or epoch.steps or self.held or self.tail:
+            return False
+        if step is None or step.backwards:
+            return False
+        self.epoch = self.step = None
+        self.epochs -= 1
+        return True
+
+    def _begin_epoch_of(self, aside: Aside) -> Epoch:
         """Begin an epoch where an iteration began; its first step, where its loader had started."""
         current = self.tail or self.step
         assert current is not None
         first_step = current.since(aside.started, self.detail)
+        earlier = self.epoch
+        if earlier and earlier.ended and earlier.ended.time_ns > aside.begin.time_ns:
+            earlier.ended = earlier.remnant = aside.begin  # its iterator was kept after its end
         # Updates without a loader may have come before: a warm-up, an earlier part of the training.
         asides, self.asides = self.asides, []
         self.close_epoch()
@@ -275,6 +382,7 @@ class Course:
         epoch.loader, epoch.asked_ns = aside.loader, aside.asked_ns
         if aside.length is not None:
             epoch.batches_left = aside.length - aside.batches
+        return epoch
 
     def _open_epoch(self, begin_ns: int, begin_other_ns: int, started_ns: int) -> Epoch:
         timing = EpochTiming(
@@ -286,6 +394,13 @@ class Course:
         self.epochs += 1
         return self.epoch
 
+    def has_trained_all(self) -> bool:
+        """Say whether the epoch's loader has ended and no batch of it is left."""
+        epoch, step = self.epoch, self.step
+        if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
+            return False
+        return self.tail is None and not step.batches and not any(self._fetched.values())
+
     def is_over(self, epoch: Epoch, iterated: int) -> bool:
         """Say whether an epoch is behind us when a loader begins to be iterated over.
 
@@ -293,7 +408,8 @@ class Course:
         persistent workers that a loop broke off is seen again only when it begins anew.
         """
         all_fetched = epoch.batches_left == 0 and self.tail is not None
-        return epoch.ended is not None or iterated in epoch.keys or all_fetched
+        is_ended = epoch.ended is not None and not epoch.may_go_on
+        return is_ended or iterated in epoch.keys or all_fetched
 
     def close_epoch(self) -> None:
         """End the epoch where its loader ended, or, if that was not seen, with its last update."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.measure.steps import EpochTiming
+from stepscope.measure.rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csvlog import number
 

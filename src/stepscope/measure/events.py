@@ -7,7 +7,7 @@ and closed, and may lie inside each other.
 | kind | subject | detail |
 | --- | --- | --- |
 | ITERATE | the iteration: a number | the other clock, in nanoseconds |
-| ITERATED | the iteration | `Iteration` |
+| ITERATED | the iteration | fields of `Iteration` |
 | FETCH | the iteration | the other clock |
 | FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |
 | EXHAUSTED, DROPPED | the iteration | the other clock |
@@ -18,6 +18,7 @@ and closed, and may lie inside each other.
 | BACKWARD_DONE | | the loss, or what reads it later, or None |
 | STEP, STEPPED | the optimiser's id | the other clock |
 | ZERO, ZEROED | | |
+| MADE | the id of an optimiser that was just made | |
 | OWN, OWN_DONE | | our own work |
 | DETAIL | `full`, `off` or `layers`, from the next step on | |
 
@@ -50,7 +51,8 @@ from typing import Any, NamedTuple
     OWN,
     OWN_DONE,
     DETAIL,
-) = range(19)
+    MADE,
+) = range(20)
 
 Event = tuple[int, int, Any, Any, Any]
 FIELDS = ("kind", "time_ns", "subject", "detail", "mark")

@@ -10,16 +10,14 @@ with nothing to hide behind.
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import distributed
 
-from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.clock import now_ns
+from stepscope.measure.exposed import Exposed
 
 if TYPE_CHECKING:
     from stepscope.measure.notebook import Notebook, Patches
@@ -53,7 +51,7 @@ class Exchanges:
     read: bool = False
     on_device: bool = False
     own_ns: int = 0
-    _exposed: deque[tuple[int, int]] = field(default_factory=deque)
+    exposed: Exposed = field(default_factory=Exposed)
 
     @property
     def reason(self) -> str | None:
@@ -77,23 +75,8 @@ class Exchanges:
         if ready_ns:
             self.read = True
             # Two clocks, read a microsecond apart.
-            self._exposed.append((end_ns, max(0, end_ns - ready_ns)))
+            self.exposed.add(end_ns, max(0, end_ns - ready_ns))
         self.own_ns += now_ns() - end_ns
-
-    def between(self, begin_ns: int, end_ns: int) -> float | None:
-        """Return the seconds of exchange in a step; None where it had none. Steps come in order."""
-        total_ns = None
-        while self._exposed and self._exposed[0][0] <= end_ns:
-            ended_ns, exposed_ns = self._exposed.popleft()
-            if ended_ns >= begin_ns:
-                total_ns = (total_ns or 0) + exposed_ns
-        return None if total_ns is None else seconds(total_ns)
-
-    def by_step(self, bounds_ns: Sequence[int]) -> list[float | None]:
-        """Return the same for steps that follow each other: each lasts until the next begins."""
-        if not self._exposed:
-            return [None] * (len(bounds_ns) - 1)
-        return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairwise(bounds_ns)]
 
 
 def watch_exchanges(book: Notebook, patches: Patches) -> None:

@@ -8,12 +8,11 @@ from operator import sub
 from typing import NamedTuple, Protocol
 
 from stepscope.measure.clock import seconds
-from stepscope.measure.exchange import Exchanges
-from stepscope.measure.loading import Load
+from stepscope.measure.exposed import Exposed
 from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.rounds import Rounds
+from stepscope.measure.rows import DATA, EpochTiming, StepRow, device_columns
 from stepscope.measure.spans import Aside, Epoch, Moment, Step, value_of
-from stepscope.measure.steps import DATA, EpochTiming, StepRow, device_columns
 
 
 class Sink(Protocol):
@@ -55,7 +54,7 @@ class Finished:
 
     sink: Sink
     origin_ns: int
-    exchanges: Exchanges = field(default_factory=Exchanges)
+    exposed: Exposed = field(default_factory=Exposed)
     _waiting: deque[_Waiting | _WaitingRounds] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
@@ -75,7 +74,7 @@ class Finished:
         """Count some of these steps to their epoch, as `step` would one by one."""
         begins_ns, timing = rounds.begins_ns, epoch.timing
         data_s, steps_s = timing.data_s, timing.steps_s
-        for step in which:
+        for step in which:  # in the order and to the bit of `step`
             data_s += seconds(rounds.spent[DATA][step])
             steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
         timing.data_s, timing.steps_s = data_s, steps_s
@@ -131,7 +130,7 @@ class Finished:
         self, step: Step, epoch: Epoch, number: int, samples: int, step_ns: int
     ) -> None:
         loss = step.read_loss()
-        epoch.take_loss(loss, samples)
+        epoch.take_losses([loss], [samples])
         # An evaluation may be all that the device did.
         on_device = list(step.device_seconds())
         end_ns = step.begin_ns + step_ns + step.out_ns
@@ -147,33 +146,33 @@ class Finished:
                 loss,
                 device_columns(on_device) if on_device else None,
                 step.detail,
-                self.exchanges.between(step.begin_ns, end_ns),
+                self.exposed.between(step.begin_ns, end_ns),
             )
         )
 
     def _write_rounds(
         self, rounds: Rounds, which: range, epoch: Epoch, number: int, detail: str
     ) -> None:
-        origin_ns, some = self.origin_ns, slice(which.start, which.stop)
+        some = slice(which.start, which.stop)
         begins_ns = rounds.begins_ns[which.start : which.stop + 1]
-        losses = [None if each is None else value_of(each) for each in rounds.losses[some]]
-        for loss, samples in zip(losses, rounds.samples[some], strict=True):
-            epoch.take_loss(loss, samples)
+        samples = rounds.samples[some]
+        losses = [
+            loss if loss is None or type(loss) is float else value_of(loss)
+            for loss in rounds.losses[some]
+        ]
+        epoch.take_losses(losses, samples)
         self.sink.plain_steps(
             PlainRows(
+                self.origin_ns,
                 epoch.timing.epoch,
                 number,
-                [begin_ns - origin_ns for begin_ns in begins_ns[:-1]],
-                rounds.samples[some],
+                begins_ns[:-1],
+                samples,
                 [phase[some] for phase in rounds.spent],
                 list(map(sub, begins_ns[1:], begins_ns)),
-                [_since(origin_ns, load) for _, load in rounds.batches[some]],
+                [load for _, load in rounds.batches[some]],
                 losses,
                 detail,
-                self.exchanges.by_step(begins_ns),
+                self.exposed.by_step(begins_ns),
             )
         )
-
-
-def _since(origin_ns: int, load: Load | None) -> Load | None:
-    return load and (load[0], load[1] - origin_ns, load[2], load[3])

@@ -17,7 +17,7 @@ from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from stepscope.measure.clock import now_ns, worker_cpu_ns
-from stepscope.measure.loading import LoadTiming
+from stepscope.measure.rows import LoadTiming
 
 TakeTiming = Callable[[LoadTiming], None]
 

@@ -31,13 +31,14 @@ from stepscope.measure.device import queue_of
 from stepscope.measure.exchange import watch_exchanges
 from stepscope.measure.loader_hooks import watch_loaders
 from stepscope.measure.notebook import Notebook, Patches
+from stepscope.measure.spans import value_of
 
 # Optimisers that hold another one and pass a step on to it when gradients are complete: their time
 # is the optimiser's, but only the step that they pass on is an update.
 _PASSES_STEPS_ON = ("accelerate.optimizer",)
 
-# More updates without a fetch between them than any step has: this loop has no loader.
-_UPDATES_OF_ONE_FETCH = 8
+# More steps without a fetch between them than a batch is used for: this loop has no loader.
+_STEPS_OF_ONE_FETCH = 8
 
 
 def install(book: Notebook, patches: Patches | None = None) -> Patches:
@@ -74,7 +75,7 @@ def _call(book: Notebook, original: Any) -> Any:
                 return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
         grad = is_grad_enabled()
-        if (grad and not book.full) or is_compiling() or get_ident() != book.thread:
+        if is_compiling() or get_ident() != book.thread:
             return original(module, *args, **kwargs)
         identity = id(module)
         if grad and identity not in book.roots:
@@ -82,6 +83,13 @@ def _call(book: Notebook, original: Any) -> Any:
         if identity in book.loops:
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
+        if grad and not book.full:
+            # What is compiled inside of it was compiled for a `busy` that is set.
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                if book.calling == identity:
+                    book.busy, book.calling = False, None
         samples = None
         if book.counted:
             book.counted = False
@@ -90,6 +98,8 @@ def _call(book: Notebook, original: Any) -> Any:
         how = (grad, module.training, samples, other_clock_ns())
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
+            if passes_on and module._compiled_call_impl is None:
+                return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
         finally:
             if book.calling == identity:
@@ -102,8 +112,8 @@ def _call(book: Notebook, original: Any) -> Any:
 def _only_passes_on(call: Any) -> bool:
     """Say whether this is torch's `Module.__call__` as we know it.
 
-    It asks only whether the module is compiled, so we can ask in its place: then a submodule's
-    call has as many Python frames as without us.
+    It asks only whether the module is compiled, so we can ask in its place: then a call has as many
+    Python frames as without us.
     """
     names = getattr(getattr(call, "__code__", None), "co_names", ())
     return call is getattr(nn.Module, "_wrapped_call_impl", None) and names == (
@@ -166,7 +176,7 @@ def _to(book: Notebook, original: Any) -> Any:
                 book.idle_moves_left = None
                 note((begin, begin_ns, None, None, mark))
                 note((end, now_ns(), None, None, book.queue and book.queue.mark()))
-            elif book.idle_moves_left and book.updates:  # not the weights, before the training
+            elif book.idle_moves_left and book.steps:  # not the weights, before the training
                 book.idle_moves_left -= 1
         return moved
 
@@ -176,9 +186,13 @@ def _to(book: Notebook, original: Any) -> Any:
 def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
     """Note when a function begins and ends, unless it is part of something noted already."""
     note = book.notes.extend
+    # Some update each weight, and forget its gradient, as soon as the backward pass has it.
+    in_backward_too = begin == e.ZERO
 
     def span(*args: Any, **kwargs: Any) -> Any:
-        if book.busy or not book.full or get_ident() != book.thread:
+        if book.busy and not (in_backward_too and book.in_backward):
+            return original(*args, **kwargs)
+        if not book.full or get_ident() != book.thread:
             return original(*args, **kwargs)
         note((begin, now_ns(), None, None, book.queue and book.queue.mark()))
         try:
@@ -194,14 +208,24 @@ def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
 
 def _backward(book: Notebook, original: Any) -> Any:
     note, begin, end = book.notes.extend, e.BACKWARD, e.BACKWARD_DONE
-    exchanges = book.exchanges
+    exchanges, plain = book.exchanges, torch.Tensor
+    has_one_value = True
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal has_one_value
         if book.in_backward or not book.full or get_ident() != book.thread:
             return original(tensors, *args, **kwargs)
         note((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
-        # On a device it is copied before the next mark: when that is reached, the loss is there.
-        loss = _loss(book, tensors)
+        # On the CPU it is read at once: before the backward pass, while caches hold what the
+        # forward pass used, that takes no longer than keeping the loss until it is settled.
+        if has_one_value and type(tensors) is plain and tensors.is_cpu and book.scaled is None:
+            try:
+                loss = tensors.item()
+                loss = None if type(loss) is complex else loss
+            except RuntimeError:  # several, or somebody traces and there are none: ask from now on
+                loss, has_one_value = None, False
+        else:
+            loss = _loss(book, tensors)
         # Activations that are computed again call modules: they belong to the backward pass.
         was_busy, book.busy, book.in_backward = book.busy, True, True
         try:
@@ -219,14 +243,17 @@ def _backward(book: Notebook, original: Any) -> Any:
 def _loss(book: Notebook, tensors: Any) -> Any:
     """Return the loss, or what will read it later; None where `backward` was not called on one.
 
-    On the CPU it is read at once. Before the backward pass, while caches hold what the forward pass
-    used, that takes no longer than keeping the loss, and spares 5 us a step at settling.
+    Several that it was called on at once are added up, as their gradients are.
+    On a device it is copied before the next mark: when that is reached, the loss is there.
     """
+    # Not out of an iterator: what is taken from it, the backward pass would not find.
+    if isinstance(tensors, list | tuple):
+        losses = [_loss(book, tensor) for tensor in tensors]
+        if not losses or None in losses:
+            return None
+        return losses[0] if len(losses) == 1 else lambda: sum(map(value_of, losses))
     root = tensors
-    if not isinstance(root, torch.Tensor):
-        # Not out of an iterator: what is taken from it, the backward pass would not find.
-        root = tensors[0] if isinstance(tensors, list | tuple) and tensors else None
-    if not isinstance(root, torch.Tensor) or root.numel() != 1:
+    if not isinstance(root, torch.Tensor) or root.numel() != 1 or root.is_complex():
         return None
     if book.scaled is not None:
         identity, unscaled = book.scaled
@@ -288,6 +315,9 @@ def _watch_optimizers(book: Notebook, patches: Patches) -> None:
             original(optimizer)
             if getattr(cls.step, "stepscope", None) != "update":
                 patches.replace(cls, "step", functools.partial(_optimizer_step, book))
+            if get_ident() == book.thread:
+                book.updated_by = ()
+                book.note(e.MADE, id(optimizer))
 
         return patch_step_function
 
@@ -318,7 +348,8 @@ def _update(book: Notebook, original: Any) -> Any:
         if book.calling is not None and not book.in_backward:  # no forward pass: it updates
             book.loops.add(book.calling)
             book.busy, book.calling = False, None
-            book.note(e.CALLED, True, other_clock_ns())
+            if book.full:
+                book.note(e.CALLED, True, other_clock_ns())
         identity = id(optimizer)
         book.in_step += 1
         note((begin, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
@@ -327,13 +358,17 @@ def _update(book: Notebook, original: Any) -> Any:
         finally:
             book.in_step -= 1
             outermost = not book.in_step
-            if outermost and book.updates_since_fetch > _UPDATES_OF_ONE_FETCH:
+            before = book.updated_by
+            is_first = outermost and (not before or identity in before)
+            if is_first and book.steps_since_fetch > _STEPS_OF_ONE_FETCH:
                 book.at_boundary()
             note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
             if outermost:
-                book.updates += 1
+                if is_first:
+                    book.steps += 1
+                    book.steps_since_fetch += 1
+                book.updated_by = (identity,) if is_first else (*before, identity)
                 book.updated = True
-                book.updates_since_fetch += 1
                 if book.at_step_end is not None:
                     book.at_step_end()
 

@@ -7,6 +7,7 @@ import weakref
 from threading import get_ident
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 
@@ -14,8 +15,8 @@ from stepscope.measure import events as e
 from stepscope.measure.batches import bytes_of, samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns
 from stepscope.measure.foreign_loading import start_timed
-from stepscope.measure.loading import Load
 from stepscope.measure.notebook import Notebook, Patches
+from stepscope.measure.rows import Load
 
 
 def watch_loaders(book: Notebook, patches: Patches) -> None:
@@ -41,7 +42,7 @@ def _iterate(book: Notebook, original: Any) -> Any:
             book.busy = False
             length = None if iterator is None else _length(loader)
             book.longest = max(book.longest, length or 0)
-            book.note(e.ITERATED, key, e.Iteration(length, _number_of(book, loader)))
+            book.note(e.ITERATED, key, (length, _number_of(book, loader)))
         _remember(book, iterator, key)
         book.weigh = True
         return iterator
@@ -83,7 +84,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
     """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
     put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
     begin, end, keys = e.FETCH, e.FETCHED, book.keys
-    without_workers = torch_dataloader._SingleProcessDataLoaderIter
+    without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
 
     def fetch(iterator: Any) -> Any:
         if book.busy or get_ident() != book.thread:
@@ -92,7 +93,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if key is None:  # made before we looked, or asked again after its end
             key = book.new_key()
             note(e.ITERATE, key, other_clock_ns())
-            note(e.ITERATED, key, e.Iteration(None, None))
+            note(e.ITERATED, key, (None, None))
             _remember(book, iterator, key)
         if timings:
             timings.clear()
@@ -100,14 +101,15 @@ def _fetch(book: Notebook, original: Any) -> Any:
         ends_a_step = book.updated
         if ends_a_step:
             book.updated = False
-            if book.updates >= book.boundary_from_updates or begin_ns >= book.boundary_from_ns:
+            book.updated_by = ()
+            if book.steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
                 book.at_boundary()
                 begin_ns = now_ns()
         put((begin, begin_ns, key, other_clock_ns(), book.queue and book.queue.mark()))
         if ends_a_step and book.at_step_end is not None:
             book.at_step_end()
             begin_ns = now_ns()
-        book.updates_since_fetch = 0
+        book.steps_since_fetch = 0
         book.busy = True
         begin_cpu_ns = cpu_ns() if isinstance(iterator, without_workers) else None
         try:
@@ -131,7 +133,9 @@ def _fetch(book: Notebook, original: Any) -> Any:
             load = timings.popleft()
         if book.weigh:
             book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
-        samples = samples_of(batch)
+        # Most batches begin with a tensor, whose shape tells soonest how long it is.
+        begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
+        samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
         book.counted = samples is not None
         put((end, end_ns, key, (samples, load), book.queue and book.queue.mark()))
         return batch

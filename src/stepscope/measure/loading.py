@@ -7,23 +7,12 @@ each item comes out with the time it took, through workers of every start method
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import Dataset, get_worker_info
 
 from stepscope.measure.clock import now_ns, own_cpu_ns, worker_cpu_ns
-
-# The fields of a `LoadTiming` without their names.
-Load = tuple[int, int, int, int]
-
-
-class LoadTiming(NamedTuple):
-    """The making of one batch: on which worker (-1: the training process), when, how long."""
-
-    worker: int
-    start_ns: int
-    wall_ns: int
-    cpu_ns: int
+from stepscope.measure.rows import LoadTiming
 
 
 class TimedDataset(Dataset[tuple[Any, LoadTiming]]):

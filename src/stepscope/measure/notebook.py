@@ -16,7 +16,7 @@ from stepscope.measure import events as e
 from stepscope.measure.clock import now_ns
 from stepscope.measure.device import DeviceQueue
 from stepscope.measure.exchange import Exchanges
-from stepscope.measure.loading import Load
+from stepscope.measure.rows import Load, LoadTiming
 
 
 @dataclass(slots=True)
@@ -31,10 +31,10 @@ class Notebook:
 
     # Called between two steps: before a fetch that follows an update, or before the end of an
     # update where nothing is fetched. Before a fetch only from a moment on, or after so many
-    # updates: whoever is called says from when on it is to be called again.
+    # steps: whoever is called says from when on it is to be called again.
     at_boundary: Callable[[], None] = lambda: None
     boundary_from_ns: int = 0
-    boundary_from_updates: int = 0
+    boundary_from_steps: int = 0
     # Called when a step may just have become complete; it may raise to end the script.
     at_step_end: Callable[[], None] | None = None
     notes: list[Any] = field(default_factory=list)
@@ -42,7 +42,9 @@ class Notebook:
     busy: bool = False
     device: str | None = None
     queue: DeviceQueue | None = None
-    updates: int = 0
+    # Steps that have updated, and by which optimisers the last one did: a GAN's two are one step.
+    steps: int = 0
+    updated_by: tuple[int, ...] = ()
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
 
     thread: int = field(default_factory=get_ident)
@@ -56,7 +58,7 @@ class Notebook:
     idle_moves_left: int | None = 100
     # Whether the next call is of a batch whose samples are known: it was fetched just before.
     counted: bool = False
-    updates_since_fetch: int = 0
+    steps_since_fetch: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None
     exchanges: Exchanges = field(default_factory=Exchanges)
@@ -86,9 +88,10 @@ class Notebook:
         self.notes.clear()  # hooks hold on to this very list
         return notes
 
-    def take_timing(self, timing: Load) -> None:
+    def take_timing(self, timing: LoadTiming) -> None:
         """Take a worker's account of the batch that is being fetched."""
-        self.timings.append(timing)
+        worker, start_ns, wall_ns, cpu_ns = timing
+        self.timings.append((worker, start_ns, wall_ns, cpu_ns))
 
     def new_key(self) -> int:
         """Return a number for an iteration."""

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
 
-from stepscope.measure.loading import Load
-from stepscope.measure.steps import SECOND_NS, StepRow
+from stepscope.measure.rows import SECOND_NS, Load, StepRow
 from stepscope.records import schema
 
 # The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
@@ -24,9 +23,10 @@ _LINE = f"%d,%d,%.9f,%d{f',{_NS}' * 8},%r,{_NS},,,,,,%.9f,%d,full,"
 class PlainRows:
     """Steps of one epoch that followed each other on the host; the first has number `first`."""
 
+    origin_ns: int  # when the record begins
     epoch: int
     first: int
-    starts_ns: Sequence[int]
+    begins_ns: Sequence[int]
     samples: Sequence[int]
     spent: Sequence[Sequence[int]]  # by phase
     steps_ns: Sequence[int]
@@ -36,9 +36,9 @@ class PlainRows:
     communication_s: Sequence[float | None]
 
     def __iter__(self) -> Iterator[StepRow]:
-        for number, start_ns, samples, spent, step_ns, load, loss, communication_s in zip(
+        for number, begin_ns, samples, spent, step_ns, load, loss, communication_s in zip(
             count(self.first),
-            self.starts_ns,
+            self.begins_ns,
             self.samples,
             zip(*self.spent, strict=True),
             self.steps_ns,
@@ -47,9 +47,10 @@ class PlainRows:
             self.communication_s,
             strict=False,
         ):
+            loading = [] if load is None else [load[0], load[1] - self.origin_ns, *load[2:]]
             yield StepRow(
-                *(self.epoch, number, start_ns, samples, list(spent), step_ns),
-                *(list(load or ()), loss, None, self.detail, communication_s),
+                *(self.epoch, number, begin_ns - self.origin_ns, samples, list(spent), step_ns),
+                *(loading, loss, None, self.detail, communication_s),
             )
 
     def __str__(self) -> str:
@@ -67,10 +68,11 @@ class PlainRows:
         if longest_ns >= SECOND_NS:
             return None
         data, *others = self.spent
+        origin_ns = self.origin_ns
         rows = zip(
             repeat(self.epoch),
             count(self.first),
-            [ns * 1e-9 for ns in self.starts_ns],
+            [(ns - origin_ns) * 1e-9 for ns in self.begins_ns],
             self.samples,
             data,
             loads_ns,
@@ -78,7 +80,7 @@ class PlainRows:
             self.steps_ns,
             self.losses,
             cpus_ns,
-            [ns * 1e-9 for ns in load_starts_ns],
+            [(ns - origin_ns) * 1e-9 for ns in load_starts_ns],
             workers,
             strict=False,
         )

@@ -7,10 +7,11 @@ update, so several batches (accumulation), several backward passes and several o
 are one step. Where nothing is fetched between two updates of the same optimiser, a step lasts from
 the end of one update to the end of the next.
 
-An **epoch** is one iteration of a loader in which an update happened, or, without a loader, all of
-the training. An **evaluation** is an iteration without any backward pass in which a module was
-called, or, without a loader, calls of a trained module in evaluation mode without gradients before
-the step has begun its work. Its time is taken out of the step and of the epoch that it lies in.
+An **epoch** is one iteration of a loader in which an update happened, the outermost and the first
+to be asked, or, without a loader, all of the training. An **evaluation** is an iteration without
+any backward pass in which a module was called, or, without a loader, calls of a trained module in
+evaluation mode without gradients before the step has begun its work. Its time is taken out of the
+step and of the epoch that it lies in.
 
 **Phases** follow from what is open: a fetch, a move, a call, a backward pass, an optimiser's step.
 After a module's call with gradients, `forward` goes on until `backward()`, because the loss belongs
@@ -25,16 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepscope.measure import events as e
 from stepscope.measure.course import Course
-from stepscope.measure.device import Mark
-from stepscope.measure.exchange import Exchanges
+from stepscope.measure.exposed import Exposed
 from stepscope.measure.finished import Finished, Sink
 from stepscope.measure.rounds import Round, Rounds, plain_round
+from stepscope.measure.rows import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
 from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
-from stepscope.measure.steps import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
+
+if TYPE_CHECKING:
+    from stepscope.measure.device import Mark
 
 _PHASE_OF = {
     e.FETCH: DATA,
@@ -43,6 +46,8 @@ _PHASE_OF = {
     e.STEP: OPTIMIZER,
 }
 _ENTER = {e.MOVE: TRANSFER, e.ZERO: OPTIMIZER, e.OWN: OTHER}
+# A call so long before the next one, with no backward pass between them, was made to try the model.
+_TRIAL_BEFORE_NS = 100_000_000
 _LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
 
 
@@ -52,7 +57,7 @@ class Recognizer:
 
     sink: Sink
     origin_ns: int
-    exchanges: Exchanges = field(default_factory=Exchanges)
+    exposed: Exposed = field(default_factory=Exposed)
     updates: int = 0
 
     _finished: Finished = field(init=False)
@@ -62,15 +67,25 @@ class Recognizer:
     _mark: Mark | None = None
     _updating: int = 0
     _call_samples: int | None = None
+    _called_in_eval: int | None = None  # the module that these are of
+    _samples_trained: int | None = None
+    _called_ns: int = 0
+    _made_ns: int = 0
+    _call_is_aside: bool = False
+    _backward_ns: int = 0
     _fetch_ns: int = 0
     _at_fetch: tuple[Step, Moment] | None = None
+    _iterations: dict[int, e.Iteration] = field(default_factory=dict)  # those not over
     _trained: set[int] = field(default_factory=set)
+    _made: set[int] = field(default_factory=set)  # optimisers, since the last update
+    _acted_after: int = -1  # so many updates
+    _acts: bool = False
     _round: Round | None = None
     _passed: list[e.Event] = field(default_factory=list)
     _phases: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._finished = Finished(self.sink, self.origin_ns, self.exchanges)
+        self._finished = Finished(self.sink, self.origin_ns, self.exposed)
         self._course = Course(self._finished)
 
     def take(self, notes: list[Any]) -> None:
@@ -128,6 +143,7 @@ class Recognizer:
             step = course.pass_rounds(found, known.key)
             self._take_round(step, known, found, last)
         self.updates += len(found)
+        self._made.clear()
         self._updating, self._phase, self._at_fetch = 0, OTHER, None
         self._open.clear()
         return len(found) * known.events
@@ -138,12 +154,16 @@ class Recognizer:
         for phase, spent_ns in enumerate(found.spent):
             step.spent[phase] += spent_ns[number]
         step.spent[OTHER] -= found.begins_ns[number + 1] - updated_ns
-        step.batches = step.backwards = 1
-        step.take_batch(found.batches[number])
+        if known.has_detail or number < len(found) - 1:
+            step.batches = 1
+            step.take_batch(found.batches[number])
+        else:  # nobody has seen a backward pass that took it
+            self._course.keep_batch(known.key, found.batches[number])
+        step.backwards = int(known.has_detail)
         loss, samples = found.losses[number], found.called_samples[number]
         if loss is not None:
             step.losses.append(loss)
-        if self._call_samples is not None:
+        if known.has_detail and self._call_samples is not None:
             samples, self._call_samples = self._call_samples, None
         if samples is not None:
             step.called_samples.append(samples)
@@ -202,6 +222,10 @@ class Recognizer:
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._course.detail = subject
 
+    def _on_made(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        self._made.add(subject)
+        self._made_ns = time_ns
+
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -220,6 +244,7 @@ class Recognizer:
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._leave_to_base()
+        self._iterations[subject] = e.Iteration(*detail)
         aside = self._course.find_aside(subject)
         if aside is not None:
             aside.started = self._course.moment(0)
@@ -228,6 +253,8 @@ class Recognizer:
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
         course = self._course
+        known = self._iterations.get(subject, e.Iteration(None, None))
+        course.rejoin(subject, known.loader)
         if course.epoch is not None and subject in course.epoch.keys:
             course.end_evaluations()
             self._updating = 0  # an update that raised never said that it ended
@@ -235,10 +262,11 @@ class Recognizer:
             self._phase = OTHER
             course.end_step_at(time_ns)
         elif not self._updating and course.find_aside(subject) is None:
-            course.begin_aside(subject, detail)  # made long ago, or thought to be over
+            # Made long ago, or thought to be over: some loaders go on after their last batch.
+            course.begin_aside(subject, detail, known)
         aside = course.find_aside(subject)
         if aside is not None:
-            aside.asked_ns = time_ns
+            course.use_aside(aside, detail)
         elif course.epoch is not None and course.epoch.first_key == subject:
             course.epoch.asked_ns = time_ns
         step = course.tail or course.step
@@ -264,18 +292,24 @@ class Recognizer:
             self._leave_to_base()
         else:
             self._fetch_ns = time_ns
+        self._iterations.pop(subject, None)
         course = self._course
         epoch = course.epoch
         aside = course.find_aside(subject)
+        if epoch is not None:
+            epoch.around.discard(subject)  # it has no other batch
         if aside is not None:
             course.end_evaluations(since=aside)
             course.end_aside(aside, course.moment(detail), time_ns - self._fetch_ns)
-        elif epoch is not None and epoch.first_key == subject and epoch.ended is None:
+        elif epoch is None or epoch.ended is not None:
+            pass
+        elif epoch.first_key == subject or course.end_inner(epoch, subject):
+            course.end_evaluations()  # those that were broken off: they are in the epoch still
             course.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
             epoch.ended = epoch.remnant = course.moment(detail)
             if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is course.step:
                 epoch.remnant = self._at_fetch[1]  # the last fetch found nothing
-        elif epoch is not None:
+        else:
             epoch.keys.discard(subject)
 
     # calls, backward passes, updates
@@ -284,44 +318,77 @@ class Recognizer:
         call = e.Call(*detail)
         course = self._course
         innermost = course.innermost()
+        self._call_is_aside = True
         if innermost is not None and innermost.key is not None:
             innermost.called_with_grad |= call.grad
         elif call.grad:
+            if innermost is not None:
+                innermost.is_of_trained |= subject in innermost.modules
             course.end_evaluations()
-            course.begin_without_loader(call.other_clock_ns)
-        elif self._is_evaluation(subject, call):
+            self._forget_trial(is_late=time_ns - self._called_ns > _TRIAL_BEFORE_NS)
+            course.begin_without_loader(call.other_clock_ns, anew=bool(self._made))
+        elif self._is_evaluation(subject, call, innermost):
             if innermost is None:
-                now = course.moment(call.other_clock_ns)
-                innermost = Aside(None, now, now)
-                course.asides.append(innermost)
+                innermost = course.begin_calls(call.other_clock_ns)
+            innermost.modules.add(subject)
+            innermost.is_of_trained |= subject in self._trained
             innermost.samples = sum_known(innermost.samples, call.samples)
             innermost.batches += 1
+        else:  # a teacher's, of the step that follows an evaluation
+            self._call_is_aside = False
         if call.grad:
             self._trained.add(subject)
-            if self._call_samples is None:
+            # A test may forget to switch gradients off, and most are in eval mode all the same.
+            if self._call_samples is None or (call.training and subject == self._called_in_eval):
                 self._call_samples = call.samples
+                self._called_in_eval = None if call.training else subject
         self._enter(kind)
 
-    def _is_evaluation(self, module: int, call: e.Call) -> bool:
+    def _forget_trial(self, *, is_late: bool = False) -> None:
+        """Begin anew if all so far was a call long ago, or before there was an optimiser."""
+        was_before = is_late or self._made_ns > self._called_ns
+        if was_before and not self._updating and self._course.forget_trial():
+            self._call_samples = None
+
+    def _is_evaluation(self, module: int, call: e.Call, before: Aside | None) -> bool:
         """Tell a test in between from a teacher's call: it comes after an update, in eval mode."""
-        epoch, tail = self._course.epoch, self._course.tail
-        if epoch is None or epoch.ended is not None:
-            return False
-        waiting = tail is not None and tail.batches == 0 and not tail.losses
-        return waiting and not call.training and module in self._trained
+        course = self._course
+        epoch, tail = course.epoch, course.tail
+        if epoch is None:  # the module may be trained later
+            is_test = not call.training
+        else:
+            if epoch.ended is not None:
+                waiting = before is not None or course.has_trained_all()
+            else:
+                waiting = tail is not None and tail.batches == 0 and not tail.losses
+            is_test = waiting and not call.training and module in self._trained
+        is_one_of_many = call.samples == 1 and self._samples_trained != 1
+        return is_test and not (is_one_of_many and self._acts_after_every_update())
+
+    def _acts_after_every_update(self) -> bool:
+        """Say whether this call, of one sample, is how the script finds out what to learn next.
+
+        Once it may be a test. Who acts (in a game, for a robot) does so after the next update too.
+        """
+        if self._acted_after < self.updates:
+            self._acts = self._acted_after == self.updates - 1
+            self._acted_after = self.updates
+        return self._acts
 
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        self._called_ns = time_ns
         self._leave()
         if subject and self._course.step is not None:
             self._phase = FORWARD
         innermost = self._course.innermost()
-        if innermost is not None:
+        if innermost is not None and self._call_is_aside:
             innermost.last_call = self._course.moment(detail)
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        self._backward_ns = time_ns
         course = self._course
         course.promote_asides()
-        course.begin_without_loader(detail)
+        course.begin_without_loader(detail, anew=bool(self._made))
         current = course.tail or course.step
         if current is not None:
             current.backwards += 1
@@ -330,21 +397,30 @@ class Recognizer:
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._leave_to_base()
-        current = self._course.tail or self._course.step
+        course = self._course
+        current = course.tail or course.step
+        if course.tail is not None and course.tail.begin_ns > self._backward_ns:
+            course.move_tail_here()  # it updated what it had the gradients of
+            current = course.step
         if current is not None:
             if detail is not None:
                 current.losses.append(detail)
-            if self._call_samples is not None:
+            # A closure is called several times, with the same samples.
+            again = self._updating and current.called_samples
+            if self._call_samples is not None and not again:
                 current.called_samples.append(self._call_samples)
+                self._samples_trained = self._call_samples
         self._call_samples = None
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         course = self._course
         course.promote_asides()
-        course.begin_without_loader(detail)
+        self._forget_trial()
+        course.begin_without_loader(detail, anew=bool(self._made))
         if not self._updating and course.step is not None:
             if course.tail is not None:
-                if subject in course.step.optimizers:
+                # One that was made after the last update takes over: it is no second one beside it.
+                if subject in course.step.optimizers or subject in self._made:
                     course.end_step_at(course.tail.begin_ns)
                 else:
                     course.join_tail(cut=True)
@@ -357,6 +433,7 @@ class Recognizer:
         self._leave()
         if self._phase != BACKWARD:  # some update each weight as soon as it has its gradient
             self._phase = self._base()
+        self._made.clear()
         course = self._course
         if not self._updating and course.step is not None and course.epoch is not None:
             course.begin_tail(detail)
@@ -377,4 +454,5 @@ _HANDLERS = {
     e.STEP: Recognizer._on_step,
     e.STEPPED: Recognizer._on_stepped,
     e.DETAIL: Recognizer._on_detail,
+    e.MADE: Recognizer._on_made,
 }

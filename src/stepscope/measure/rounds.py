@@ -14,14 +14,15 @@ from operator import add, sub
 from typing import Any
 
 from stepscope.measure import events as e
+from stepscope.measure.rows import OTHER
 from stepscope.measure.spans import Batch, Loss
-from stepscope.measure.steps import OTHER
 
 _PHASES_ALONE = frozenset({e.MOVE, e.MOVED, e.ZERO, e.ZEROED})
 _PLAIN = [
     *(e.FETCH, e.FETCHED, e.CALL, e.CALLED),
     *(e.BACKWARD, e.BACKWARD_DONE, e.STEP, e.STEPPED),
 ]
+_WITHOUT_DETAIL = [e.FETCH, e.FETCHED, e.STEP, e.STEPPED]
 _FETCHED = 1
 
 
@@ -50,7 +51,8 @@ class Rounds:
 class Round:
     """The events of a plain step: one batch, one call, one backward pass, one update.
 
-    `phases` are those that were open after each event.
+    Without detail the call and the backward pass are not noted. `phases` are those that were open
+    after each event.
     """
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
@@ -58,8 +60,9 @@ class Round:
         self._kinds, self._subjects, self._marks = list(kinds), list(subjects), list(marks)
         self._phases = tuple(phases)
         self.events = len(events)
-        self._call = self._kinds.index(e.CALL)
-        self._backward_done = self._kinds.index(e.BACKWARD_DONE)
+        self.has_detail = e.CALL in self._kinds
+        self._call = self._kinds.index(e.CALL) if self.has_detail else 0
+        self._backward_done = self._kinds.index(e.BACKWARD_DONE) if self.has_detail else 0
         self.key: Any = self._subjects[0]
         self.optimizer: Any = self._subjects[self._kinds.index(e.STEP)]
 
@@ -74,10 +77,12 @@ class Round:
         rounds = _repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
         rounds = _repeats(kinds, self._kinds, begin, rounds)
         rounds = _repeats(marks, self._marks, begin, rounds)
-        calls = details[begin + self._call : begin + rounds * wide : wide]
-        with_gradients = [call[0] for call in calls]
-        if not all(with_gradients):
-            rounds = with_gradients.index(False)
+        calls: list[Any] = []
+        if self.has_detail:
+            calls = details[begin + self._call : begin + rounds * wide : wide]
+            with_gradients = [call[0] for call in calls]
+            if not all(with_gradients):
+                rounds = with_gradients.index(False)
         end = begin + rounds * wide
         if rounds and kinds[end] != e.FETCH:
             rounds, end = rounds - 1, end - wide
@@ -87,7 +92,8 @@ class Round:
         begins_ns, updated_ns = moments[0], moments[-1]
         following = [*moments[1:], begins_ns[1:]]
         batches = details[begin + _FETCHED : end : wide]
-        called_samples = [call[2] for call in calls[:rounds]]
+        nothing = [None] * rounds
+        called_samples = [call[2] for call in calls[:rounds]] or nothing
         return Rounds(
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
@@ -97,7 +103,9 @@ class Round:
                 (called or 0) if samples is None else samples
                 for (samples, _), called in zip(batches, called_samples, strict=True)
             ],
-            losses=details[begin + self._backward_done : end : wide],
+            losses=details[begin + self._backward_done : end : wide]
+            if self.has_detail
+            else nothing,
             updated_ns=updated_ns,
             updated_other_ns=details[begin + wide - 1 : end : wide],
         )
@@ -136,11 +144,11 @@ def _by_phase(
 def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
     """Return what the events of a step are as a round, or None where they are no plain step."""
     kinds = [event[0] for event in events]
-    if [kind for kind in kinds if kind not in _PHASES_ALONE] != _PLAIN:
+    if kinds != _WITHOUT_DETAIL and [k for k in kinds if k not in _PHASES_ALONE] != _PLAIN:
         return None
     first, second, last = events[0], events[1], events[-1]
     is_one_batch = (first[0], second[0]) == (e.FETCH, e.FETCHED) and first[2] == second[2]
-    called = events[kinds.index(e.CALLED)]
+    is_called = kinds == _WITHOUT_DETAIL or events[kinds.index(e.CALLED)][2] is True
     is_on_host = all(event[4] is None for event in events)
-    is_plain = is_one_batch and last[0] == e.STEPPED and called[2] is True and is_on_host
+    is_plain = is_one_batch and last[0] == e.STEPPED and is_called and is_on_host
     return Round(events, phases) if is_plain else None

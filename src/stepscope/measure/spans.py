@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.measure.device import Mark
-from stepscope.measure.loading import Load
-from stepscope.measure.steps import EpochTiming
+from stepscope.measure.rows import EpochTiming, Load
+
+if TYPE_CHECKING:
+    from stepscope.measure.device import Mark
 
 # A loss, or what reads it once the device is there.
 Loss = float | Callable[[], Sequence[float] | float]
@@ -33,6 +34,22 @@ class Moment(NamedTuple):
     out_ns: int
     out_other_ns: int
     device_laps: int
+
+    def without(self, begin: Moment, end: Moment) -> Moment:
+        """Return it as it is when the time between two others is taken out of their step."""
+        if self.time_ns <= begin.time_ns:
+            return self
+        later = self if self.time_ns >= end.time_ns else end
+        out_ns = end.time_ns - begin.time_ns - (end.out_ns - begin.out_ns)
+        out_other_ns = end.other_ns - begin.other_ns - (end.out_other_ns - begin.out_other_ns)
+        return later._replace(
+            spent=[
+                now - (after - before)
+                for now, before, after in zip(later.spent, begin.spent, end.spent, strict=True)
+            ],
+            out_ns=later.out_ns + out_ns,
+            out_other_ns=later.out_other_ns + out_other_ns,
+        )
 
 
 class Step:
@@ -119,8 +136,9 @@ class Step:
             before + now - after
             for before, now, after in zip(begin.spent, self.spent, end.spent, strict=True)
         ]
-        self.out_ns = begin.out_ns + end.time_ns - begin.time_ns
-        self.out_other_ns = begin.out_other_ns + end.other_ns - begin.other_ns
+        # What was taken out before it, after these moments, stays out as well.
+        self.out_ns += end.time_ns - begin.time_ns - (end.out_ns - begin.out_ns)
+        self.out_other_ns += end.other_ns - begin.other_ns - (end.out_other_ns - begin.out_other_ns)
         for lap in range(begin.device_laps, end.device_laps):
             self.device_laps[lap] = (_TAKEN_OUT, self.device_laps[lap][1])
 
@@ -175,12 +193,19 @@ class Aside:
     key: int | None
     begin: Moment
     started: Moment
+    # Without a loader it is an evaluation if one of these modules was trained, or is called to be
+    # trained right after it.
+    modules: set[int] = field(default_factory=set)
+    is_of_trained: bool = False
     last_call: Moment | None = None
     called_with_grad: bool = False
     length: int | None = None
-    # Which loader is iterated over, when that began, and when it was last asked for a batch.
+    # Which loader is iterated over, when that began, and when it was asked for its first batch and
+    # for its last.
     loader: int | None = None
     made_ns: int = 0
+    is_made_here: bool = False  # and not taken up again, long after it was made
+    first_asked_ns: int = 0
     asked_ns: int = 0
     batches: int = 0
     samples: int | None = None
@@ -212,6 +237,10 @@ class Epoch:
     # The loaders that it trains with; it ends with the first. None without a loader.
     first_key: int | None = None
     keys: set[int] = field(default_factory=set)
+    # When another loader joined the first, and loaders that may be around all of these: asked for
+    # the next batch when one inside has ended, which would not be the epoch's end then.
+    joined_ns: int = 0
+    around: set[int] = field(default_factory=set)
     # How many batches the first loader has still to give, where that is known.
     batches_left: int | None = None
     loader: int | None = None
@@ -223,11 +252,17 @@ class Epoch:
     loss_sum: float = 0.0
     loss_samples: int = 0
 
-    def take_loss(self, loss: float | None, samples: int) -> None:
-        """Let a step's loss be part of the epoch's."""
-        if loss is not None:
-            self.loss_sum += loss * samples
-            self.loss_samples += samples
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it ended inside of a loader that may have another batch."""
+        return self.ended is not None and bool(self.around)
+
+    def take_losses(self, losses: Sequence[float | None], samples: Sequence[int]) -> None:
+        """Let the losses of steps be part of the epoch's."""
+        for loss, weight in zip(losses, samples, strict=True):
+            if loss is not None:
+                self.loss_sum += loss * weight
+                self.loss_samples += weight
 
     @property
     def loss(self) -> float | None:
@@ -239,6 +274,11 @@ def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
     """Say whether a loader began anew: what it gave earlier was looked at, or broken off."""
     known = later.loader is not None and earlier is not later
     return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
+
+
+def is_left(earlier: Aside, later: Aside, after_ns: int) -> bool:
+    """Say whether a loader was only looked into, or is around another one that began since."""
+    return later.is_made_here and 0 < earlier.asked_ns < later.made_ns - after_ns
 
 
 def value_of(loss: Loss) -> float:

@@ -29,93 +29,29 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
+from stepscope.measure.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device import DeviceQueue, Mark
-from stepscope.measure.loading import LoadTiming
 from stepscope.measure.off_blocks import OffBlocks
+from stepscope.measure.rows import (
+    BACKWARD,
+    DATA,
+    OTHER,
+    SECOND_NS,
+    EpochTiming,
+    LoadTiming,
+    StepRow,
+    device_columns,
+)
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
-SECOND_NS = 1_000_000_000
 SETTLE_EVERY_NS = SECOND_NS // 2
-DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
-# While the loop waits for data no work is issued, so that part of the device's time is idle.
-_DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
-
-
-@dataclass(slots=True)
-class EpochTiming:
-    """The epoch so far. What is in it survives a checkpoint in the middle of the epoch."""
-
-    epoch: int
-    start_s: float = 0.0
-    start_unix_s: float = 0.0
-    loader_start_s: float = 0.0
-    loader_stop_s: float = 0.0
-    data_s: float = 0.0
-    steps_s: float = 0.0
-    total_s: float = 0.0
-    samples: int = 0
-    steps: int = 0
-
-    @property
-    def loading_s(self) -> float:
-        """Time in which the loop had no batch: start of the loader and waiting."""
-        return self.loader_start_s + self.data_s
-
-    @property
-    def training_s(self) -> float:
-        """Time of the steps less their waiting."""
-        return self.steps_s - self.data_s
-
-
-class StepRow(NamedTuple):
-    """A step's row, in nanoseconds; its `str` is the line of the log."""
-
-    epoch: int
-    step: int
-    start_ns: int
-    samples: int
-    spent: list[int]
-    step_ns: int
-    load: list[int]
-    loss: float | None
-    device: tuple[float, ...] | None = None
-    detail: str = schema.FULL
-    communication_s: float | None = None
-
-    def __str__(self) -> str:
-        data, transfer, forward, backward, optimizer, _ = self.spent
-        other = self.step_ns - data - transfer - forward - backward - optimizer
-        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
-        loss = "" if self.loss is None else repr(self.loss)
-        load = load_cpu = load_at = ""
-        if self.load:
-            worker, start, wall, cpu = self.load
-            load, load_cpu = f"{wall * 1e-9:.9f}", f"{cpu * 1e-9:.9f}"
-            load_at = f"{start * 1e-9:.9f},{worker}"
-        if self.detail != schema.FULL:
-            # Phases of such a step were not measured, or are not those of an ordinary step.
-            return (
-                f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},,{load},,,,,,"
-                f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
-                f"{self.detail},"
-            )
-        device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
-        exposed = "" if self.communication_s is None else f"{self.communication_s:.9f}"
-        return (
-            f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{self.samples},"
-            f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
-            f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
-            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
-            f"{exposed}"
-        )
 
 
 class _Noted(NamedTuple):
@@ -328,15 +264,6 @@ def _exposed_s(noted: _Noted) -> float | None:
     return seconds(ends_ns[-1] - ready_ns) if ends_ns else None
 
 
-def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
-    """Sum up the device's seconds by phase, in the order of the columns."""
-    totals = [0.0] * 6
-    for phase, took_s in spent_s:
-        # What comes between phases, such as counting hits, works on what forward put out.
-        totals[FORWARD if phase == OTHER else phase] += took_s
-    return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
-
-
 def _between_marks(begin: Mark | None, laps: list[tuple[int, Mark]]) -> Iterator[tuple[int, float]]:
     for phase, mark in laps:
         assert begin is not None, "loader_started comes before the first step"
@@ -352,10 +279,10 @@ def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
     """
     # Never settled: its steps are none of the run's, however long the weighing takes.
     scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, settle_every_ns=math.inf)
-    lap_s = seconds(1) * cost_ns(lambda: scratch.lap(DATA))
+    lap_s = seconds(1) * cost_amid_work_ns(lambda: scratch.lap(DATA))
     scratch.open_epoch(EpochTiming(0))
     no_loss = torch.zeros(())
-    note_s = seconds(1) * cost_ns(lambda: scratch.end_step(0, 0, no_loss))
+    note_s = seconds(1) * cost_amid_work_ns(lambda: scratch.end_step(0, 0, no_loss))
     overhead_s = None
     share = None
     if meter.steps:

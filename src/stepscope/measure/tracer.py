@@ -1,15 +1,13 @@
-"""Watch a training from inside its process: hooks on, events settled twice a second, rows written.
+"""Watch a training from inside its process: hooks on, events settled twice a second.
 
 The hooks only note events. Between two steps, when half a second has passed, they are made sense of
-and written, many steps at once; that is our own work, and noted as such.
+and written, many steps at once (`measure.settling`); that is our own work, and noted as such.
 """
 
 from __future__ import annotations
 
-import gc
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,14 @@ from torch import nn
 
 from stepscope.measure import events as e
 from stepscope.measure import hooks
-from stepscope.measure.clock import cost_ns, now_ns, resolution_s, seconds
+from stepscope.measure.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
-from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.layers import LayerWindow
 from stepscope.measure.notebook import Notebook
 from stepscope.measure.off_blocks import OffBlocks
-from stepscope.measure.plain_rows import PlainRows
-from stepscope.measure.recognize import Recognizer
-from stepscope.measure.steps import SETTLE_EVERY_NS, EpochTiming, StepRow
+from stepscope.measure.settling import Settler
+from stepscope.measure.steps import SETTLE_EVERY_NS
 from stepscope.records import schema
-from stepscope.records.csvlog import CsvLog
 
 # Where the window on every layer opens when nobody knows how long the script will train, and the
 # latest, because an epoch may be very long.
@@ -46,29 +41,6 @@ def _leave() -> None:
 
 
 @dataclass
-class _Rows:
-    """Where the recognizer's rows go."""
-
-    steps: CsvLog
-    epochs: CsvLog
-    steps_ns: int = 0
-
-    def step(self, row: StepRow) -> None:
-        """Take a finished step."""
-        self.steps_ns += row.step_ns
-        self.steps.append(row)
-
-    def plain_steps(self, rows: PlainRows) -> None:
-        """Take many finished steps at once."""
-        self.steps_ns += sum(rows.steps_ns)
-        self.steps.append(rows)
-
-    def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
-        """Take a finished epoch or evaluation."""
-        self.epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
-
-
-@dataclass
 class Tracer:
     """Hooks in this process, and what becomes of what they note."""
 
@@ -81,10 +53,8 @@ class Tracer:
     tell: Callable[[dict[str, Any]], None] = lambda message: None  # a parent, where there is one
 
     own_ns: int = 0
-    noted: int = 0
     trouble: Exception | None = None
     _book: Notebook = field(default_factory=Notebook)
-    _logs: ExitStack = field(default_factory=ExitStack)
     _settled_ns: int = 0
     _blocks: OffBlocks = field(default_factory=OffBlocks)
     _before: HostMemory = field(default_factory=host_memory)
@@ -95,12 +65,7 @@ class Tracer:
 
     def start(self) -> None:
         """Open the logs and put the hooks on."""
-        steps, epochs = (
-            self._logs.enter_context(CsvLog(self.folder / name))
-            for name in (schema.STEPS, schema.EPOCHS)
-        )
-        self._rows = _Rows(steps, epochs)
-        self._recognizer = Recognizer(self._rows, self.origin_ns, self._book.exchanges)
+        self._settler = Settler(self.folder, self.origin_ns, self._book.exchanges.exposed)
         self._book.at_boundary = self._between_steps
         if self.max_steps is not None:
             self._book.at_step_end = self._end_when_enough
@@ -109,8 +74,8 @@ class Tracer:
 
     @property
     def steps(self) -> int:
-        """How many steps were seen and settled."""
-        return self._recognizer.steps_seen
+        """How many steps were settled."""
+        return self._settler.steps
 
     @property
     def batch_bytes(self) -> int | None:
@@ -124,8 +89,7 @@ class Tracer:
         if self.trouble is None:
             try:
                 self._take_notes()
-                self._recognizer.finish()
-                self._logs.close()
+                self._settler.finish()
                 self._look_at_device()
             except Exception as error:
                 self.trouble = error
@@ -135,7 +99,7 @@ class Tracer:
         """End, and say how it was: what a parent or a person's own program wants to know."""
         instrument = self.finish()
         words: dict[str, Any] = {
-            "steps": self._recognizer.steps,
+            "steps": self.steps,
             "instrument": instrument,
             "layers": self.layers,
             "environment": {
@@ -146,8 +110,10 @@ class Tracer:
         }
         absent: dict[str, str] = {}
         if self.layers_steps and self.layers is None:
-            wanted = f"after step {self._window_from}" if self._window_from else "after the first"
-            absent["layers"] = f"the script ended before its steps {wanted} were made"
+            first = (
+                f"its steps after step {self._window_from}" if self._window_from else "enough steps"
+            )
+            absent["layers"] = f"the script ended before {first} were made"
         if self._book.exchanges.reason is not None:
             absent["communication"] = self._book.exchanges.reason
         if absent:
@@ -168,8 +134,8 @@ class Tracer:
     def _between_steps(self) -> None:
         book = self._book
         blocks = self._blocks
-        due = book.updates >= blocks.switch_at and self._window is None
-        if due and blocks.switch(book.updates):
+        due = book.steps >= blocks.switch_at and self._window is None
+        if due and blocks.switch(book.steps):
             book.full = not blocks.off
             book.note(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
         if self.layers_steps:
@@ -177,25 +143,25 @@ class Tracer:
         if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:
             self._settle()
         book.boundary_from_ns = self._settled_ns + SETTLE_EVERY_NS
-        book.boundary_from_updates = 0 if self.layers_steps else blocks.switch_at
+        book.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
         """Open the window on every layer when it is time, and close it when it was long enough."""
         book = self._book
         if self._window_from is None:
             self._window_from = self._middle()
-        if self._window is None and self.layers is None and book.updates >= self._window_from:
+        if self._window is None and self.layers is None and book.steps >= self._window_from:
             if book.full:
                 self._window = LayerWindow(_named(book.roots), book.queue)
                 self._window.open()
-                self._window_opened = book.updates
+                self._window_opened = book.steps
                 book.note(e.DETAIL, schema.LAYERS)
-        elif self._window and book.updates >= self._window_opened + self.layers_steps:
+        elif self._window and book.steps >= self._window_opened + self.layers_steps:
             self._close_window()
             book.note(e.DETAIL, schema.FULL)
 
     def _middle(self) -> int:
-        """Return after how many updates the window opens: in the middle, of what is known.
+        """Return after how many steps the window opens: in the middle, of what is known.
 
         That is the run, where its end was asked for, or else the first epoch.
         """
@@ -206,14 +172,14 @@ class Tracer:
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.close()
-            steps = self._book.updates - self._window_opened
+            steps = self._book.steps - self._window_opened
             self.layers = self._window.layers(steps) if steps else None
             self._window = None
 
     def _end_when_enough(self) -> None:
-        if self.max_steps is not None and self._book.updates >= self.max_steps:
+        if self.max_steps is not None and self._book.steps >= self.max_steps:
             self._settle()
-            if self._recognizer.steps_seen >= self.max_steps:
+            if self._settler.steps_seen >= self.max_steps:
                 self.leave()
 
     def _settle(self) -> None:
@@ -221,8 +187,6 @@ class Tracer:
         self._book.note(e.OWN)
         try:
             self._take_notes()
-            self._rows.steps.flush()
-            self._rows.epochs.flush()
             self._look_at_device()
         except Exception as error:  # a full disk, a fault of ours: the script goes on without us
             self.trouble = error
@@ -241,17 +205,7 @@ class Tracer:
             self.tell(self._pool.now())
 
     def _take_notes(self) -> None:
-        # Nearly everything that is made here is gone soon after: left alone, Python would look
-        # through it, and through the script's objects too, several times. That is half of the cost.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            notes = self._book.take_notes()
-            self.noted += len(notes) // len(e.FIELDS)
-            self._recognizer.take(notes)
-        finally:
-            if collects:
-                gc.enable()
+        self._settler.take(self._book.take_notes())
 
     def _weigh(self) -> dict[str, Any]:
         """State the clock's resolution and what watching cost each step of this run.
@@ -262,20 +216,13 @@ class Tracer:
         scratch = Notebook(queue=self._book.queue)
         call = hooks._call(scratch, lambda module: None)
         idle = nn.Identity()
-        event_s = seconds(1) * cost_ns(lambda: call(idle)) / 2
-        overhead_s = share = None
-        steps = self._recognizer.steps
-        if steps:
-            own_s = seconds(self.own_ns + self._book.exchanges.own_ns)
-            overhead_s = (self.noted * event_s + own_s) / steps
-            share = overhead_s / (seconds(self._rows.steps_ns) / steps)
         return {
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
-            "event_cost_s": event_s,
-            "events_per_step": self.noted / steps if steps else None,
-            "overhead_per_step_s": overhead_s,
-            "overhead_share": share,
+            **self._settler.weigh(
+                event_s=seconds(1) * cost_amid_work_ns(lambda: call(idle)) / 2,
+                own_s=seconds(self.own_ns + self._book.exchanges.own_ns),
+            ),
         }
 
 

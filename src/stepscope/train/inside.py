@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from stepscope.measure.steps import OTHER, StepMeter
+from stepscope.measure.rows import OTHER
+from stepscope.measure.steps import StepMeter
 from stepscope.records import schema
 from stepscope.train.stages import Stage, total_steps
 

@@ -22,7 +22,8 @@ from stepscope.data.crew import Crew
 from stepscope.measure.clock import now_ns, other_clock_ns, seconds
 from stepscope.measure.device import queue_of
 from stepscope.measure.epoch_row import epoch_values
-from stepscope.measure.steps import DATA, TRANSFER, EpochTiming, StepMeter, weigh_instrument
+from stepscope.measure.rows import DATA, TRANSFER, EpochTiming
+from stepscope.measure.steps import StepMeter, weigh_instrument
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.spec import RunSpec

@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 
 from stepscope.measure.clock import now_ns, other_clock_ns, seconds
-from stepscope.measure.loading import LoadTiming
 from stepscope.measure.own_memory import give_back
-from stepscope.measure.steps import (
+from stepscope.measure.rows import (
     BACKWARD,
     DATA,
     FORWARD,
     OPTIMIZER,
     TRANSFER,
     EpochTiming,
-    StepMeter,
+    LoadTiming,
 )
+from stepscope.measure.steps import StepMeter
 from stepscope.train.checkpoint import Progress
 from stepscope.train.cold import BeforeEpoch
 from stepscope.train.device import autocast_of, layout_of

@@ -16,7 +16,7 @@ from time import monotonic
 from stepscope.errors import AnswerIsNo
 from stepscope.measure.device_memory import DevicePool
 from stepscope.measure.epoch_row import epoch_values
-from stepscope.measure.steps import EpochTiming
+from stepscope.measure.rows import EpochTiming
 from stepscope.records.csvlog import CsvLog
 from stepscope.train.hits import RANKS, HitCounter
 from stepscope.train.lifetime import Send

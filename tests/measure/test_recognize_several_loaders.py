@@ -1,0 +1,190 @@
+"""Which of several loaders an epoch is of: beside each other, inside each other, looked into."""
+
+from __future__ import annotations
+
+import pytest
+from played_loop import OTHER_LOADER, SGD, TRAIN, Loop
+
+SHARDS, LABELLED, UNLABELLED = 31, 41, 51
+
+
+def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
+    loop.iterate(TRAIN, ms=5)
+    loop.iterate(OTHER_LOADER, ms=5)
+    for _ in range(3):
+        loop.fetch(1, TRAIN)
+        loop.fetch(2, OTHER_LOADER)
+        loop.learn()
+    loop.exhaust(1, TRAIN)
+    loop.drop(OTHER_LOADER)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [17, 12, 12]
+    assert sheet.samples == [16, 16, 16]
+    assert len(sheet.of("train")) == 1
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
+    loop.iterate(TRAIN, ms=5)
+    loop.iterate(OTHER_LOADER, ms=5)
+    for number in range(4):
+        loop.fetch(1, TRAIN)
+        if number == 2:
+            loop.exhaust(1, OTHER_LOADER)
+            loop.iterate(OTHER_LOADER + 1, ms=5)
+        loop.fetch(2, OTHER_LOADER + (number >= 2))
+        loop.learn()
+    loop.exhaust(1, TRAIN)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1, 1, 1, 1]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop) -> None:
+    loop.iterate(LABELLED, ms=2, of=LABELLED)  # before the loop that goes over the other one
+    labelled = LABELLED
+    for epoch in range(2):
+        unlabelled = UNLABELLED + epoch
+        loop.iterate(unlabelled, ms=3, of=UNLABELLED)
+        for step in range(4):
+            loop.fetch(1, unlabelled)
+            if step == 3 - epoch * 2:  # it is shorter, and begins anew in the middle of each epoch
+                loop.exhaust(1, labelled)
+                labelled += 1
+                loop.iterate(labelled, ms=2, of=LABELLED)
+            loop.fetch(1, labelled)
+            loop.learn()
+        loop.exhaust(1, unlabelled)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
+    assert sheet.samples == [16] * 8
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide_it(
+    loop: Loop,
+) -> None:
+    loop.iterate(LABELLED, of=LABELLED)
+    for epoch in range(3):
+        unlabelled = UNLABELLED + epoch
+        loop.iterate(unlabelled, of=UNLABELLED)
+        for step in range(3):
+            loop.fetch(1, unlabelled)
+            if epoch and step == 0:
+                loop.exhaust(1, LABELLED + epoch - 1)
+                loop.iterate(LABELLED + epoch, of=LABELLED)
+            loop.fetch(1, LABELLED + epoch)
+            loop.learn()
+        loop.exhaust(1, unlabelled)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2, 3)]
+    assert sheet.samples == [16] * 9
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 100])
+@pytest.mark.parametrize("pause_ms", [0, 300])
+def test_a_loader_that_is_drawn_from_may_begin_inside_the_first_step(
+    loop: Loop, drawn: int, pause_ms: int
+) -> None:
+    labelled = LABELLED
+    batches = 0
+    for epoch in range(2):
+        unlabelled = UNLABELLED + epoch
+        loop.wait(5)
+        loop.iterate(unlabelled, of=UNLABELLED)
+        for _ in range(4):
+            loop.fetch(1, unlabelled)
+            if batches % drawn == 0:  # a generator that begins the loader anew, again and again
+                if batches:
+                    loop.exhaust(1, labelled)
+                    labelled += 1
+                else:
+                    loop.wait(pause_ms)
+                loop.iterate(labelled, of=LABELLED)
+            loop.fetch(1, labelled)
+            batches += 1
+            loop.learn()
+        loop.exhaust(1, unlabelled)
+    sheet = loop.recognized()
+    assert sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
+    assert len(sheet.numbers) == 8
+    assert sheet.samples[1:] == [16] * 7
+    assert sheet.closure() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("pause_ms", [5, 200])
+def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
+    loop: Loop, pause_ms: int
+) -> None:
+    loop.iterate(OTHER_LOADER, ms=5, of=OTHER_LOADER)
+    loop.fetch(1, OTHER_LOADER)  # examples of the test set; this iterator lives on
+    loop.wait(pause_ms)
+    for key in (101, 102, 103):
+        loop.iterate(key, ms=5, of=TRAIN)
+        loop.step(key)
+        loop.step(key)
+        loop.exhaust(1, key)
+        evaluate(loop, key + 1000)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
+    assert [row.epoch for row in sheet.of("test")] == [1, 2, 3]
+    assert sheet.samples[1:] == [8] * 5
+    assert sheet.closure() == pytest.approx(1)
+    if pause_ms > 100:  # it was for something else: its time and its batch are in no step
+        assert sheet.samples[0] == 8
+        assert sheet.of("train")[0].start_s == pytest.approx(0.206)
+
+
+def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
+    loop.wait(3)
+    loop.iterate(OTHER_LOADER, of=OTHER_LOADER)
+    loop.fetch(1, OTHER_LOADER)
+    loop.wait(200)
+    for key in (101, 102, 103):
+        loop.iterate(key, of=TRAIN)
+        loop.step(key)
+        loop.step(key)
+        loop.exhaust(1, key)
+        loop.fetch(1, OTHER_LOADER)  # one batch of it after every epoch
+        loop.predict(5)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
+    assert len(sheet.of("test")) == 3
+
+
+@pytest.mark.parametrize("pause_ms", [0, 200])
+@pytest.mark.parametrize("between", ["nothing", "a test", "an update"])
+def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, between: str) -> None:
+    for epoch in range(2):
+        shards = SHARDS + epoch
+        loop.wait(5)
+        loop.iterate(shards, ms=5, of=SHARDS, length=3)
+        for shard in range(3):
+            loop.fetch(1, shards, samples=1)
+            loop.wait(pause_ms)
+            inner = 100 + 10 * epoch + shard
+            loop.iterate(inner, ms=2, of=inner, length=2)
+            loop.step(inner)
+            loop.step(inner)
+            loop.exhaust(1, inner)
+            if between == "a test":
+                evaluate(loop, inner + 1000)
+            elif between == "an update":
+                loop.call(2)
+                loop.backward(4)
+                loop.update(3, SGD)
+        loop.exhaust(1, shards)
+    sheet = loop.recognized()
+    steps = 6 if between != "an update" else 9
+    numbers = [(epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)]
+    assert between == "an update" or sheet.numbers == numbers
+    assert {epoch for epoch, _ in sheet.numbers} == {1, 2}
+    assert len(sheet.of("test")) == (6 if between == "a test" else 0)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def evaluate(loop: Loop, key: int) -> None:
+    loop.iterate(key, ms=2, of=key)
+    loop.fetch(1, key)
+    loop.predict(5)
+    loop.exhaust(1, key)
