@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from as_a_person import FRUGAL, TINY, Stepscope
+from hypothesis import HealthCheck, settings
 
 # Also for what a test computes in its own process, or starts without `Stepscope`: torch looks at
 # it when it is imported, which is later than here.
 os.environ.update(FRUGAL)
+
+# The first text of a fresh clone takes seconds to draw, while hypothesis looks through Unicode.
+settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
+
+# Under nohup what tests start would ignore that its terminal is gone, and in the background of a
+# script that somebody presses Ctrl-C.
+for number, usual in {
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGINT: signal.default_int_handler,
+}.items():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 # The files with the longest tests begin, so that no worker is left alone with one at the end.
 LONGEST_FIRST = (

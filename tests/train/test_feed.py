@@ -22,6 +22,7 @@ def test_synthetic_batches_are_as_many_and_as_large_as_those_of_the_data(train):
     assert synthetic.epochs["split"] == ["train", "train"]
 
 
+@pytest.mark.alone
 def test_synthetic_batches_take_no_time_to_load(train):
     real, synthetic = train(), train(source="synthetic")
     assert set(synthetic.steps["load_worker"]) == {-1}

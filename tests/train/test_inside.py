@@ -84,7 +84,7 @@ def test_nothing_asked_for_has_no_place():
         {"workers": 2},
         {"batch_size": 16, "accumulate": 2},
         {"precision": "bf16"},
-        {"model": "resnet18", "samples": 40, "batch_size": 8, "checkpoint_activations": True},
+        {"model": "resnet18", "samples": 10, "batch_size": 2, "checkpoint_activations": True},
     ],
     ids=str,
 )

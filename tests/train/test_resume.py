@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from train_helpers import same_weights
+from train_helpers import DROPOUT, same_weights
 
 from stepscope.errors import DataError, RequestError
 
@@ -49,7 +49,7 @@ def test_a_run_may_be_stopped_many_times(train):
 
 
 def test_dropout_goes_on_from_the_random_state_it_had(train):
-    settings = {"model": "vgg11_imagenet", "samples": 48, "batch_size": 16, "epochs": 1}
+    settings = {"model": DROPOUT, "samples": 48, "batch_size": 16, "epochs": 1}
     whole = train(**settings)
     stopped = train(looks_before_stop=5, **settings)
     assert 0 < len(stopped.steps) < 3

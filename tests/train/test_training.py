@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from train_helpers import LINEAR, weights
+from train_helpers import DROPOUT, LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
 from stepscope.records.table import read_table
@@ -47,7 +47,7 @@ def test_augmentation_really_changes_the_batches(train):
 
 
 def test_a_network_with_dropout_repeats_itself_with_workers_too(train):
-    settings = {"model": "vgg11_imagenet", "samples": 32, "batch_size": 16, "epochs": 1}
+    settings = {"model": DROPOUT, "samples": 32, "batch_size": 16, "epochs": 1}
     alone = train(**settings)
     assert train(**settings, workers=1).steps["loss"] == alone.steps["loss"]
 

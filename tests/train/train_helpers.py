@@ -8,11 +8,17 @@ from torch import nn
 from stepscope.records.reader import Run
 
 LINEAR = "train_helpers:linear"
+DROPOUT = "train_helpers:with_dropout"
 
 
 def linear(num_classes: int) -> nn.Module:
     """Make the quickest thing that learns."""
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+
+def with_dropout(num_classes: int) -> nn.Module:
+    """Make the quickest thing whose losses depend on random numbers in the step."""
+    return nn.Sequential(nn.Dropout(), *linear(num_classes))
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
