@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from as_a_person import Stepscope
+from as_a_person import Stepscope, closes
 
 from stepscope.records.reader import load_run
 
@@ -75,7 +75,7 @@ def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, uninterru
     assert resumed.status == "completed"
     assert resumed.steps["loss"] == uninterrupted.steps["loss"]
     assert resumed.epochs["accuracy"] == uninterrupted.epochs["accuracy"]
-    assert resumed.summary["closure"] == pytest.approx(1, abs=0.01)
+    assert closes(resumed, within=0.01)
     starts = resumed.steps["start_s"]
     assert starts == sorted(starts), "the run's clock goes on, it does not begin again"
 

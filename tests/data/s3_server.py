@@ -127,12 +127,12 @@ class Proxy:
                 answer = self.fault(request)
                 if answer is None:
                     answer = self.change(request, self._ask(head, body))
-                with self._lock:
-                    self.answered.append(request)
-                client.sendall(answer)
-            finally:
+            finally:  # before the answer: who has it may ask for the next at once
                 with self._lock:
                     self.in_flight -= 1
+            with self._lock:
+                self.answered.append(request)
+            client.sendall(answer)
 
     def _ask(self, head: bytes, body: bytes) -> bytes:
         """Ask the server; the client is told that the connection ends with the answer."""

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
+from as_a_person import Stepscope, closes
 from as_torchrun import ranks_of, start_torchrun, the_run, training_of_rank, wait_until
 
 from stepscope.records.reader import Run, load_run
@@ -59,7 +59,7 @@ def test_every_sample_is_seen_once_an_epoch_over_both(two: Run) -> None:
 def test_each_rank_has_a_whole_folder_and_closes_its_account(two: Run) -> None:
     for rank, run in enumerate(ranks_of(two)):
         assert run.status == "completed"
-        assert 0.98 < run.summary["closure"] < 1.02
+        assert closes(run)
         assert len(run.telemetry) > 0
         told = run.info["environment"]["distributed"]
         assert (told["rank"], told["processes"], told["share"]) == (rank, 2, 16)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from as_a_person import closes
 from scripted_device_memory import MIB, ScriptedMemory
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -51,7 +52,7 @@ def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int
     assert (run.info["kind"], run.status) == ("trace", "completed")
     assert run.summary["steps"] == 2 * SAMPLES // BATCH
     assert run.summary["samples"] == 2 * SAMPLES
-    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert closes(run)
     assert run.summary["phases"]["backward"]["total_s"] > 0
     assert all(loss is not None for loss in run.steps["loss"])
     assert (None in run.steps["load_s"]) is False
@@ -106,7 +107,7 @@ def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path: Path, tra
     assert nn.Module.__call__ is called
     run = stepscope.load_run(path)
     assert (run.status, run.summary["steps"]) == ("completed", 2 * SAMPLES // BATCH)
-    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert closes(run)
     assert run.steps["detail"].count("layers") == 3
     assert {layer["kind"] for layer in run.summary["layers"]} >= {"Linear", "ReLU"}
     assert set(run.steps["load_worker"]) == {0}

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from as_a_person import ENVIRONMENT, Answer, Stepscope
+from as_a_person import ENVIRONMENT, Answer, Stepscope, closes
 
 from stepscope.records.reader import Run, load_run
 
@@ -243,7 +243,7 @@ def test_a_training_is_recorded_and_its_output_is_its_own(person: Person) -> Non
     run = person.latest()
     assert run.info["status"] == "completed"
     assert [run.summary[key] for key in ("steps", "epochs", "samples")] == [12, 2, 48]
-    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert closes(run)
     assert run.info["environment"]["torch"]
     answer = person.trace("--json", "--name", "mine", "--out", "elsewhere", script)
     assert answer.json["name"] == "mine"
@@ -283,7 +283,7 @@ def test_a_script_ends_after_as_many_steps_as_were_wanted(person: Person, kind: 
     run = person.latest()
     assert run.summary["steps"] == steps
     assert run.info["status"] == "completed"
-    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert closes(run)
 
 
 def test_layers_are_looked_at_when_asked_for(person: Person) -> None:
@@ -327,7 +327,7 @@ print("trained")
     assert (answer.code, answer.out) == (0, "trained\n"), answer.err
     run = person.latest()
     assert [run.summary[key] for key in ("steps", "epochs")] == [12, 2]
-    assert run.summary["closure"] == pytest.approx(1, abs=0.02)
+    assert closes(run)
 
 
 def test_what_is_set_before_torch_is_imported_counts(person: Person) -> None:
