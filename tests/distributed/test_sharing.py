@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,20 @@ def test_ranks_0_before_and_after_a_restart_may_answer_at_once(tmp_path: Path) -
     for restarts in (1, 2, 3):
         Place(0, 2, "m", restarts).find_run(tmp_path, make, goes_on=True)
     assert Place(1, 2, "m", restarts=4).find_run(tmp_path, make, goes_on=True) == made
+    Place(0, 2, "m").forget(tmp_path, goes_on=True)
+
+
+def test_who_answers_for_a_run_stops_when_it_is_forgotten(tmp_path: Path) -> None:
+    def answering() -> list[threading.Thread]:
+        return [each for each in threading.enumerate() if "_answer" in each.name]
+
+    before = answering()
+    first = Place(0, 2, "m")
+    first.find_run(tmp_path, lambda: folder.create(tmp_path, "a", "run", {}).path)
+    (mine,) = set(answering()) - set(before)
+    first.forget(tmp_path)
+    mine.join(timeout=20)
+    assert not mine.is_alive()
 
 
 def figures(rank: int, forward_s: float) -> dict[str, Any]:

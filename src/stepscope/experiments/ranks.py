@@ -7,6 +7,7 @@ told, through files beside it. How the run is put together in the end is in `exp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -85,17 +86,18 @@ class Place:
         """
         answers: dict[str, list[Path]] = {str(rank): [] for rank in range(1, self.world)}
         while answers:
-            for question in note.parent.glob(_question(note, "*").name):
-                asked = question.name.rpartition(".ask-")[2]
-                try:
-                    _write(_answer_to(note, asked), run)
-                except FileNotFoundError:  # taken away by `forget`: the training is over
+            # A shared folder may be out of reach for a moment: it is looked at again.
+            with contextlib.suppress(OSError):
+                if not note.exists():  # taken away by `forget`: the training is over
                     return
-                question.unlink(missing_ok=True)
-                answers.get(asked.partition("-")[0], []).append(_answer_to(note, asked))
-            for rank in list(answers):
-                if not all(answer.exists() for answer in answers[rank]):
-                    del answers[rank]
+                for question in note.parent.glob(_question(note, "*").name):
+                    asked = question.name.rpartition(".ask-")[2]
+                    _write(_answer_to(note, asked), run)
+                    question.unlink(missing_ok=True)
+                    answers.get(asked.partition("-")[0], []).append(_answer_to(note, asked))
+                for rank in list(answers):
+                    if not all(answer.exists() for answer in answers[rank]):
+                        del answers[rank]
             time.sleep(_LOOK_EVERY_S)
 
     def forget(self, out: Path, *, goes_on: bool = False) -> None:
