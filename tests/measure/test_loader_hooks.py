@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
-from under_hooks import data, watched
+from under_hooks import data, model, watched
 
 from stepscope.measure import events as e
 from stepscope.measure.batches import samples_of
@@ -195,6 +195,27 @@ def test_images_of_any_size_with_a_description_each_are_counted_one_by_one() -> 
     images = tuple(torch.zeros(3, 20 + side, 30) for side in range(5))
     targets = tuple({"boxes": torch.zeros(side, 4)} for side in range(5))
     assert samples_of((images, targets)) == 5
+    assert samples_of([{"image": image} for image in images]) == 5
+    assert samples_of((images, tuple(torch.zeros(side) for side in range(5)))) == 5
     assert (
         samples_of(([torch.zeros(7, 2), torch.zeros(7, 3)], [torch.zeros(7), torch.zeros(7)])) == 7
     )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_used(
+    workers: int,
+) -> None:
+    net, loader = model(), DataLoader(data(), batch_size=4, num_workers=workers)
+    with watched() as book:
+        images, _ = next(iter(loader))
+        net(images)  # of an iterator that is gone
+        batches = iter(loader)
+        images, _ = next(batches)
+        net(images)  # fetched just before
+        images, _ = next(batches), next(batches)
+        net(images[0])  # one of two
+        gc.collect()
+        told = [e.Call(*detail).samples for kind, _, _, detail, _ in book.events if kind == e.CALL]
+        del batches
+    assert told == [4, None, 4]

@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_loop import ADAM, MODEL, OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, EventByEvent, Loop
+from played_loop import (
+    ADAM,
+    CRITIC,
+    MODEL,
+    OTHER_LOADER,
+    SGD,
+    TEACHER,
+    TEST,
+    TRAIN,
+    EventByEvent,
+    Loop,
+)
 from scripted import MS
 
 from stepscope.measure import events as e
@@ -115,6 +126,7 @@ def whole_loops(draw: st.DrawFn) -> Loop:
 def nearly_plain_loops(draw: st.DrawFn) -> Loop:
     """One step after the other, nearly all alike, and now and then something else."""
     loop, detail = Loop(), "full"
+    has_loss, has_metric = draw(st.booleans()), draw(st.booleans())
     for epoch in range(draw(st.integers(1, 2))):
         loop.iterate(epoch, ms=2, length=draw(st.sampled_from([None, 12])), of=1)
         for _ in range(draw(st.integers(3, 12))):
@@ -127,7 +139,14 @@ def nearly_plain_loops(draw: st.DrawFn) -> Loop:
             wait(draw, loop)
             if detail == "full":
                 loop.zero(1)
-                loop.learn()
+                loop.call(2, samples=draw(SAMPLES))
+                if has_loss:
+                    wait(draw, loop)
+                    loop.call(1, CRITIC, samples=draw(SAMPLES))
+                loop.backward(4)
+                loop.update(3)
+                if has_metric:
+                    loop.call(1, TEACHER)
             else:
                 loop.update(3)
             wait(draw, loop)

@@ -333,3 +333,57 @@ def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: 
     for row in sheet.steps:
         assert sum(row.spent) == row.step_ns
     assert sheet.closure() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_loader_that_is_read_one_batch_ahead_leaves_one_row(loop: Loop, inside: bool) -> None:
+    loop.iterate()
+    loop.step()
+    if not inside:
+        loop.exhaust()
+    loop.iterate(TEST, ms=2)
+    loop.fetch(1, TEST, samples=4)
+    for samples in (4, 3):
+        loop.fetch(1, TEST, samples=samples)
+        loop.move(0.5)
+        loop.predict(2)
+        loop.predict(1, TEACHER)
+    loop.exhaust(1, TEST)
+    loop.move(0.5)
+    loop.predict(2)
+    loop.predict(1, TEACHER)
+    loop.wait(7)
+    if inside:
+        loop.step()
+        loop.exhaust()
+    sheet = loop.recognized()
+    [evaluation] = sheet.of("test")
+    assert (evaluation.steps, evaluation.samples) == (3, 11)
+    assert evaluation.total_s == pytest.approx(0.0165)
+    assert sheet.lasted_ms == ([17, 10] if inside else [10])
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_batch_after_which_a_test_is_broken_off_is_not_tested(loop: Loop) -> None:
+    loop.train(1)
+    loop.iterate(TEST, length=9)
+    for _ in range(3):
+        loop.fetch(1, TEST, samples=4)
+        loop.predict(2)
+    loop.fetch(1, TEST, samples=4)
+    loop.drop(TEST)
+    loop.train(1, OTHER_LOADER)
+    [evaluation] = loop.recognized().of("test")
+    assert (evaluation.steps, evaluation.samples) == (3, 12)
+
+
+def test_where_batches_do_not_tell_their_samples_the_calls_do(loop: Loop) -> None:
+    loop.train(1)
+    loop.iterate(TEST)
+    for samples in (8, 8, 5):
+        loop.fetch(1, TEST, samples=None)
+        loop.call(2, grad=False, training=False, samples=samples)
+        loop.call(1, TEACHER, grad=False, training=False, samples=samples)
+    loop.exhaust(1, TEST)
+    [evaluation] = loop.recognized().of("test")
+    assert evaluation.samples == 21

@@ -15,7 +15,9 @@ def samples_of(batch: Any) -> int | None:
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs
-    if isinstance(batch, list | tuple) and len(batch) == 2 and _is_a_description_each(*batch):
+    if isinstance(batch, list | tuple) and batch and isinstance(batch[0], Mapping):
+        return len(batch)  # each sample described by its own
+    if isinstance(batch, list | tuple) and len(batch) == 2 and _is_one_each(*batch):
         return len(batch[0])
     for part in _parts(batch):
         samples = samples_of(part)
@@ -24,10 +26,16 @@ def samples_of(batch: Any) -> int | None:
     return None
 
 
-def _is_a_description_each(images: Any, targets: Any) -> bool:
-    """Say whether there is a mapping for each image, as detectors have: images differ in size."""
+def _is_one_each(images: Any, targets: Any) -> bool:
+    """Say whether there is a target for each image, as detectors have: images differ in size.
+
+    Targets are mappings, or both are as `zip(*samples)` makes them: torch's own collate makes lists
+    of such.
+    """
     both = isinstance(images, list | tuple) and isinstance(targets, list | tuple)
-    return both and len(images) == len(targets) > 0 and isinstance(targets[0], Mapping)
+    if not both or len(images) != len(targets) or not len(images):
+        return False
+    return isinstance(targets[0], Mapping) or (type(images) is tuple and type(targets) is tuple)
 
 
 def bytes_of(batch: Any) -> int:

@@ -40,8 +40,15 @@ class Course:
     held: tuple[Step, int] | None = None
     epoch: Epoch | None = None
     asides: list[Aside] = field(default_factory=list)
+    # An evaluation whose loader has ended before its last batch was used, when it ends so far, and
+    # how long its loader took to end.
+    late: tuple[Aside, Moment, int] | None = None
+    # Batches of iterators that were made for one batch and let go of: `next(iter(loader))`.
+    loose: list[Batch] = field(default_factory=list)
+    _loose_before: list[Batch] = field(default_factory=list)
     _fetched: defaultdict[int, deque[Batch]] = field(default_factory=lambda: defaultdict(deque))
     _ahead: int = 0
+    _called_with: int | None = None  # samples, before the only backward pass of the step so far
     _update_ns: int = 0
     _update_other_ns: int = 0
 
@@ -114,6 +121,20 @@ class Course:
     def end_aside(self, aside: Aside, end: Moment, stop_ns: int = 0) -> None:
         """Nothing was trained in it: an evaluation, if a module was called."""
         self.asides.remove(aside)
+        self._give_away(aside, end, stop_ns)
+
+    def end_later(self, aside: Aside, end: Moment, stop_ns: int) -> None:
+        """It is an evaluation, and its last batch may still be used."""
+        self.asides.remove(aside)
+        self.late = (aside, end, stop_ns)
+
+    def end_late(self) -> None:
+        """End the evaluation whose last batch was used after its loader had ended, if any."""
+        if self.late is not None:
+            (aside, end, stop_ns), self.late = self.late, None
+            self._give_away(aside, end, stop_ns)
+
+    def _give_away(self, aside: Aside, end: Moment, stop_ns: int) -> None:
         step = self.tail or self.step
         is_test = aside.key is not None or aside.is_of_trained
         if aside.last_call is not None and step is not None and is_test:
@@ -139,6 +160,8 @@ class Course:
         first = 0 if since is None else self.asides.index(since) + 1
         for aside in [aside for aside in self.asides[first:] if aside.is_evaluation]:
             assert aside.last_call is not None
+            if aside.key is not None:
+                aside.leave_unused()
             self.end_aside(aside, aside.last_call)
 
     def promote_asides(self) -> None:
@@ -226,13 +249,64 @@ class Course:
             step.batches += 1
             self._fetched[key].append(batch)
 
-    def take_batches(self, step: Step, *, one: bool = False, leave: int = 0) -> None:
-        """Let batches that were fetched belong to a step: of each loader the oldest, or all."""
+    def train_with_batches(self, called_with: int | None) -> None:
+        """There is a backward pass: it takes the oldest batch of each loader.
+
+        Older ones were skipped if there are more than the step before has used and left, and the
+        model was called with as many samples as the newest has.
+        """
+        step = self.tail or self.step
+        if step is None:
+            return
+        is_first = not step.backwards
+        step.backwards += 1
+        self._called_with = called_with if is_first else None
         for waiting in self._fetched.values():
-            taken = 0
-            while len(waiting) > leave and not (one and taken):
+            if is_first and self.held is not None and called_with is not None:
+                usual = max(1, self.held[0].backwards) + self._ahead
+                while len(waiting) > usual and waiting[-1][0] == called_with:
+                    waiting.popleft()
+            if waiting:
                 step.take_batch(waiting.popleft())
-                taken += 1
+        if called_with in (None, *(samples for samples, _ in self.loose)):
+            for batch in self.loose:
+                step.take_batch(batch)
+                step.batches += 1
+        self.loose.clear()
+
+    def _take_batches(self, step: Step, leave: int = 0) -> None:
+        """Let batches that were fetched belong to a step, but for some of each loader."""
+        for waiting in self._fetched.values():
+            while len(waiting) > leave:
+                step.take_batch(waiting.popleft())
+
+    def _end_batches(self, step: Step) -> None:
+        """Let a step that ends have what was fetched for it.
+
+        A loader may be one batch ahead of the loop (Accelerate's is): each backward pass takes one,
+        and at most one is left for the next step. A step without detail has none noted.
+        """
+        called_with, self._called_with = self._called_with, None
+        waiting = [batch for each in self._fetched.values() for batch in each]
+        is_first = self.epoch is not None and not self.epoch.steps and self.held is None
+        if called_with is not None and waiting:
+            if called_with == sum(samples or 0 for samples, _ in waiting) + (step.samples or 0):
+                self._take_batches(step)  # put together for one call
+            elif is_first and len(waiting) > 1 and waiting[-1][0] == called_with:
+                self._fetched.clear()  # passed over, to go on where an epoch was broken off
+        self._take_batches(step, leave=1 if step.backwards else self._ahead)
+        self._ahead = max(map(len, self._fetched.values()), default=0)
+
+    # batches of iterators that are made for one
+
+    def look_for_loose(self) -> None:
+        """A batch is fetched. What was fetched before, and not used, is used only together."""
+        self._loose_before = self.loose
+        self.loose = []
+
+    def let_loose(self, batch: Batch) -> None:
+        """The iterator that was made for this batch is gone; it may be trained with even so."""
+        self.loose = [*self._loose_before, batch]
 
     # steps
 
@@ -308,10 +382,7 @@ class Course:
         else:
             self.join_tail()
             following = Step(time_ns, self.detail)
-        # A loader may be one batch ahead of the loop (Accelerate's is): each backward pass takes
-        # one, and at most one is left for the next step. A step without detail has none noted.
-        self.take_batches(step, leave=1 if step.backwards else self._ahead)
-        self._ahead = max(map(len, self._fetched.values()), default=0)
+        self._end_batches(step)
         self._release_held()
         self.held = (step, time_ns)
         self.step = following
@@ -338,7 +409,7 @@ class Course:
         # Only looked at, by a loop that is broken off after so many batches, is not trained with.
         # Without detail nobody knows.
         if step.backwards or step.detail != schema.FULL:
-            self.take_batches(held)
+            self._take_batches(held)
 
     # epochs
 
@@ -413,6 +484,7 @@ class Course:
 
     def close_epoch(self) -> None:
         """End the epoch where its loader ended, or, if that was not seen, with its last update."""
+        self.end_late()
         self.end_evaluations()
         epoch = self.epoch
         if epoch is None:

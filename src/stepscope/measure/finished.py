@@ -102,7 +102,7 @@ class Finished:
             data_s=seconds(end.spent[DATA] - started.spent[DATA] - stop_ns),
             steps_s=seconds(end.time_ns - started.time_ns - stop_ns),
             total_s=seconds(end.other_ns - begin.other_ns),
-            samples=aside.samples or 0,
+            samples=(aside.called_samples if aside.samples is None else aside.samples) or 0,
             steps=aside.batches,
         )
         self.sink.epoch("test", timing, None)

@@ -91,6 +91,7 @@ def _call(book: Notebook, original: Any) -> Any:
                 if book.calling == identity:
                     book.busy, book.calling = False, None
         samples = None
+        book.called = True
         if book.counted:
             book.counted = False
         else:

@@ -75,6 +75,7 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
     def died(reference: Any) -> None:
         book.deaths.pop(identity, None)
         if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
+            book.counted = False  # what it gave may be used all the same
             book.note(e.DROPPED, key, other_clock_ns())
 
     book.deaths[identity] = weakref.ref(iterator, died)
@@ -136,7 +137,9 @@ def _fetch(book: Notebook, original: Any) -> Any:
         # Most batches begin with a tensor, whose shape tells soonest how long it is.
         begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
         samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
-        book.counted = samples is not None
+        # Of two without a call between them, the call will tell which was used.
+        book.counted = samples is not None and book.called
+        book.called = False
         put((end, end_ns, key, (samples, load), book.queue and book.queue.mark()))
         return batch
 
@@ -155,6 +158,7 @@ def _drop(book: Notebook, original: Any) -> Any:
         try:
             original(iterator)
         finally:
+            book.counted = False
             book.note(e.EXHAUSTED, key, other_clock_ns())
             book.keys.pop(id(iterator), None)
 

@@ -56,8 +56,10 @@ class Notebook:
     updated: bool = False
     # How many moves to where a tensor is already are still looked at; None: all, since some move.
     idle_moves_left: int | None = 100
-    # Whether the next call is of a batch whose samples are known: it was fetched just before.
+    # Whether the next call is of a batch whose samples are known, since it was fetched just before,
+    # and whether there was a call since then.
     counted: bool = False
+    called: bool = True
     steps_since_fetch: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None

@@ -15,7 +15,8 @@ step and of the epoch that it lies in.
 
 **Phases** follow from what is open: a fetch, a move, a call, a backward pass, an optimiser's step.
 After a module's call with gradients, `forward` goes on until `backward()`, because the loss belongs
-to it. What nothing claims is `other`, or `optimizer` inside of a closure.
+to it; not so after a call that no backward pass follows any more, of a metric perhaps. What nothing
+claims is `other`, or `optimizer` inside of a closure.
 
 Here every event is given its meaning, one after the other. What is under way because of them is
 `measure.course`, the steps and epochs themselves are in `measure.spans`, and `measure.finished`
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stepscope.measure import events as e
+from stepscope.measure.calls import Calls
 from stepscope.measure.course import Course
 from stepscope.measure.exposed import Exposed
 from stepscope.measure.finished import Finished, Sink
@@ -49,6 +51,8 @@ _ENTER = {e.MOVE: TRANSFER, e.ZERO: OPTIMIZER, e.OWN: OTHER}
 # A call so long before the next one, with no backward pass between them, was made to try the model.
 _TRIAL_BEFORE_NS = 100_000_000
 _LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
+# What may come between the end of an evaluation's loader and the end of its last batch.
+_MAY_BE_LATE = frozenset({e.MOVE, e.MOVED, e.CALL, e.CALLED, e.OWN, e.OWN_DONE})
 
 
 @dataclass(slots=True)
@@ -66,8 +70,11 @@ class Recognizer:
     _open: list[int] = field(default_factory=list)
     _mark: Mark | None = None
     _updating: int = 0
-    _call_samples: int | None = None
-    _called_in_eval: int | None = None  # the module that these are of
+    _calls: Calls = field(default_factory=Calls)
+    _module: int | None = None  # the one that is called, or was called last
+    # After a call that may be a metric's: of which module, in which step, the phase that it counts
+    # with, and what that had then. It was part of the forward pass if a backward pass follows.
+    _unsure: tuple[int | None, Step, int, int] | None = None
     _samples_trained: int | None = None
     _called_ns: int = 0
     _made_ns: int = 0
@@ -97,6 +104,8 @@ class Recognizer:
         position = 0
         while position < len(kinds):
             kind = kinds[position]
+            if course.late is not None and kind not in _MAY_BE_LATE:
+                course.end_late()
             if kind == e.FETCH:
                 taken = self._take_rounds(columns, position)
                 if taken:
@@ -144,7 +153,8 @@ class Recognizer:
             self._take_round(step, known, found, last)
         self.updates += len(found)
         self._made.clear()
-        self._updating, self._phase, self._at_fetch = 0, OTHER, None
+        self._updating, self._phase, self._at_fetch, self._unsure = 0, OTHER, None, None
+        course.loose.clear()
         self._open.clear()
         return len(found) * known.events
 
@@ -160,13 +170,14 @@ class Recognizer:
         else:  # nobody has seen a backward pass that took it
             self._course.keep_batch(known.key, found.batches[number])
         step.backwards = int(known.has_detail)
-        loss, samples = found.losses[number], found.called_samples[number]
+        loss = found.losses[number]
         if loss is not None:
             step.losses.append(loss)
-        if known.has_detail and self._call_samples is not None:
-            samples, self._call_samples = self._call_samples, None
-        if samples is not None:
-            step.called_samples.append(samples)
+        for module, calls in found.calls:
+            _, training, samples, _ = calls[number]
+            self._calls.take(module, training, samples)
+        if known.has_detail:
+            self._take_called_samples(step)
         step.optimizers.add(known.optimizer)
         self._course.now_ns = updated_ns
         self._course.begin_tail(found.updated_other_ns[number])
@@ -252,7 +263,9 @@ class Recognizer:
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
+        self._unsure = None
         course = self._course
+        course.look_for_loose()
         known = self._iterations.get(subject, e.Iteration(None, None))
         course.rejoin(subject, known.loader)
         if course.epoch is not None and subject in course.epoch.keys:
@@ -300,7 +313,7 @@ class Recognizer:
             epoch.around.discard(subject)  # it has no other batch
         if aside is not None:
             course.end_evaluations(since=aside)
-            course.end_aside(aside, course.moment(detail), time_ns - self._fetch_ns)
+            self._end_aside(aside, kind, course.moment(detail), time_ns - self._fetch_ns)
         elif epoch is None or epoch.ended is not None:
             pass
         elif epoch.first_key == subject or course.end_inner(epoch, subject):
@@ -312,15 +325,34 @@ class Recognizer:
         else:
             epoch.keys.discard(subject)
 
+    def _end_aside(self, aside: Aside, kind: int, end: Moment, stop_ns: int) -> None:
+        """Nothing was trained with what an iteration gave, while it went on."""
+        course = self._course
+        is_whole = kind == e.EXHAUSTED and aside.is_whole
+        if is_whole and aside.has_one_left:
+            course.end_later(aside, end, stop_ns)
+            return
+        if aside.last_call is not None and not is_whole:
+            aside.leave_unused()
+        elif aside.last_call is None and len(aside.fetched) == 1:
+            course.let_loose(aside.fetched[0])
+        course.end_aside(aside, end, stop_ns)
+
     # calls, backward passes, updates
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         call = e.Call(*detail)
         course = self._course
+        if course.late is not None:
+            if not call.grad and subject in course.late[0].modules:
+                self._enter(kind)
+                return
+            course.end_late()
         innermost = course.innermost()
         self._call_is_aside = True
         if innermost is not None and innermost.key is not None:
             innermost.called_with_grad |= call.grad
+            innermost.take_call(subject, call.samples)
         elif call.grad:
             if innermost is not None:
                 innermost.is_of_trained |= subject in innermost.modules
@@ -334,21 +366,22 @@ class Recognizer:
             innermost.is_of_trained |= subject in self._trained
             innermost.samples = sum_known(innermost.samples, call.samples)
             innermost.batches += 1
+            course.loose.clear()
         else:  # a teacher's, of the step that follows an evaluation
             self._call_is_aside = False
         if call.grad:
+            if subject == self._calls.usual and self._unsure and self._unsure[0] != subject:
+                self._unsure = None  # the forward pass begins only now
+            self._module = subject
             self._trained.add(subject)
-            # A test may forget to switch gradients off, and most are in eval mode all the same.
-            if self._call_samples is None or (call.training and subject == self._called_in_eval):
-                self._call_samples = call.samples
-                self._called_in_eval = None if call.training else subject
+            self._calls.take(subject, call.training, call.samples)
         self._enter(kind)
 
     def _forget_trial(self, *, is_late: bool = False) -> None:
         """Begin anew if all so far was a call long ago, or before there was an optimiser."""
         was_before = is_late or self._made_ns > self._called_ns
         if was_before and not self._updating and self._course.forget_trial():
-            self._call_samples = None
+            self._calls.clear()
 
     def _is_evaluation(self, module: int, call: e.Call, before: Aside | None) -> bool:
         """Tell a test in between from a teacher's call: it comes after an update, in eval mode."""
@@ -378,21 +411,48 @@ class Recognizer:
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
         self._leave()
-        if subject and self._course.step is not None:
-            self._phase = FORWARD
-        innermost = self._course.innermost()
+        course = self._course
+        if course.late is not None:
+            aside, _, stop_ns = course.late
+            course.late = (aside, course.moment(detail), stop_ns)
+            return
+        innermost = course.innermost()
+        if subject and course.step is not None:
+            self._go_forward(course.tail or course.step, innermost)
         if innermost is not None and self._call_is_aside:
-            innermost.last_call = self._course.moment(detail)
+            innermost.last_call = course.moment(detail)
+
+    def _go_forward(self, current: Step, aside: Aside | None) -> None:
+        """Let what follows a call count with it until the backward pass, if there will be one.
+
+        After a backward pass it may be a metric that was called, and what follows is something else
+        then. In an iteration of which nothing is known yet it would be the first.
+        """
+        is_in_loader = aside is not None and aside.key is not None
+        if is_in_loader or (self._course.tail is None and not current.backwards):
+            self._phase = FORWARD
+        else:
+            self._phase = self._base()
+            if self._unsure is None or self._unsure[1] is not current:
+                self._unsure = (self._module, current, self._phase, current.spent[self._phase])
+
+    def _be_sure_of_forward(self) -> None:
+        """There is a backward pass: what follows the call before it was the forward pass."""
+        current = self._course.tail or self._course.step
+        if self._unsure is not None and self._unsure[1] is current:
+            _, step, phase, before_ns = self._unsure
+            forward_ns = max(0, step.spent[phase] - before_ns)
+            step.spent[phase] -= forward_ns
+            step.spent[FORWARD] += forward_ns
+        self._unsure = None
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
+        self._be_sure_of_forward()
         course = self._course
         course.promote_asides()
         course.begin_without_loader(detail, anew=bool(self._made))
-        current = course.tail or course.step
-        if current is not None:
-            current.backwards += 1
-            course.take_batches(current, one=True)
+        course.train_with_batches(self._calls.together())
         self._enter(kind)
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -405,14 +465,19 @@ class Recognizer:
         if current is not None:
             if detail is not None:
                 current.losses.append(detail)
-            # A closure is called several times, with the same samples.
-            again = self._updating and current.called_samples
-            if self._call_samples is not None and not again:
-                current.called_samples.append(self._call_samples)
-                self._samples_trained = self._call_samples
-        self._call_samples = None
+            self._take_called_samples(current)
+        self._calls.clear()
+
+    def _take_called_samples(self, current: Step) -> None:
+        samples = self._calls.end()
+        # A closure is called several times, with the same samples.
+        again = self._updating and current.called_samples
+        if samples is not None and not again:
+            current.called_samples.append(samples)
+            self._samples_trained = samples
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        self._unsure = None
         course = self._course
         course.promote_asides()
         self._forget_trial()

@@ -18,12 +18,11 @@ from stepscope.measure.rows import OTHER
 from stepscope.measure.spans import Batch, Loss
 
 _PHASES_ALONE = frozenset({e.MOVE, e.MOVED, e.ZERO, e.ZEROED})
-_PLAIN = [
-    *(e.FETCH, e.FETCHED, e.CALL, e.CALLED),
-    *(e.BACKWARD, e.BACKWARD_DONE, e.STEP, e.STEPPED),
-]
+_BEFORE_CALLS = [e.FETCH, e.FETCHED]
+_AFTER_CALLS = [e.BACKWARD, e.BACKWARD_DONE, e.STEP, e.STEPPED]
 _WITHOUT_DETAIL = [e.FETCH, e.FETCHED, e.STEP, e.STEPPED]
 _FETCHED = 1
+_Called = tuple[int, Sequence[tuple[bool, bool, int | None, int]]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,14 +30,14 @@ class Rounds:
     """Plain steps that followed each other, field by field.
 
     `begins_ns` has one moment more than there are steps: the fetch that ends the last. What was
-    spent is by phase; `batches` are as they were fetched, `called_samples` as the model was called,
-    and `samples` are those of the batch or, where they are not known, of the call.
+    spent is by phase; `batches` are as they were fetched; `calls` are modules in their order, and
+    how each was called; `samples` are those of the batch or, where they are not known, of a call.
     """
 
     begins_ns: Sequence[int]
     spent: Sequence[Sequence[int]]
     batches: Sequence[Batch]
-    called_samples: Sequence[int | None]
+    calls: Sequence[_Called]
     samples: Sequence[int]
     losses: Sequence[Loss | None]
     updated_ns: Sequence[int]
@@ -49,10 +48,10 @@ class Rounds:
 
 
 class Round:
-    """The events of a plain step: one batch, one call, one backward pass, one update.
+    """The events of a plain step: one batch, calls, one backward pass, one update.
 
-    Without detail the call and the backward pass are not noted. `phases` are those that were open
-    after each event.
+    Most have two calls, of the model and of the loss. Without detail calls and the backward pass
+    are not noted. `phases` are those that were open after each event.
     """
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
@@ -60,8 +59,8 @@ class Round:
         self._kinds, self._subjects, self._marks = list(kinds), list(subjects), list(marks)
         self._phases = tuple(phases)
         self.events = len(events)
-        self.has_detail = e.CALL in self._kinds
-        self._call = self._kinds.index(e.CALL) if self.has_detail else 0
+        self._calls = [place for place, kind in enumerate(kinds) if kind == e.CALL]
+        self.has_detail = bool(self._calls)
         self._backward_done = self._kinds.index(e.BACKWARD_DONE) if self.has_detail else 0
         self.key: Any = self._subjects[0]
         self.optimizer: Any = self._subjects[self._kinds.index(e.STEP)]
@@ -77,10 +76,8 @@ class Round:
         rounds = _repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
         rounds = _repeats(kinds, self._kinds, begin, rounds)
         rounds = _repeats(marks, self._marks, begin, rounds)
-        calls: list[Any] = []
-        if self.has_detail:
-            calls = details[begin + self._call : begin + rounds * wide : wide]
-            with_gradients = [call[0] for call in calls]
+        for place in self._calls:
+            with_gradients = [call[0] for call in details[begin + place :: wide][:rounds]]
             if not all(with_gradients):
                 rounds = with_gradients.index(False)
         end = begin + rounds * wide
@@ -92,23 +89,35 @@ class Round:
         begins_ns, updated_ns = moments[0], moments[-1]
         following = [*moments[1:], begins_ns[1:]]
         batches = details[begin + _FETCHED : end : wide]
-        nothing = [None] * rounds
-        called_samples = [call[2] for call in calls[:rounds]] or nothing
+        calls = [
+            (subjects[begin + place], details[begin + place : end : wide]) for place in self._calls
+        ]
+        losses = details[begin + self._backward_done : end : wide]
         return Rounds(
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
             batches,
-            called_samples,
-            samples=[
-                (called or 0) if samples is None else samples
-                for (samples, _), called in zip(batches, called_samples, strict=True)
-            ],
-            losses=details[begin + self._backward_done : end : wide]
-            if self.has_detail
-            else nothing,
+            calls,
+            samples=_samples(batches, calls),
+            losses=losses if self.has_detail else [None] * rounds,
             updated_ns=updated_ns,
             updated_other_ns=details[begin + wide - 1 : end : wide],
         )
+
+
+def _samples(batches: Sequence[Batch], calls: Sequence[_Called]) -> list[int]:
+    """Return how many samples each step has: those of its batch, or of a call where none tells."""
+    known = [samples for samples, _ in batches if samples is not None]
+    if len(known) == len(batches):
+        return known
+    columns = [
+        [samples for samples, _ in batches],
+        *([call[2] for call in each] for _, each in calls),
+    ]
+    return [
+        next((samples for samples in of_step if samples is not None), 0)
+        for of_step in zip(*columns, strict=True)
+    ]
 
 
 def _repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
@@ -144,11 +153,18 @@ def _by_phase(
 def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
     """Return what the events of a step are as a round, or None where they are no plain step."""
     kinds = [event[0] for event in events]
-    if kinds != _WITHOUT_DETAIL and [k for k in kinds if k not in _PHASES_ALONE] != _PLAIN:
+    if kinds != _WITHOUT_DETAIL and not _is_plain([k for k in kinds if k not in _PHASES_ALONE]):
         return None
     first, second, last = events[0], events[1], events[-1]
     is_one_batch = (first[0], second[0]) == (e.FETCH, e.FETCHED) and first[2] == second[2]
-    is_called = kinds == _WITHOUT_DETAIL or events[kinds.index(e.CALLED)][2] is True
+    is_called = all(subject is True for kind, _, subject, *_ in events if kind == e.CALLED)
     is_on_host = all(event[4] is None for event in events)
     is_plain = is_one_batch and last[0] == e.STEPPED and is_called and is_on_host
     return Round(events, phases) if is_plain else None
+
+
+def _is_plain(kinds: list[int]) -> bool:
+    before, after = len(_BEFORE_CALLS), len(_AFTER_CALLS)
+    calls = kinds[before:-after]
+    is_called = bool(calls) and calls == [e.CALL, e.CALLED] * (len(calls) // 2)
+    return kinds == [*_BEFORE_CALLS, *calls, *_AFTER_CALLS] and is_called

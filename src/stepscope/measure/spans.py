@@ -210,6 +210,10 @@ class Aside:
     batches: int = 0
     samples: int | None = None
     fetched: list[Batch] = field(default_factory=list)
+    # How many of these a module was called after, and with how many samples, where that is known.
+    called_batches: int = 0
+    called_samples: int | None = None
+    _is_called: bool = True
 
     @property
     def used(self) -> bool:
@@ -221,11 +225,37 @@ class Aside:
         """Whether modules were called in it, and never with gradients."""
         return self.last_call is not None and not self.called_with_grad
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its loader has given all that it was known to have."""
+        return self.length is None or self.batches >= self.length
+
+    @property
+    def has_one_left(self) -> bool:
+        """Whether its last batch is still to be used: its loader is read one batch ahead."""
+        return self.is_evaluation and self.called_batches == self.batches - 1
+
     def take_batch(self, batch: Batch) -> None:
         """Keep a batch until it is known what it is for."""
         self.batches += 1
         self.samples = sum_known(self.samples, batch[0])
         self.fetched.append(batch)
+        self._is_called = False
+
+    def take_call(self, module: int, samples: int | None) -> None:
+        """A module is called, with the last batch or the one before it."""
+        self.modules.add(module)
+        if not self._is_called:
+            self._is_called = True
+            self.called_batches += 1
+            self.called_samples = sum_known(self.called_samples, samples)
+
+    def leave_unused(self) -> None:
+        """Forget batches that no module was called after: it was broken off there."""
+        del self.fetched[self.called_batches :]
+        self.batches = len(self.fetched)
+        known = [samples for samples, _ in self.fetched if samples is not None]
+        self.samples = sum(known) if known else None
 
 
 @dataclass(slots=True)
