@@ -92,10 +92,13 @@ class Traced:
         pattern = r"^.*\bloss\w*:? -?\d.*$"
         return re.findall(pattern, self.answer.err, re.MULTILINE | re.IGNORECASE)
 
-    def splits(self) -> set[str]:
+    def epochs(self) -> list[dict[str, str]]:
         path = self.folder / self.answer.json["path"] / "epochs.csv"
         with path.open(newline="", encoding="utf-8") as rows:
-            return {row["split"] for row in csv.DictReader(rows)}
+            return list(csv.DictReader(rows))
+
+    def splits(self) -> set[str]:
+        return {row["split"] for row in self.epochs()}
 
 
 def free_port() -> int:
@@ -187,6 +190,18 @@ def test_the_script_with_timers_trains_as_the_one_without(trace, name: str):
 )
 def test_an_evaluation_with_a_loader_of_its_own_has_a_row_of_its_own(trace, case: str):
     assert trace(case).splits() == {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("case", "samples"),
+    [("plain_cifar", 640), ("accelerate_loop", 160), ("hf_trainer", 128)],
+)
+def test_an_evaluation_has_one_row_and_each_sample_once(trace, case: str, samples: int):
+    tests = [row for row in trace(case).epochs() if row["split"] == "test"]
+    assert [(row["epoch"], row["samples"]) for row in tests] == [
+        ("1", str(samples)),
+        ("2", str(samples)),
+    ]
 
 
 @pytest.mark.parametrize("case", ["distillation", "gan", "two_loaders"])
