@@ -71,7 +71,9 @@ def test_adam_keeps_twice_what_momentum_keeps(stepscope: Stepscope) -> None:
 
 def test_recomputed_activations_are_not_kept(stepscope: Stepscope) -> None:
     def kept(*flags: str) -> int:
-        bill = stepscope.here("memory", "resnet18", "--batch-size", 64, *flags, "--json").json
+        bill = stepscope.here(
+            "memory", "efficient-small", "--batch-size", 64, *flags, "--json"
+        ).json
         return int(bill["items"]["activations"]["bytes"])
 
     assert kept("--checkpoint-activations") < 0.7 * kept()

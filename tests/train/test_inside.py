@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from train_helpers import same_weights
+from train_helpers import BLOCKS, same_weights
 
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.errors import RequestError
@@ -84,7 +84,7 @@ def test_nothing_asked_for_has_no_place():
         {"workers": 2},
         {"batch_size": 16, "accumulate": 2},
         {"precision": "bf16"},
-        {"model": "resnet18", "samples": 10, "batch_size": 2, "checkpoint_activations": True},
+        {"model": BLOCKS, "samples": 10, "batch_size": 2, "checkpoint_activations": True},
     ],
     ids=str,
 )

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from train_helpers import DROPOUT, LINEAR, weights
+from train_helpers import BLOCKS, DROPOUT, LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
 from stepscope.records.table import read_table
@@ -83,7 +83,7 @@ def test_accumulated_batches_give_the_weights_of_one_large_batch(train):
 
 
 def test_recomputed_activations_give_the_same_weights_and_statistics(train):
-    settings = {"model": "resnet18", "samples": 16, "batch_size": 8, "epochs": 1}
+    settings = {"model": BLOCKS, "samples": 16, "batch_size": 8, "epochs": 1}
     kept, recomputed = train(**settings), train(**settings, checkpoint_activations=True)
     for name, value in weights(kept).items():
         torch.testing.assert_close(weights(recomputed)[name], value, rtol=1e-4, atol=1e-5)

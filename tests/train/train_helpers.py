@@ -9,6 +9,7 @@ from stepscope.records.reader import Run
 
 LINEAR = "train_helpers:linear"
 DROPOUT = "train_helpers:with_dropout"
+BLOCKS = "train_helpers:in_blocks"
 
 
 def linear(num_classes: int) -> nn.Module:
@@ -19,6 +20,15 @@ def linear(num_classes: int) -> nn.Module:
 def with_dropout(num_classes: int) -> nn.Module:
     """Make the quickest thing whose losses depend on random numbers in the step."""
     return nn.Sequential(nn.Dropout(), *linear(num_classes))
+
+
+def in_blocks(num_classes: int) -> nn.Module:
+    """Make the quickest thing with blocks whose activations can be recomputed, and statistics."""
+    blocks = [
+        nn.Sequential(nn.Conv2d(inside, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        for inside in (3, 4, 4)
+    ]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(4 * 32 * 32, num_classes))
 
 
 def weights(run: Run) -> dict[str, torch.Tensor]:
