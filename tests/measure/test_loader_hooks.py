@@ -196,10 +196,24 @@ def test_images_of_any_size_with_a_description_each_are_counted_one_by_one() -> 
     targets = tuple({"boxes": torch.zeros(side, 4)} for side in range(5))
     assert samples_of((images, targets)) == 5
     assert samples_of([{"image": image} for image in images]) == 5
+    assert (
+        samples_of([{"image": image, "boxes": torch.zeros(3, 4), "id": 7} for image in images]) == 5
+    )
     assert samples_of((images, tuple(torch.zeros(side) for side in range(5)))) == 5
     assert (
         samples_of(([torch.zeros(7, 2), torch.zeros(7, 3)], [torch.zeros(7), torch.zeros(7)])) == 7
     )
+
+
+def test_what_is_put_together_of_mappings_and_tuples_is_counted_by_its_tensors() -> None:
+    tokens = {"ids": torch.zeros(7, 5), "mask": torch.zeros(7, 5), "names": ["x"] * 7}
+    labels = torch.zeros(7)
+    assert samples_of([{"image": torch.zeros(7, 3), "mask": torch.zeros(7, 1)}, labels]) == 7
+    assert samples_of((tokens, labels)) == 7
+    assert samples_of([tokens, tokens]) == 7
+    assert samples_of(([tokens, tokens], labels)) == 7
+    lengths = torch.zeros(7, dtype=torch.long)
+    assert samples_of(((torch.zeros(7, 9), lengths), (torch.zeros(7, 4), lengths))) == 7
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -126,7 +126,8 @@ def whole_loops(draw: st.DrawFn) -> Loop:
 def nearly_plain_loops(draw: st.DrawFn) -> Loop:
     """One step after the other, nearly all alike, and now and then something else."""
     loop, detail = Loop(), "full"
-    has_loss, has_metric = draw(st.booleans()), draw(st.booleans())
+    modules = draw(st.sampled_from([[MODEL], [MODEL, CRITIC], [CRITIC, MODEL], [MODEL, MODEL]]))
+    has_metric = draw(st.booleans())
     for epoch in range(draw(st.integers(1, 2))):
         loop.iterate(epoch, ms=2, length=draw(st.sampled_from([None, 12])), of=1)
         for _ in range(draw(st.integers(3, 12))):
@@ -139,10 +140,9 @@ def nearly_plain_loops(draw: st.DrawFn) -> Loop:
             wait(draw, loop)
             if detail == "full":
                 loop.zero(1)
-                loop.call(2, samples=draw(SAMPLES))
-                if has_loss:
+                for module in modules:
+                    loop.call(2, module, samples=draw(SAMPLES), training=draw(st.booleans()))
                     wait(draw, loop)
-                    loop.call(1, CRITIC, samples=draw(SAMPLES))
                 loop.backward(4)
                 loop.update(3)
                 if has_metric:

@@ -387,3 +387,27 @@ def test_where_batches_do_not_tell_their_samples_the_calls_do(loop: Loop) -> Non
     loop.exhaust(1, TEST)
     [evaluation] = loop.recognized().of("test")
     assert evaluation.samples == 21
+
+
+def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop) -> None:
+    loop.train(1)
+    loop.iterate(TEST)
+    for number in range(3):
+        loop.fetch(1, TEST)
+        if number != 1:
+            loop.predict(2)
+    loop.exhaust(1, TEST)
+    loop.wait(50)
+    loop.predict(20)
+    first, second = loop.recognized().of("test")
+    assert (first.total_s, second.total_s) == (pytest.approx(0.008), pytest.approx(0.02))
+
+
+def test_a_test_of_one_batch_that_is_read_ahead_has_its_samples(loop: Loop) -> None:
+    loop.train(1)
+    loop.iterate(TEST)
+    loop.fetch(1, TEST, samples=4)
+    loop.exhaust(1, TEST)
+    loop.call(2, grad=False, training=False, samples=None)
+    [evaluation] = loop.recognized().of("test")
+    assert evaluation.samples == 4

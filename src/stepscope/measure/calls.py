@@ -16,7 +16,8 @@ class Calls:
     """The calls with gradients since the last backward pass."""
 
     usual: int | None = None  # the module whose call counted the last time
-    # By module, and whether it is in training mode: the samples of its first call, and of all.
+    # By module, and whether it is in training mode: the samples of its first call that tells, and
+    # of all.
     _calls: dict[tuple[int, bool], tuple[int | None, int | None]] = field(default_factory=dict)
 
     def take(self, module: int, training: bool, samples: int | None) -> None:
@@ -24,6 +25,7 @@ class Calls:
         first = together = samples
         if (module, training) in self._calls:
             first, earlier = self._calls[module, training]
+            first = samples if first is None else first
             together = None if samples is None or earlier is None else earlier + samples
         self._calls[module, training] = (first, together)
 
@@ -41,6 +43,10 @@ class Calls:
         self.usual = which[0]
         self._calls.clear()
         return samples
+
+    def copy(self) -> Calls:
+        """Return the same, to go on with apart from it."""
+        return Calls(self.usual, dict(self._calls))
 
     def clear(self) -> None:
         """Forget the calls: they were for something else."""

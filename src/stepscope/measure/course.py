@@ -23,6 +23,7 @@ from stepscope.records import schema
 # A loop asks for its first batch at once, and trains with it. Some make an iterator, or look at a
 # batch, and only then build their model.
 _LONG_BEFORE_NS = 100_000_000
+_LOOSE_AT_MOST = 8  # that a step takes from iterators of their own; more were only looked at
 
 
 @dataclass(slots=True)
@@ -48,7 +49,10 @@ class Course:
     _loose_before: list[Batch] = field(default_factory=list)
     _fetched: defaultdict[int, deque[Batch]] = field(default_factory=lambda: defaultdict(deque))
     _ahead: int = 0
-    _called_with: int | None = None  # samples, before the only backward pass of the step so far
+    # In the step that is under way: batches of each loader that were skipped, it seems, and the
+    # samples of the calls before its only backward pass so far.
+    _skipped: dict[int, list[Batch]] = field(default_factory=dict)
+    _called_with: int | None = None
     _update_ns: int = 0
     _update_other_ns: int = 0
 
@@ -261,17 +265,20 @@ class Course:
         is_first = not step.backwards
         step.backwards += 1
         self._called_with = called_with if is_first else None
-        for waiting in self._fetched.values():
+        if is_first:
+            self._skipped.clear()
+        for key, waiting in self._fetched.items():
             if is_first and self.held is not None and called_with is not None:
                 usual = max(1, self.held[0].backwards) + self._ahead
+                skipped = self._skipped[key] = []
                 while len(waiting) > usual and waiting[-1][0] == called_with:
-                    waiting.popleft()
+                    skipped.append(waiting.popleft())
+            elif not is_first:  # fetched for the passes that follow, after all
+                waiting.extendleft(reversed(self._skipped.pop(key, [])))
             if waiting:
                 step.take_batch(waiting.popleft())
         if called_with in (None, *(samples for samples, _ in self.loose)):
-            for batch in self.loose:
-                step.take_batch(batch)
-                step.batches += 1
+            self.take_loose(step)
         self.loose.clear()
 
     def _take_batches(self, step: Step, leave: int = 0) -> None:
@@ -284,29 +291,39 @@ class Course:
         """Let a step that ends have what was fetched for it.
 
         A loader may be one batch ahead of the loop (Accelerate's is): each backward pass takes one,
-        and at most one is left for the next step. A step without detail has none noted.
+        and at most one is left for the next step. A step without detail has none noted. Where more
+        are left, the calls tell whether they were put together or passed over, to go on where an
+        epoch was broken off.
         """
         called_with, self._called_with = self._called_with, None
         waiting = [batch for each in self._fetched.values() for batch in each]
         is_first = self.epoch is not None and not self.epoch.steps and self.held is None
-        if called_with is not None and waiting:
+        most = max(map(len, self._fetched.values()), default=0)
+        if called_with is not None and most > max(self._ahead, int(is_first)):
             if called_with == sum(samples or 0 for samples, _ in waiting) + (step.samples or 0):
-                self._take_batches(step)  # put together for one call
-            elif is_first and len(waiting) > 1 and waiting[-1][0] == called_with:
-                self._fetched.clear()  # passed over, to go on where an epoch was broken off
+                self._take_batches(step)
+            elif is_first and waiting[-1][0] == called_with:
+                self._fetched.clear()
         self._take_batches(step, leave=1 if step.backwards else self._ahead)
         self._ahead = max(map(len, self._fetched.values()), default=0)
 
     # batches of iterators that are made for one
 
     def look_for_loose(self) -> None:
-        """A batch is fetched. What was fetched before, and not used, is used only together."""
-        self._loose_before = self.loose
+        """Another iterator is asked. What was fetched before, and not used, is used with it."""
+        self._loose_before = self.loose[-_LOOSE_AT_MOST:]
         self.loose = []
 
     def let_loose(self, batch: Batch) -> None:
         """The iterator that was made for this batch is gone; it may be trained with even so."""
         self.loose = [*self._loose_before, batch]
+
+    def take_loose(self, step: Step) -> None:
+        """Let them belong to a step."""
+        for batch in self.loose:
+            step.take_batch(batch)
+            step.batches += 1
+        self.loose.clear()
 
     # steps
 

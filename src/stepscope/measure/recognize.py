@@ -140,7 +140,7 @@ class Recognizer:
             self._passed.clear()
             self._phases.clear()
         known, course = self._round, self._course
-        found = known and known.find(columns, begin)
+        found = known and known.find(columns, begin, self._calls)
         if not known or not found:
             return 0
         step = course.begin_plain_step(found.begins_ns[0], known.key, self._phase)
@@ -265,7 +265,6 @@ class Recognizer:
         self._fetch_ns = time_ns
         self._unsure = None
         course = self._course
-        course.look_for_loose()
         known = self._iterations.get(subject, e.Iteration(None, None))
         course.rejoin(subject, known.loader)
         if course.epoch is not None and subject in course.epoch.keys:
@@ -278,6 +277,8 @@ class Recognizer:
             # Made long ago, or thought to be over: some loaders go on after their last batch.
             course.begin_aside(subject, detail, known)
         aside = course.find_aside(subject)
+        if aside is None or not aside.batches:
+            course.look_for_loose()
         if aside is not None:
             course.use_aside(aside, detail)
         elif course.epoch is not None and course.epoch.first_key == subject:
@@ -364,13 +365,19 @@ class Recognizer:
                 innermost = course.begin_calls(call.other_clock_ns)
             innermost.modules.add(subject)
             innermost.is_of_trained |= subject in self._trained
-            innermost.samples = sum_known(innermost.samples, call.samples)
+            samples = call.samples
+            if samples is None and course.loose:
+                samples = course.loose[-1][0]
+            innermost.samples = sum_known(innermost.samples, samples)
             innermost.batches += 1
             course.loose.clear()
         else:  # a teacher's, of the step that follows an evaluation
             self._call_is_aside = False
+            if not call.training and subject in self._trained:
+                course.loose.clear()
         if call.grad:
-            if subject == self._calls.usual and self._unsure and self._unsure[0] != subject:
+            has_loader = course.epoch is not None and course.epoch.first_key is not None
+            if not has_loader and subject == self._calls.usual != self._unsure_of():
                 self._unsure = None  # the forward pass begins only now
             self._module = subject
             self._trained.add(subject)
@@ -436,6 +443,9 @@ class Recognizer:
             if self._unsure is None or self._unsure[1] is not current:
                 self._unsure = (self._module, current, self._phase, current.spent[self._phase])
 
+    def _unsure_of(self) -> int | None:
+        return None if self._unsure is None else self._unsure[0]
+
     def _be_sure_of_forward(self) -> None:
         """There is a backward pass: what follows the call before it was the forward pass."""
         current = self._course.tail or self._course.step
@@ -490,6 +500,9 @@ class Recognizer:
                 else:
                     course.join_tail(cut=True)
             course.step.optimizers.add(subject)
+            if not course.step.backwards:  # nobody has seen what it was trained with
+                course.take_loose(course.step)
+        course.loose.clear()
         self._updating += 1
         self._enter(kind)
 

@@ -14,6 +14,7 @@ from operator import add, sub
 from typing import Any
 
 from stepscope.measure import events as e
+from stepscope.measure.calls import Calls
 from stepscope.measure.rows import OTHER
 from stepscope.measure.spans import Batch, Loss
 
@@ -65,10 +66,11 @@ class Round:
         self.key: Any = self._subjects[0]
         self.optimizer: Any = self._subjects[self._kinds.index(e.STEP)]
 
-    def find(self, columns: Sequence[list[Any]], begin: int) -> Rounds | None:
+    def find(self, columns: Sequence[list[Any]], begin: int, before: Calls) -> Rounds | None:
         """Return all of it that comes from `begin` on, one after the other; the last ends there.
 
-        `columns` are the fields of all events. A round is complete when a fetch follows it.
+        `columns` are the fields of all events, `before` are calls that came earlier. A round is
+        complete when a fetch follows it.
         """
         kinds, times_ns, subjects, details, marks = columns
         wide = self.events
@@ -77,7 +79,8 @@ class Round:
         rounds = _repeats(kinds, self._kinds, begin, rounds)
         rounds = _repeats(marks, self._marks, begin, rounds)
         for place in self._calls:
-            with_gradients = [call[0] for call in details[begin + place :: wide][:rounds]]
+            calls_here = details[begin + place : begin + rounds * wide : wide]
+            with_gradients = [call[0] for call in calls_here]
             if not all(with_gradients):
                 rounds = with_gradients.index(False)
         end = begin + rounds * wide
@@ -98,26 +101,26 @@ class Round:
             _by_phase([*self._phases[:-1], OTHER], moments, following),
             batches,
             calls,
-            samples=_samples(batches, calls),
+            samples=_samples(batches, calls, before),
             losses=losses if self.has_detail else [None] * rounds,
             updated_ns=updated_ns,
             updated_other_ns=details[begin + wide - 1 : end : wide],
         )
 
 
-def _samples(batches: Sequence[Batch], calls: Sequence[_Called]) -> list[int]:
+def _samples(batches: Sequence[Batch], calls: Sequence[_Called], before: Calls) -> list[int]:
     """Return how many samples each step has: those of its batch, or of a call where none tells."""
     known = [samples for samples, _ in batches if samples is not None]
     if len(known) == len(batches):
         return known
-    columns = [
-        [samples for samples, _ in batches],
-        *([call[2] for call in each] for _, each in calls),
-    ]
-    return [
-        next((samples for samples in of_step if samples is not None), 0)
-        for of_step in zip(*columns, strict=True)
-    ]
+    told, counted = before.copy(), []
+    for number, (samples, _) in enumerate(batches):
+        for module, each in calls:
+            _, training, called_with, _ = each[number]
+            told.take(module, training, called_with)
+        called = told.end()
+        counted.append((called or 0) if samples is None else samples)
+    return counted
 
 
 def _repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:

@@ -214,6 +214,7 @@ class Aside:
     called_batches: int = 0
     called_samples: int | None = None
     _is_called: bool = True
+    _is_ahead: bool = False
 
     @property
     def used(self) -> bool:
@@ -233,13 +234,14 @@ class Aside:
     @property
     def has_one_left(self) -> bool:
         """Whether its last batch is still to be used: its loader is read one batch ahead."""
-        return self.is_evaluation and self.called_batches == self.batches - 1
+        return self.is_evaluation and self._is_ahead and self.called_batches == self.batches - 1
 
     def take_batch(self, batch: Batch) -> None:
         """Keep a batch until it is known what it is for."""
         self.batches += 1
         self.samples = sum_known(self.samples, batch[0])
         self.fetched.append(batch)
+        self._is_ahead |= self.batches == 2 and not self.called_batches
         self._is_called = False
 
     def take_call(self, module: int, samples: int | None) -> None:
