@@ -358,7 +358,7 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
         loop.fetch(1, key)
         loop.drop(key)
     recognizer.take(noted(loop.events))
-    assert len(recognizer._course.loose) < 20
+    assert len(recognizer._course.waiting.loose) < 20
 
 
 @pytest.mark.parametrize("looked_at", [TRAIN, OTHER_LOADER])

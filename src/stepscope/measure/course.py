@@ -9,7 +9,6 @@ until a backward pass makes it training, or its end makes it an evaluation.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from stepscope.measure.clock import seconds
@@ -18,12 +17,12 @@ from stepscope.measure.finished import Finished
 from stepscope.measure.rounds import Rounds
 from stepscope.measure.rows import OTHER, EpochTiming
 from stepscope.measure.spans import Aside, Batch, Epoch, Moment, Step, is_anew, is_left
+from stepscope.measure.waiting import Waiting
 from stepscope.records import schema
 
 # A loop asks for its first batch at once, and trains with it. Some make an iterator, or look at a
 # batch, and only then build their model.
 _LONG_BEFORE_NS = 100_000_000
-_LOOSE_AT_MOST = 8  # that a step takes from iterators of their own; more were only looked at
 
 
 @dataclass(slots=True)
@@ -44,15 +43,7 @@ class Course:
     # An evaluation whose loader has ended before its last batch was used, when it ends so far, and
     # how long its loader took to end.
     late: tuple[Aside, Moment, int] | None = None
-    # Batches of iterators that were made for one batch and let go of: `next(iter(loader))`.
-    loose: list[Batch] = field(default_factory=list)
-    _loose_before: list[Batch] = field(default_factory=list)
-    _fetched: defaultdict[int, deque[Batch]] = field(default_factory=lambda: defaultdict(deque))
-    _ahead: int = 0
-    # In the step that is under way: batches of each loader that were skipped, it seems, and the
-    # samples of the calls before its only backward pass so far.
-    _skipped: dict[int, list[Batch]] = field(default_factory=dict)
-    _called_with: int | None = None
+    waiting: Waiting = field(default_factory=Waiting)
     _update_ns: int = 0
     _update_other_ns: int = 0
 
@@ -218,7 +209,7 @@ class Course:
         if aside.is_made_here:
             epoch.joined_ns = max(epoch.joined_ns, aside.made_ns)
         step.batches += aside.batches
-        self._fetched[aside.key] += aside.fetched
+        self.waiting.keep(aside.key, aside.fetched)
 
     def _is_inside(self, epoch: Epoch) -> bool:
         """Say whether a loader around the epoch gave its next batch, and another began then."""
@@ -251,88 +242,23 @@ class Course:
         step = self.tail or self.step
         if step is not None:
             step.batches += 1
-            self._fetched[key].append(batch)
+            self.waiting.keep(key, [batch])
 
     def train_with_batches(self, called_with: int | None) -> None:
-        """There is a backward pass: it takes the oldest batch of each loader.
-
-        Older ones were skipped if there are more than the step before has used and left, and the
-        model was called with as many samples as the newest has.
-        """
+        """There is a backward pass; the model was called with so many samples, if that is known."""
         step = self.tail or self.step
-        if step is None:
-            return
-        is_first = not step.backwards
-        step.backwards += 1
-        self._called_with = called_with if is_first else None
-        if is_first:
-            self._skipped.clear()
-        for key, waiting in self._fetched.items():
-            if is_first and self.held is not None and called_with is not None:
-                usual = max(1, self.held[0].backwards) + self._ahead
-                skipped = self._skipped[key] = []
-                while len(waiting) > usual and waiting[-1][0] == called_with:
-                    skipped.append(waiting.popleft())
-            elif not is_first:  # fetched for the passes that follow, after all
-                waiting.extendleft(reversed(self._skipped.pop(key, [])))
-            if waiting:
-                step.take_batch(waiting.popleft())
-        if called_with in (None, *(samples for samples, _ in self.loose)):
-            self.take_loose(step)
-        self.loose.clear()
-
-    def _take_batches(self, step: Step, leave: int = 0) -> None:
-        """Let batches that were fetched belong to a step, but for some of each loader."""
-        for waiting in self._fetched.values():
-            while len(waiting) > leave:
-                step.take_batch(waiting.popleft())
-
-    def _end_batches(self, step: Step) -> None:
-        """Let a step that ends have what was fetched for it.
-
-        A loader may be one batch ahead of the loop (Accelerate's is): each backward pass takes one,
-        and at most one is left for the next step. A step without detail has none noted. Where more
-        are left, the calls tell whether they were put together or passed over, to go on where an
-        epoch was broken off.
-        """
-        called_with, self._called_with = self._called_with, None
-        waiting = [batch for each in self._fetched.values() for batch in each]
-        is_first = self.epoch is not None and not self.epoch.steps and self.held is None
-        most = max(map(len, self._fetched.values()), default=0)
-        if called_with is not None and most > max(self._ahead, int(is_first)):
-            if called_with == sum(samples or 0 for samples, _ in waiting) + (step.samples or 0):
-                self._take_batches(step)
-            elif is_first and waiting[-1][0] == called_with:
-                self._fetched.clear()
-        self._take_batches(step, leave=1 if step.backwards else self._ahead)
-        self._ahead = max(map(len, self._fetched.values()), default=0)
-
-    # batches of iterators that are made for one
-
-    def look_for_loose(self) -> None:
-        """Another iterator is asked. What was fetched before, and not used, is used with it."""
-        self._loose_before = self.loose[-_LOOSE_AT_MOST:]
-        self.loose = []
-
-    def let_loose(self, batch: Batch) -> None:
-        """The iterator that was made for this batch is gone; it may be trained with even so."""
-        self.loose = [*self._loose_before, batch]
-
-    def take_loose(self, step: Step) -> None:
-        """Let them belong to a step."""
-        for batch in self.loose:
-            step.take_batch(batch)
-            step.batches += 1
-        self.loose.clear()
+        if step is not None:
+            self.waiting.train(step, called_with, before=self.held[0] if self.held else None)
 
     # steps
 
     def begin_plain_step(self, time_ns: int, key: int, phase: int) -> Step | None:
         """Begin a step with a fetch of the only loader; None where more than that is under way."""
         epoch, tail, step = self.epoch, self.tail, self.step
-        if epoch is None or tail is None or step is None or self.asides or self._ahead:
+        if epoch is None or tail is None or step is None or self.asides:
             return None
-        is_ahead = step.backwards and any(self._fetched.values())  # if not, it ends with them
+        # Without a backward pass the step ends with what waits.
+        is_ahead = self.waiting.ahead or (step.backwards and self.waiting)
         if epoch.first_key != key or epoch.keys != {key} or is_ahead:
             return None
         tail.spent[phase] += time_ns - self.now_ns
@@ -399,7 +325,8 @@ class Course:
         else:
             self.join_tail()
             following = Step(time_ns, self.detail)
-        self._end_batches(step)
+        is_first = self.epoch is not None and not self.epoch.steps and self.held is None
+        self.waiting.end(step, is_first=is_first)
         self._release_held()
         self.held = (step, time_ns)
         self.step = following
@@ -426,7 +353,7 @@ class Course:
         # Only looked at, by a loop that is broken off after so many batches, is not trained with.
         # Without detail nobody knows.
         if step.backwards or step.detail != schema.FULL:
-            self._take_batches(held)
+            self.waiting.take_all(held)
 
     # epochs
 
@@ -487,7 +414,7 @@ class Course:
         epoch, step = self.epoch, self.step
         if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
             return False
-        return self.tail is None and not step.batches and not any(self._fetched.values())
+        return self.tail is None and not step.batches and not self.waiting
 
     def is_over(self, epoch: Epoch, iterated: int) -> bool:
         """Say whether an epoch is behind us when a loader begins to be iterated over.
@@ -516,8 +443,7 @@ class Course:
         last_end_ns = self.held[1] if self.held else None
         self._release_held()
         self.epoch = self.step = self.tail = None
-        self._fetched.clear()
-        self._ahead = 0
+        self.waiting.clear()
         if last_end_ns is None:
             self.epochs -= 1  # nothing was trained in it after all
             return

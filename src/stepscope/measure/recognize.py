@@ -154,7 +154,7 @@ class Recognizer:
         self.updates += len(found)
         self._made.clear()
         self._updating, self._phase, self._at_fetch, self._unsure = 0, OTHER, None, None
-        course.loose.clear()
+        course.waiting.loose.clear()
         self._open.clear()
         return len(found) * known.events
 
@@ -278,7 +278,7 @@ class Recognizer:
             course.begin_aside(subject, detail, known)
         aside = course.find_aside(subject)
         if aside is None or not aside.batches:
-            course.look_for_loose()
+            course.waiting.ask_another()
         if aside is not None:
             course.use_aside(aside, detail)
         elif course.epoch is not None and course.epoch.first_key == subject:
@@ -336,7 +336,7 @@ class Recognizer:
         if aside.last_call is not None and not is_whole:
             aside.leave_unused()
         elif aside.last_call is None and len(aside.fetched) == 1:
-            course.let_loose(aside.fetched[0])
+            course.waiting.let_loose(aside.fetched[0])
         course.end_aside(aside, end, stop_ns)
 
     # calls, backward passes, updates
@@ -366,15 +366,15 @@ class Recognizer:
             innermost.modules.add(subject)
             innermost.is_of_trained |= subject in self._trained
             samples = call.samples
-            if samples is None and course.loose:
-                samples = course.loose[-1][0]
+            if samples is None and course.waiting.loose:
+                samples = course.waiting.loose[-1][0]
             innermost.samples = sum_known(innermost.samples, samples)
             innermost.batches += 1
-            course.loose.clear()
+            course.waiting.loose.clear()
         else:  # a teacher's, of the step that follows an evaluation
             self._call_is_aside = False
             if not call.training and subject in self._trained:
-                course.loose.clear()
+                course.waiting.loose.clear()
         if call.grad:
             has_loader = course.epoch is not None and course.epoch.first_key is not None
             if not has_loader and subject == self._calls.usual != self._unsure_of():
@@ -501,8 +501,8 @@ class Recognizer:
                     course.join_tail(cut=True)
             course.step.optimizers.add(subject)
             if not course.step.backwards:  # nobody has seen what it was trained with
-                course.take_loose(course.step)
-        course.loose.clear()
+                course.waiting.take_loose(course.step)
+        course.waiting.loose.clear()
         self._updating += 1
         self._enter(kind)
 
