@@ -19,8 +19,8 @@ to it; not so after a call that no backward pass follows any more, of a metric p
 claims is `other`, or `optimizer` inside of a closure.
 
 Here every event is given its meaning, one after the other. What is under way because of them is
-`measure.course`, the steps and epochs themselves are in `measure.spans`, and `measure.finished`
-makes rows of them.
+`measure.course`, which phase is open `measure.phases`; the steps and epochs themselves are in
+`measure.spans`, and `measure.finished` makes rows of them.
 """
 
 from __future__ import annotations
@@ -34,23 +34,18 @@ from stepscope.measure.calls import Calls
 from stepscope.measure.course import Course
 from stepscope.measure.exposed import Exposed
 from stepscope.measure.finished import Finished, Sink
+from stepscope.measure.phases import Phases
 from stepscope.measure.rounds import Round, Rounds, plain_round
-from stepscope.measure.rows import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
+from stepscope.measure.rows import OTHER
 from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
 
 if TYPE_CHECKING:
     from stepscope.measure.device import Mark
 
-_PHASE_OF = {
-    e.FETCH: DATA,
-    e.CALL: FORWARD,
-    e.BACKWARD: BACKWARD,
-    e.STEP: OPTIMIZER,
-}
-_ENTER = {e.MOVE: TRANSFER, e.ZERO: OPTIMIZER, e.OWN: OTHER}
+_ENTER = frozenset({e.MOVE, e.ZERO, e.OWN})
+_LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
 # A call so long before the next one, with no backward pass between them, was made to try the model.
 _TRIAL_BEFORE_NS = 100_000_000
-_LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
 # What may come between the end of an evaluation's loader and the end of its last batch.
 _MAY_BE_LATE = frozenset({e.MOVE, e.MOVED, e.CALL, e.CALLED, e.OWN, e.OWN_DONE})
 
@@ -66,15 +61,10 @@ class Recognizer:
 
     _finished: Finished = field(init=False)
     _course: Course = field(init=False)
-    _phase: int = OTHER
-    _open: list[int] = field(default_factory=list)
+    _phases: Phases = field(default_factory=Phases)
     _mark: Mark | None = None
-    _updating: int = 0
     _calls: Calls = field(default_factory=Calls)
     _module: int | None = None  # the one that is called, or was called last
-    # After a call that may be a metric's: of which module, in which step, the phase that it counts
-    # with, and what that had then. It was part of the forward pass if a backward pass follows.
-    _unsure: tuple[int | None, Step, int, int] | None = None
     _samples_trained: int | None = None
     _called_ns: int = 0
     _made_ns: int = 0
@@ -88,8 +78,9 @@ class Recognizer:
     _acted_after: int = -1  # so many updates
     _acts: bool = False
     _round: Round | None = None
+    # The events of the step so far, and the phase that was open after each.
     _passed: list[e.Event] = field(default_factory=list)
-    _phases: list[int] = field(default_factory=list)
+    _phases_passed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._finished = Finished(self.sink, self.origin_ns, self.exposed)
@@ -98,7 +89,7 @@ class Recognizer:
     def take(self, notes: list[Any]) -> None:
         """Go on with what was noted after all that came earlier: five fields for each event."""
         course = self._course
-        passed, phases = self._passed, self._phases
+        phases, passed, phases_passed = self._phases, self._passed, self._phases_passed
         columns = [notes[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
         kinds, times_ns, subjects, details, marks = columns
         position = 0
@@ -117,33 +108,32 @@ class Recognizer:
             # Give the time since the last event to the phase that was open.
             current = course.tail or course.step
             if current is not None:
-                current.spent[self._phase] += time_ns - course.now_ns
+                current.spent[phases.now] += time_ns - course.now_ns
             course.now_ns = time_ns
             if mark is not None:
                 self._lap_on_device(current, mark)
-            # Half of all events are pairs that are nothing but a phase: they make no call.
+            # Half of all events are pairs that are nothing but a phase.
             if kind in _ENTER:
-                self._open.append(self._phase)
-                self._phase = _ENTER[kind]
+                phases.enter(kind)
             elif kind in _LEAVE:
-                self._phase = self._open.pop() if self._open else self._base()
+                phases.leave()
             else:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
             passed.append((kind, time_ns, subject, detail, mark))
-            phases.append(self._phase)
+            phases_passed.append(phases.now)
         self._finished.write()
 
     def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
         """Take steps that go like one before; return how many events they had, or 0."""
         if self._passed:
-            self._round = plain_round(self._passed, self._phases) or self._round
+            self._round = plain_round(self._passed, self._phases_passed) or self._round
             self._passed.clear()
-            self._phases.clear()
+            self._phases_passed.clear()
         known, course = self._round, self._course
         found = known and known.find(columns, begin, self._calls)
         if not known or not found:
             return 0
-        step = course.begin_plain_step(found.begins_ns[0], known.key, self._phase)
+        step = course.begin_plain_step(found.begins_ns[0], known.key, self._phases.now)
         if step is None:
             return 0
         self._take_round(step, known, found, 0)
@@ -153,9 +143,9 @@ class Recognizer:
             self._take_round(step, known, found, last)
         self.updates += len(found)
         self._made.clear()
-        self._updating, self._phase, self._at_fetch, self._unsure = 0, OTHER, None, None
+        self._phases.begin_anew()
+        self._at_fetch = None
         course.waiting.loose.clear()
-        self._open.clear()
         return len(found) * known.events
 
     def _take_round(self, step: Step, known: Round, found: Rounds, number: int) -> None:
@@ -212,23 +202,8 @@ class Recognizer:
         if current is not None and self._mark is not None:
             if current.device_begin is None:
                 current.device_begin = self._mark
-            current.device_laps.append((self._phase, mark))
+            current.device_laps.append((self._phases.now, mark))
         self._mark = mark
-
-    def _base(self) -> int:
-        return OPTIMIZER if self._updating else OTHER
-
-    def _enter(self, kind: int) -> None:
-        self._open.append(self._phase)
-        self._phase = _PHASE_OF[kind]
-
-    def _leave(self) -> None:
-        self._phase = self._open.pop() if self._open else self._base()
-
-    def _leave_to_base(self) -> None:
-        if self._open:
-            self._open.pop()
-        self._phase = OPTIMIZER if self._updating else OTHER
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._course.detail = subject
@@ -240,8 +215,8 @@ class Recognizer:
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        if self._updating:  # a closure that goes through all of the data
-            self._enter(e.FETCH)
+        if self._phases.updating:  # a closure that goes through all of the data
+            self._phases.enter(kind)
             return
         course = self._course
         course.end_evaluations()
@@ -251,10 +226,10 @@ class Recognizer:
         if earlier is not None:  # it was looked into, and begins anew
             course.asides.remove(earlier)
         course.begin_aside(subject, detail)
-        self._enter(e.FETCH)
+        self._phases.enter(kind)
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._leave_to_base()
+        self._phases.leave_to_base()
         self._iterations[subject] = e.Iteration(*detail)
         aside = self._course.find_aside(subject)
         if aside is not None:
@@ -263,17 +238,15 @@ class Recognizer:
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
-        self._unsure = None
+        self._phases.forget_call()
         course = self._course
         known = self._iterations.get(subject, e.Iteration(None, None))
         course.rejoin(subject, known.loader)
         if course.epoch is not None and subject in course.epoch.keys:
             course.end_evaluations()
-            self._updating = 0  # an update that raised never said that it ended
-            self._open.clear()
-            self._phase = OTHER
+            self._phases.begin_anew()
             course.end_step_at(time_ns)
-        elif not self._updating and course.find_aside(subject) is None:
+        elif not self._phases.updating and course.find_aside(subject) is None:
             # Made long ago, or thought to be over: some loaders go on after their last batch.
             course.begin_aside(subject, detail, known)
         aside = course.find_aside(subject)
@@ -285,10 +258,10 @@ class Recognizer:
             course.epoch.asked_ns = time_ns
         step = course.tail or course.step
         self._at_fetch = None if step is None else (step, step.moment(time_ns, 0))
-        self._enter(kind)
+        self._phases.enter(kind)
 
     def _on_fetched(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._leave_to_base()
+        self._phases.leave_to_base()
         course = self._course
         batch: Batch = detail
         epoch = course.epoch
@@ -303,7 +276,7 @@ class Recognizer:
     def _on_over(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         """A loader is exhausted, or its iterator was let go of."""
         if kind == e.EXHAUSTED:
-            self._leave_to_base()
+            self._phases.leave_to_base()
         else:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
@@ -346,7 +319,7 @@ class Recognizer:
         course = self._course
         if course.late is not None:
             if not call.grad and subject in course.late[0].modules:
-                self._enter(kind)
+                self._phases.enter(kind)
                 return
             course.end_late()
         innermost = course.innermost()
@@ -377,17 +350,17 @@ class Recognizer:
                 course.waiting.loose.clear()
         if call.grad:
             has_loader = course.epoch is not None and course.epoch.first_key is not None
-            if not has_loader and subject == self._calls.usual != self._unsure_of():
-                self._unsure = None  # the forward pass begins only now
+            if not has_loader and subject == self._calls.usual != self._phases.unsure_of:
+                self._phases.forget_call()  # the forward pass begins only now
             self._module = subject
             self._trained.add(subject)
             self._calls.take(subject, call.training, call.samples)
-        self._enter(kind)
+        self._phases.enter(kind)
 
     def _forget_trial(self, *, is_late: bool = False) -> None:
         """Begin anew if all so far was a call long ago, or before there was an optimiser."""
         was_before = is_late or self._made_ns > self._called_ns
-        if was_before and not self._updating and self._course.forget_trial():
+        if was_before and not self._phases.updating and self._course.forget_trial():
             self._calls.clear()
 
     def _is_evaluation(self, module: int, call: e.Call, before: Aside | None) -> bool:
@@ -417,56 +390,34 @@ class Recognizer:
 
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
-        self._leave()
+        self._phases.leave()
         course = self._course
         if course.late is not None:
             aside, _, stop_ns = course.late
             course.late = (aside, course.moment(detail), stop_ns)
             return
         innermost = course.innermost()
-        if subject and course.step is not None:
-            self._go_forward(course.tail or course.step, innermost)
+        current = course.tail or course.step
+        if subject and current is not None:
+            # After a backward pass it may be a metric. In an iteration of which nothing is known
+            # yet it would be the first.
+            is_in_loader = innermost is not None and innermost.key is not None
+            is_sure = is_in_loader or (course.tail is None and not current.backwards)
+            self._phases.go_forward(self._module, current, is_sure=is_sure)
         if innermost is not None and self._call_is_aside:
             innermost.last_call = course.moment(detail)
 
-    def _go_forward(self, current: Step, aside: Aside | None) -> None:
-        """Let what follows a call count with it until the backward pass, if there will be one.
-
-        After a backward pass it may be a metric that was called, and what follows is something else
-        then. In an iteration of which nothing is known yet it would be the first.
-        """
-        is_in_loader = aside is not None and aside.key is not None
-        if is_in_loader or (self._course.tail is None and not current.backwards):
-            self._phase = FORWARD
-        else:
-            self._phase = self._base()
-            if self._unsure is None or self._unsure[1] is not current:
-                self._unsure = (self._module, current, self._phase, current.spent[self._phase])
-
-    def _unsure_of(self) -> int | None:
-        return None if self._unsure is None else self._unsure[0]
-
-    def _be_sure_of_forward(self) -> None:
-        """There is a backward pass: what follows the call before it was the forward pass."""
-        current = self._course.tail or self._course.step
-        if self._unsure is not None and self._unsure[1] is current:
-            _, step, phase, before_ns = self._unsure
-            forward_ns = max(0, step.spent[phase] - before_ns)
-            step.spent[phase] -= forward_ns
-            step.spent[FORWARD] += forward_ns
-        self._unsure = None
-
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
-        self._be_sure_of_forward()
         course = self._course
+        self._phases.be_sure(course.tail or course.step)
         course.promote_asides()
         course.begin_without_loader(detail, anew=bool(self._made))
         course.train_with_batches(self._calls.together())
-        self._enter(kind)
+        self._phases.enter(kind)
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._leave_to_base()
+        self._phases.leave_to_base()
         course = self._course
         current = course.tail or course.step
         if course.tail is not None and course.tail.begin_ns > self._backward_ns:
@@ -481,18 +432,17 @@ class Recognizer:
     def _take_called_samples(self, current: Step) -> None:
         samples = self._calls.end()
         # A closure is called several times, with the same samples.
-        again = self._updating and current.called_samples
+        again = self._phases.updating and current.called_samples
         if samples is not None and not again:
             current.called_samples.append(samples)
             self._samples_trained = samples
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._unsure = None
         course = self._course
         course.promote_asides()
         self._forget_trial()
         course.begin_without_loader(detail, anew=bool(self._made))
-        if not self._updating and course.step is not None:
+        if not self._phases.updating and course.step is not None:
             if course.tail is not None:
                 # One that was made after the last update takes over: it is no second one beside it.
                 if subject in course.step.optimizers or subject in self._made:
@@ -503,17 +453,13 @@ class Recognizer:
             if not course.step.backwards:  # nobody has seen what it was trained with
                 course.waiting.take_loose(course.step)
         course.waiting.loose.clear()
-        self._updating += 1
-        self._enter(kind)
+        self._phases.begin_update()
 
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._updating = max(0, self._updating - 1)
-        self._leave()
-        if self._phase != BACKWARD:  # some update each weight as soon as it has its gradient
-            self._phase = self._base()
+        self._phases.end_update()
         self._made.clear()
         course = self._course
-        if not self._updating and course.step is not None and course.epoch is not None:
+        if not self._phases.updating and course.step is not None and course.epoch is not None:
             course.begin_tail(detail)
             self.updates += 1
 
