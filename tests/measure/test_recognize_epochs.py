@@ -242,6 +242,21 @@ def test_device_columns_partition_the_devices_time() -> None:
         assert later == pytest.approx((0, 0.010, 0.020, 0, 0)), "its queue is never empty again"
 
 
+def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
+    loop = Loop(on_device=True)
+    assert loop.device is not None
+    loop.iterate()
+    loop.fetch(0)
+    with loop.stepping():
+        for _ in range(3):
+            loop.call(0, work=2)
+            loop.device.work(3)
+            loop.backward(0, work=4)
+    loop.exhaust(0)
+    [step] = loop.recognized().steps
+    assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
+
+
 def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
     loop = Loop(on_device=True)
     sheet = Sheet()

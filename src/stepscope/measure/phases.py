@@ -28,12 +28,16 @@ _PHASE_OF = {
 
 
 class _Unsure(NamedTuple):
-    """After a module's call in a step: the phase that time counts with, and what that had then."""
+    """After a module's call in a step: the phase that time counts with, and what that had then.
+
+    `device_laps` are those that the device had then.
+    """
 
     module: int | None
     step: Step
     phase: int
     spent_ns: int
+    device_laps: int
 
 
 @dataclass(slots=True)
@@ -92,7 +96,8 @@ class Phases:
         """Let what follows a call be the forward pass, for sure or if a backward pass follows."""
         self.now = FORWARD if is_sure else self._base
         if not is_sure and (self._unsure is None or self._unsure.step is not step):
-            self._unsure = _Unsure(module, step, self.now, step.spent[self.now])
+            laps = len(step.device_laps)
+            self._unsure = _Unsure(module, step, self.now, step.spent[self.now], laps)
 
     def forget_call(self) -> None:
         """No backward pass follows the last call, or another one begins the forward pass."""
@@ -105,3 +110,6 @@ class Phases:
             forward_ns = max(0, step.spent[unsure.phase] - unsure.spent_ns)
             step.spent[unsure.phase] -= forward_ns
             step.spent[FORWARD] += forward_ns
+            for lap, (phase, mark) in enumerate(step.device_laps):
+                if lap >= unsure.device_laps and phase == unsure.phase:
+                    step.device_laps[lap] = (FORWARD, mark)
