@@ -158,6 +158,14 @@ def test_a_design_that_does_not_read_is_refused(
         load_design(str(own(tmp_path, (old, new))))
 
 
+@pytest.mark.parametrize("text", ["x = " + "[" * 10**5, "\0" * 2**25], ids=["deep", "large"])
+def test_a_design_that_nobody_wrote_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "design.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(RequestError, match="cannot read"):
+        load_design(str(file))
+
+
 def test_a_design_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="wanted simple_weight_stationary or a TOML file"):
         load_design(str(tmp_path / "none.toml"))

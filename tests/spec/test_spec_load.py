@@ -94,6 +94,11 @@ def test_a_folder_in_place_of_a_file_is_refused_by_name(tmp_path: Path) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+def test_a_file_without_an_end_is_refused_by_name() -> None:
+    with pytest.raises(RequestError, match=r"cannot read /dev/zero: it has more than 16 MiB"):
+        resolve_request(Path("/dev/zero"), {})
+
+
 def test_a_file_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "lab.toml"
     file.write_bytes('name = "Prüfung"'.encode("latin-1"))

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from stepscope.errors import RequestError, nearest
 from stepscope.spec.settings import RunSpec, field_names, takes_number
+from stepscope.written import read_written
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,12 +37,12 @@ def with_changes(asked: Mapping[str, Any], changes: Mapping[str, Any], where: st
 def read_settings(file: Path) -> Mapping[str, Any]:
     """Read the settings in a TOML file or in a run's `run.json`, not yet validated."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_written(file)
     except FileNotFoundError:
         raise RequestError(
             f"no such file: {file}. Give a TOML file of settings, or the run.json of a run."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
     if file.suffix == ".json":
         return _settings_of_run(file, text)

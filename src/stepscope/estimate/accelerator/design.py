@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import RequestError
+from stepscope.written import read_written
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,9 +60,9 @@ def load_design(named: str = OWN) -> Design:
         if named == OWN:
             text = resources.files(__package__).joinpath(f"{OWN}.toml").read_text(encoding="utf-8")
         else:
-            text = Path(named).read_text(encoding="utf-8")
+            text = read_written(Path(named))
         written = tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RequestError(
             f"design: wanted {OWN} or a TOML file like it, cannot read {named}: {error}"
         ) from error
