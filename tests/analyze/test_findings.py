@@ -101,6 +101,28 @@ def test_loading_in_the_training_process_is_found_with_the_command_to_check_it(
     assert finding.command == f"stepscope workers {tmp_path / 'run.json'}"
 
 
+def test_cpu_time_that_some_steps_know_is_held_against_the_work_of_those_steps(
+    tmp_path: Path,
+) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_s": 0.049, "load_worker": -1}
+        if number % 5 == 0:  # a quick one
+            step |= {"load_s": 0.001, "load_cpu_s": 0.00099}
+
+    finding = Planted(tmp_path, load).findings()["waiting_for_data"]
+    assert "mostly at work on samples" in finding.text
+    assert any(line.endswith("to make, 99.0 % of it on a CPU") for line in finding.evidence)
+
+
+def test_nothing_is_said_of_cpu_time_that_no_step_knows(tmp_path: Path) -> None:
+    def load(number: int, step: Step) -> None:
+        step |= {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": "", "load_worker": -1}
+
+    finding = Planted(tmp_path, load).findings()["waiting_for_data"]
+    assert finding.text.endswith("in the training process itself.")
+    assert "CPU" not in " ".join(finding.evidence)
+
+
 def test_workers_that_wait_themselves_are_told_from_workers_that_work(tmp_path: Path) -> None:
     def load(number: int, step: Step) -> None:
         step |= {"data_s": 0.05, "load_s": 0.2, "load_cpu_s": 0.01, "load_worker": number % 2}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.trial_metrics import mean_figures, metrics, start_up_steps
+from stepscope.analyze.trial_metrics import mean_figures, metrics, rate, start_up_steps
 from stepscope.records import folder, reader, schema
 
 
@@ -69,3 +69,9 @@ def test_a_loss_that_is_no_number_is_none_so_that_a_record_can_hold_it(tmp_path:
 
 def test_means_are_over_what_is_known() -> None:
     assert mean_figures([{"a": 1.0, "b": None}, {"a": 3.0}]) == {"a": 2.0, "b": None}
+
+
+def test_a_rate_is_of_the_steps_that_know_their_samples() -> None:
+    steps = [{"samples": 8, "step_s": 0.5}, {"samples": None, "step_s": 9.0}]
+    assert rate(steps) == 16
+    assert rate(steps[1:]) is None

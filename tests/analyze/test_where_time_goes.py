@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.analyze.so_far import figures_so_far
 from stepscope.analyze.where_time_goes import (
     closure,
     dropped_epochs,
@@ -281,6 +282,41 @@ def test_where_nothing_was_made_cold_the_reason_says_why(
     summary = summarize(make_run(tmp_path, **info), MEASURED)
     assert summary["page_cache"] is None
     assert summary["absent"]["page_cache"] == reason
+
+
+def without_samples(table: str, *lines: int) -> str:
+    rows = table.splitlines(keepends=True)
+    for line in lines:
+        rows[line] = rows[line].replace(",8,", ",,", 1)
+    return "".join(rows)
+
+
+RATES = """\
+epoch,split,loader_start_s,loader_stop_s,loading_s,training_s,total_s,samples,samples_per_s
+1,train,0.5,0.25,1.7,1.8,3.75,16,4.26667
+2,train,0.2,0.1,1.1,3.9,5.2,,6
+"""
+
+
+def test_steps_whose_samples_are_unknown_stand_in_the_total_by_extrapolation(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path, without_samples(STEPS, 6), RATES, kind="trace")
+    summary = summarize(run, MEASURED)
+    assert summary["samples"] == 48, "the sixth as many as the five that are known"
+    assert summary["samples_per_s"] == pytest.approx(6)
+    assert not {"samples", "samples_per_s"} & summary["absent"].keys()
+
+
+def test_where_no_step_knows_its_samples_the_run_has_none_and_a_reason(tmp_path: Path) -> None:
+    epochs = RATES.replace(",16,4.26667", ",,").replace(",,6\n", ",,\n")
+    run = make_run(tmp_path, without_samples(STEPS, 1, 2, 3, 4, 5, 6), epochs, kind="trace")
+    summary = summarize(run, MEASURED)
+    assert (summary["samples"], summary["samples_per_s"]) == (None, None)
+    for name in ("samples", "samples_per_s"):
+        assert "tell how many samples" in summary["absent"][name]
+    assert summary["phases"]["data"]["share"] > 0
+    assert figures_so_far(Run(run.path, {**run.info, "summary": {}}))["samples"] is None
 
 
 @st.composite

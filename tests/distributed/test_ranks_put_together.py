@@ -104,6 +104,22 @@ def test_steps_that_a_killed_rank_has_not_made_are_left_out(run: folder.RunFolde
     assert steps_of(run) == [(1, 32)]
 
 
+def test_samples_that_one_rank_does_not_know_are_unknown_of_all(run: folder.RunFolder) -> None:
+    whole = {"epoch": 1, "split": "train", "total_s": 2.0}
+    first, second = (rank_of(run, rank, schema.COMPLETED) for rank in (0, 1))
+    for rank, samples in ((first, 16), (second, "")):
+        steps = [{"epoch": 1, "step": 1, "samples": 16, "loss": 1.0}]
+        steps.append({"epoch": 1, "step": 2, "samples": samples, "loss": 3.0})
+        write(rank, schema.STEPS, *steps)
+        known = 32 if samples else ""
+        write(rank, schema.EPOCHS, {**whole, "samples": known, "samples_per_s": 16.0})
+    put_together(run, 2)
+    assert steps_of(run) == [(1, 32), (2, None)]
+    assert load_run(run.path).steps["loss"] == [1.0, 3.0]
+    [epoch] = load_run(run.path).epochs.rows()
+    assert (epoch["samples"], epoch["samples_per_s"]) == (None, 32.0)
+
+
 def test_an_epoch_that_a_killed_rank_has_not_ended_is_left_out(run: folder.RunFolder) -> None:
     def epochs(made: folder.RunFolder, *numbers: int) -> None:
         rows = [{"epoch": each, "split": "train", "samples": 16} for each in numbers]

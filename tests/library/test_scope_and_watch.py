@@ -158,3 +158,14 @@ def test_a_program_that_dies_of_an_exception_leaves_a_failed_run(tmp_path: Path)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 1
     assert stepscope.load_run(tmp_path / "latest").status == "failed"
+
+
+def test_batches_that_do_not_tell_their_samples_are_steps_all_the_same(tmp_path: Path) -> None:
+    with stepscope.Scope("words", out=tmp_path, quiet=True) as scope:
+        for words in scope.epoch([["a", "b"], ["c"], ["d"]]):
+            if words == ["d"]:
+                break
+    run = stepscope.load_run(scope.path)
+    assert list(run.steps["samples"]) == [None] * 3
+    assert list(run.epochs["samples"]) == [None]
+    assert (run.summary["samples"], run.summary["samples_per_s"]) == (None, None)

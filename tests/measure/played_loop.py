@@ -52,7 +52,7 @@ class Sheet:
         return [(row.epoch, row.step) for row in self.steps]
 
     @property
-    def samples(self) -> list[int]:
+    def samples(self) -> list[int | None]:
         return [row.samples for row in self.steps]
 
     @property
@@ -109,7 +109,7 @@ class Loop:
         length: int | None = None,
         of: int | None = None,
     ) -> None:
-        self.note(e.ITERATE, loader, self.other_clock)
+        self.note(e.ITERATE, loader, (self.other_clock, of))
         self.wait(ms)
         self.note(e.ITERATED, loader, e.Iteration(length, of))
 

@@ -182,44 +182,6 @@ def test_what_is_noted_is_in_order_and_in_pairs() -> None:
     ]
 
 
-def test_a_move_that_moves_nothing_is_none() -> None:
-    with watched() as book:
-        batch = torch.ones(2, 3)
-        for device in ("cpu", torch.device("cpu")):
-            batch.to(device)
-            batch.to(device=device)
-        assert not kinds(book)
-        batch.to("cpu", torch.float64)
-        batch.to("meta")
-    assert kinds(book) == {"MOVE": 2, "MOVED": 2}
-
-
-def test_moves_are_looked_at_no_more_when_many_moved_nothing() -> None:
-    batch, on_device = torch.ones(2, 3), nn.Linear(3, 1, device="meta")
-    with watched() as book:
-        nn.Sequential(*(nn.Linear(3, 1) for _ in range(60))).to("cpu")
-        assert book.idle_moves_left == 100, "moves before the training say nothing of it"
-        optim.SGD([torch.ones(1)], lr=0.1).step()
-        book.notes.clear()
-        for _ in range(100):
-            batch.to("cpu", non_blocking=True)
-        batch.to("meta")
-        assert not kinds(book)
-        on_device(torch.ones(2, 3, device="meta"))  # here something has to be moved after all
-        batch.to("meta")
-        assert kinds(book)["MOVE"] == 1
-
-
-def test_moves_are_looked_at_for_good_once_something_moved() -> None:
-    batch = torch.ones(2, 3)
-    with watched() as book:
-        batch.to("meta")
-        for _ in range(200):
-            batch.to("cpu")
-        batch.to("meta")
-    assert kinds(book)["MOVE"] == 2
-
-
 def test_a_call_is_counted_unless_its_batch_was() -> None:
     net = model()
     with watched() as book:
@@ -280,12 +242,83 @@ def test_other_threads_are_let_alone() -> None:
     assert kinds(book)["STEPPED"] == 3
 
 
+def test_a_thread_that_only_hands_numbers_to_workers_is_no_other_thread() -> None:
+    with watched() as book:
+        train(DataLoader(data(), batch_size=4, num_workers=1), epochs=1)
+        assert not book.has_threads
+        threading.Thread(target=int).start()
+        assert book.has_threads
+
+
 def test_inside_a_call_nothing_else_is_noted() -> None:
     with watched() as book:
         model()(torch.ones(2, 4))
     assert [NAMES[kind] for kind, *_ in book.events] == ["CALL", "CALLED"]
     [call] = [e.Call(*detail) for kind, _, _, detail, _ in book.events if kind == e.CALL]
     assert (call.grad, call.training, call.samples) == (True, True, 2)
+
+
+def test_a_loss_that_is_a_module_is_part_of_the_forward_pass_that_is_open() -> None:
+    net, criterion, labels = model(), nn.CrossEntropyLoss(), torch.tensor([0, 1])
+    with watched() as book:
+        outputs = net(torch.ones(2, 4))
+        with torch.no_grad():
+            net(torch.ones(2, 4))  # a teacher changes nothing of that
+        loss = criterion(outputs, labels)
+        loss.backward()
+        criterion(outputs, labels)  # a metric, perhaps: nothing is open
+    assert [NAMES[kind] for kind, *_ in book.events] == [
+        *("CALL", "CALLED") * 2,
+        *("BACKWARD", "BACKWARD_DONE"),
+        *("CALL", "CALLED"),
+    ]
+    assert {id(net), id(criterion)} == book.roots.keys(), "its layers are looked at all the same"
+
+
+def test_a_loss_tells_the_samples_that_its_model_was_not_asked_with() -> None:
+    class Words(nn.Linear):
+        def forward(self, words: list[list[float]]) -> torch.Tensor:
+            return super().forward(torch.tensor(words))
+
+    net, criterion = Words(3, 2), nn.CrossEntropyLoss()
+    with watched() as book:
+        criterion(net([[1.0, 2.0, 3.0]] * 4), torch.zeros(4, dtype=torch.long)).backward()
+    calls = [e.Call(*detail).samples for kind, _, _, detail, _ in book.events if kind == e.CALL]
+    assert calls == [None, 4]
+
+
+def test_a_module_that_lists_its_weights_is_met_like_others() -> None:
+    class Lists(nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            return list(super().parameters(recurse))
+
+    with watched() as book:
+        Lists(4, 2)(torch.ones(2, 4))
+    assert book.device == "cpu"
+
+
+@pytest.mark.parametrize("between", ["fetch", "update"])
+def test_a_module_without_weights_begins_a_forward_pass_where_none_is_open(between: str) -> None:
+    net, flatten = model(), nn.Flatten()
+    optimizer = optim.SGD(net.parameters(), lr=0.1)
+    with watched() as book:
+        net(torch.ones(2, 4))
+        if between == "fetch":
+            next(iter(DataLoader(data(), batch_size=4)))
+        else:
+            optimizer.step()
+        flatten(torch.ones(2, 2, 2))
+    assert kinds(book)["CALL"] == 2
+
+
+def test_a_module_at_the_address_of_one_without_weights_is_not_taken_for_it() -> None:
+    with watched() as book:
+        net, loss = model(), nn.MSELoss()
+        loss(torch.ones(2), torch.ones(2))
+        assert book.weightless == {id(loss)}
+        del loss
+        assert not book.weightless
+        assert not book.roots.keys() - {id(net)}
 
 
 def test_an_error_in_a_forward_pass_leaves_them_ready() -> None:

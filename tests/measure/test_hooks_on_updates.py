@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import optim
@@ -88,6 +90,113 @@ def test_steps_are_counted_and_not_the_updates_of_several_optimisers() -> None:
             for optimizer in reversed(both):
                 optimizer.step()
         assert book.steps == 3 + len(data()) // 6
+
+
+def _steps(*, loader: bool, rounds: list[list[str]]) -> int:
+    """Count the steps of a loop in which these optimisers update, one round after the other."""
+    shared, apart = model(), model()
+    with watched() as book:
+        optimizers: dict[str, optim.Optimizer] = {
+            "first": optim.Adam(shared.parameters()),
+            "same weights": optim.SGD(shared.parameters(), lr=0.1),
+            "other weights": optim.SGD(apart.parameters(), lr=0.1),
+        }
+        batches = iter(DataLoader(data(4 * len(rounds)), batch_size=4))
+        for names in rounds:
+            if loader:
+                next(batches)
+            for name in names:
+                optimizers[name].step()
+        del batches
+    return book.steps
+
+
+def test_an_optimiser_of_the_same_weights_takes_over_and_one_of_others_steps_beside() -> None:
+    then = [["first"]] * 4 + [["same weights"]] * 3
+    assert _steps(loader=False, rounds=then) == _steps(loader=True, rounds=then) == 7
+    now_and_then = [["first"], ["first"], ["first", "other weights"]] * 3
+    assert _steps(loader=False, rounds=now_and_then) == 9
+    assert _steps(loader=True, rounds=now_and_then) == 9
+
+
+def test_an_optimiser_that_trains_something_more_does_not_take_over() -> None:
+    """As an actor with a head of its own, which is updated every second time."""
+    encoder, critic, actor = model(), model(), model()
+    with watched() as book:
+        first = optim.Adam([*encoder.parameters(), *critic.parameters()])
+        second = optim.Adam([*encoder.parameters(), *actor.parameters()])
+        for number in range(20):
+            first.step()
+            if number % 2:
+                second.step()
+    assert book.steps == 20
+
+
+def test_an_optimiser_that_keeps_its_weights_in_its_own_way_steps_beside_others() -> None:
+    class Own(optim.SGD):
+        def step(self, closure: None = None) -> None:
+            pass
+
+    with watched() as book:
+        first, own = optim.SGD(model().parameters(), lr=0.1), Own(model().parameters(), lr=0.1)
+        own.param_groups = [{"weights": []}]
+        for _ in range(3):
+            first.step()
+        own.step()
+    assert book.steps == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ((None, True), {}),
+        ((None, True, False, None, None), {}),
+        ((), {"retain_graph": True, "inputs": None}),
+    ],
+)
+def test_a_backward_pass_is_passed_on_as_it_was_asked_for(arguments: Any) -> None:
+    positional, named = arguments
+    with watched() as book:
+        loss = model()(torch.ones(2, 4)).sum()
+        torch.autograd.backward(loss, *positional, **named)
+    assert kinds(book)["BACKWARD_DONE"] == 1
+
+
+def test_somebody_elses_backward_pass_is_called_as_torch_calls_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    theirs = torch.autograd.backward
+    monkeypatch.setattr(
+        torch.autograd,
+        "backward",
+        lambda tensors, *args, inputs=None, **more: theirs(tensors, *args, inputs=inputs, **more),
+    )
+    with watched() as book:
+        model()(torch.ones(2, 4)).sum().backward()
+    assert kinds(book)["BACKWARD_DONE"] == 1
+
+
+def test_optimisers_of_the_same_weights_that_step_beside_each_other_make_one_step() -> None:
+    """As the two of an adversarial autoencoder, which both train its encoder."""
+    both = [["first", "other weights", "same weights"]] * 5
+    assert _steps(loader=False, rounds=both) == _steps(loader=True, rounds=both) == 5
+
+
+def test_an_optimiser_that_passes_its_steps_on_is_not_taken_over_from() -> None:
+    class Outer(optim.Optimizer):
+        def __init__(self, inner: optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: None = None) -> None:
+            self.inner.step()
+
+    with watched() as book:
+        outer = Outer(optim.SGD(model().parameters(), lr=0.1))
+        made = kinds(book)["MADE"]
+        for _ in range(5):
+            outer.step()
+    assert (book.steps, kinds(book)["MADE"]) == (5, made)
 
 
 def test_a_gradient_forgotten_in_the_backward_pass_is_the_optimisers_work() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 import traceback
 from collections import namedtuple
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    get_worker_info,
+)
 from under_hooks import data, model, watched
 
 from stepscope.measure import events as e
@@ -77,7 +84,7 @@ def text(index: int) -> str:
         (pair, None, Pair, 2),
         (mapping, None, dict, 2),
         (text, None, list, None),
-        (float, Bundle, Bundle, None),
+        (float, Bundle, Bundle, 2),
     ],
 )
 def test_what_the_script_sees_of_a_batch_is_unchanged(
@@ -233,3 +240,34 @@ def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_us
         told = [e.Call(*detail).samples for kind, _, _, detail, _ in book.events if kind == e.CALL]
         del batches
     assert told == [4, None, 4]
+
+
+class _Slow(TensorDataset):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.0002)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_them(
+    is_slow: bool,
+) -> None:
+    samples = 4 * 200
+    of_each_step = (_Slow if is_slow else TensorDataset)(torch.ones(samples, 4))
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with watched() as book:
+        batches = iter(DataLoader(of_each_step, batch_size=4))
+        for first, second in zip(batches, batches, strict=True):  # two a step
+            net(torch.cat([*first, *second])).sum().backward()
+            optimizer.step()
+        for (batch,) in DataLoader(of_each_step, batch_size=4):
+            net(batch).sum().backward()
+            optimizer.step()
+    known = [detail[1][3] is not None for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
+    two_a_step, one_a_step = known[:200], known[200:]
+    assert all(two_a_step), "the first hundred steps have it all"
+    if is_slow:
+        assert all(one_a_step)
+    else:  # now and then a machine is so busy that a batch is not quick
+        assert 12 <= sum(one_a_step) < 150

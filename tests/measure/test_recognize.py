@@ -6,6 +6,7 @@ import pytest
 from played_loop import ADAM, CRITIC, MODEL, OTHER_LOADER, SGD, TRAIN, Loop
 
 from stepscope.measure import events as e
+from stepscope.measure.recognize import Recognizer
 
 
 def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> None:
@@ -149,7 +150,7 @@ def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: L
         loop.update(3)
     sheet = loop.recognized()
     assert sheet.lasted_ms == [7, 17]
-    assert sheet.samples == [0, 0]
+    assert sheet.samples == [None, None]
 
 
 def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
@@ -409,3 +410,17 @@ def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) ->
         loop.wait(3)
         loop.learn()
     assert loop.recognized().lasted_ms == [14, 14]
+
+
+def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> None:
+    seen = []
+
+    class Watched(Recognizer):
+        def finish(self) -> None:
+            seen.append(len(self._passed))
+            super().finish()
+
+    for _ in range(1000):
+        loop.learn()
+    assert len(loop.recognized(Watched).steps) == 1000
+    assert seen[0] < 2500

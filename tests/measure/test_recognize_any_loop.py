@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -48,6 +49,7 @@ def any_events(draw: st.DrawFn) -> Loop:
         loop.wait(draw(st.sampled_from([0, 1, 2, 5])))
         subject = draw(SUBJECTS.get(kind, LOADERS))
         details: dict[int, Callable[[], Any]] = {
+            e.ITERATE: lambda: (loop.other_clock, draw(st.sampled_from([None, 1, 2]))),
             e.FETCHED: lambda: (draw(SAMPLES), draw(LOADS)),
             e.ITERATED: lambda: e.Iteration(
                 draw(st.sampled_from([None, 0, 1, 3])), draw(st.sampled_from([None, 1, 2]))
@@ -122,33 +124,52 @@ def whole_loops(draw: st.DrawFn) -> Loop:
     return loop
 
 
+def learn_from(draw: st.DrawFn, loop: Loop, modules: Sequence[int]) -> None:
+    """Call modules, and learn from what came out."""
+    for module in modules:
+        loop.call(2, module, samples=draw(SAMPLES), training=draw(st.booleans()))
+        wait(draw, loop)
+    loop.backward(4, loss=draw(st.sampled_from([1.0, 2.5, None])))
+    wait(draw, loop)
+
+
 @st.composite
 def nearly_plain_loops(draw: st.DrawFn) -> Loop:
     """One step after the other, nearly all alike, and now and then something else."""
     loop, detail = Loop(), "full"
     modules = draw(st.sampled_from([[MODEL], [MODEL, CRITIC], [CRITIC, MODEL], [MODEL, MODEL]]))
-    has_metric = draw(st.booleans())
+    has_metric, is_closure = draw(st.booleans()), draw(st.booleans())
+    zeroes = draw(st.sampled_from(["before", "after", "both"]))
+    batches, passes = draw(st.sampled_from([(1, 1), (1, 1), (1, 2), (2, 1), (3, 1)]))
+    optimizers = draw(st.sampled_from([[ADAM], [ADAM], [ADAM, SGD]]))
     for epoch in range(draw(st.integers(1, 2))):
         loop.iterate(epoch, ms=2, length=draw(st.sampled_from([None, 12])), of=1)
         for _ in range(draw(st.integers(3, 12))):
             if draw(st.integers(0, 5)) == 0:
                 detail = "off" if detail == "full" else "full"
                 loop.note(e.DETAIL, detail)
-            loop.fetch(1, epoch, samples=draw(SAMPLES), load=draw(LOADS))
-            if draw(st.integers(0, 7)) == 0:
-                work(draw, loop)
-            wait(draw, loop)
-            if detail == "full":
-                loop.zero(1)
-                for module in modules:
-                    loop.call(2, module, samples=draw(SAMPLES), training=draw(st.booleans()))
+            if detail == "off":
+                loop.fetch(1, epoch, samples=draw(SAMPLES), load=draw(LOADS))
+                loop.update(3)
+            for batch in range(batches if detail != "off" else 0):
+                loop.fetch(1, epoch, samples=draw(SAMPLES), load=draw(LOADS))
+                if draw(st.integers(0, 15)) == 0:
+                    work(draw, loop)
+                wait(draw, loop)
+                if zeroes != "after":
+                    loop.zero(1)
+                is_last = batch == batches - 1
+                for optimizer in optimizers:
+                    with loop.stepping() if is_last and is_closure else nullcontext():
+                        for _ in range(passes):
+                            learn_from(draw, loop, modules)
+                    if is_last and not is_closure:
+                        loop.update(3, optimizer)
+                if zeroes != "before":
                     wait(draw, loop)
-                loop.backward(4)
-                loop.update(3)
-                if has_metric:
-                    loop.call(1, TEACHER)
-            else:
-                loop.update(3)
+                    loop.zero(1)
+            if has_metric:
+                loop.call(1, TEACHER)
             wait(draw, loop)
             if draw(st.integers(0, 7)) == 0:
                 work(draw, loop)
@@ -235,6 +256,60 @@ def test_plain_steps_are_not_found_out_anew() -> None:
     taken_at_once.clear()
     loop.recognized(Watched)
     assert taken_at_once == [0, 5, 0, 0, 0, 5, 0], "also without detail"
+
+
+def _zeroes_last(loop: Loop) -> None:
+    loop.step()
+    loop.zero()
+
+
+def _updates_in_a_closure(loop: Loop) -> None:
+    loop.fetch()
+    with loop.stepping():
+        loop.zero()
+        loop.call()
+        loop.backward()
+
+
+def _accumulates(loop: Loop) -> None:
+    for _ in range(3):
+        loop.fetch()
+        loop.call()
+        loop.backward()
+    loop.update()
+
+
+def _trains_two_in_turn(loop: Loop) -> None:
+    loop.fetch()
+    for module, optimizer in ((CRITIC, SGD), (MODEL, ADAM)):
+        for _ in range(2):
+            loop.call(2, module)
+            loop.wait(1)
+            loop.backward()
+        loop.update(3, optimizer)
+
+
+@pytest.mark.parametrize(
+    "step", [_zeroes_last, _updates_in_a_closure, _accumulates, _trains_two_in_turn]
+)
+def test_many_kinds_of_steps_are_plain(step: Callable[[Loop], None]) -> None:
+    loop = Loop()
+    loop.iterate()
+    for _ in range(10):
+        step(loop)
+    loop.exhaust()
+    taken: list[int] = []
+
+    class Counting(Recognizer):
+        def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
+            taken.append(super()._take_rounds(columns, begin))
+            return taken[-1]
+
+    sheet = loop.recognized(Counting)
+    of_a_step = (len(loop.events) - 4) // 10
+    assert sum(taken) == 9 * of_a_step, "all but the first"
+    assert sheet == loop.recognized(EventByEvent)
+    assert sheet.closure() == pytest.approx(1)
 
 
 def test_a_pattern_is_counted_as_often_as_it_comes_and_given_up_at_once() -> None:

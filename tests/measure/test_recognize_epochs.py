@@ -8,7 +8,7 @@ from scripted import MS
 
 from stepscope.measure import events as e
 from stepscope.measure.recognize import Recognizer
-from stepscope.measure.rows import LoadTiming
+from stepscope.measure.rows import LoadTiming, load_of_step
 
 
 def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop) -> None:
@@ -175,8 +175,15 @@ def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
     loop.step()
     loop.exhaust()
     first, second = loop.recognized().steps
-    assert first.load == [1, 2 * MS, 7 * MS, 3 * MS]
-    assert second.load == [], "what nobody accounted for is unknown, not 0"
+    assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
+    assert second.load is None, "what nobody accounted for is unknown, not 0"
+
+
+def test_the_cpu_time_of_several_batches_is_unknown_if_one_is() -> None:
+    known, unknown = (0, 5, 30, 20), (1, 9, 40, None)
+    assert load_of_step([known, known], origin_ns=5) == (0, 0, 60, 40)
+    assert load_of_step([known, unknown, known], origin_ns=5) == (0, 0, 100, None)
+    assert load_of_step([unknown], origin_ns=5) == (1, 4, 40, None)
 
 
 # detail

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import OTHER_LOADER, TEACHER, TEST, TRAIN, Loop
+from played_loop import OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
+
+from stepscope.measure import events as e
 
 
 def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: Loop) -> None:
@@ -411,3 +413,61 @@ def test_a_test_of_one_batch_that_is_read_ahead_has_its_samples(loop: Loop) -> N
     loop.call(2, grad=False, training=False, samples=None)
     [evaluation] = loop.recognized().of("test")
     assert evaluation.samples == 4
+
+
+@pytest.mark.parametrize("detail", ["full", "off"])
+def test_a_test_before_the_last_batch_of_a_loader_read_ahead_does_not_end_the_epoch(
+    loop: Loop, detail: str
+) -> None:
+    loop.iterate(ms=1, length=4, of=1)
+    loop.fetch(1)
+    for number in range(4):
+        if number < 3:
+            loop.fetch(1)
+        if number == 1:
+            loop.note(e.DETAIL, detail)
+        if number >= 2 and detail == "off":
+            loop.update(3)
+        else:
+            loop.learn()
+        if number == 2:  # the last batch is fetched, and waits
+            loop.test(2)
+    loop.test(2, TEST + 1)
+    sheet = loop.recognized()
+    assert sheet.splits == ["test", "train", "test"]
+    assert [row.epoch for row in sheet.steps] == [1] * 4
+    assert sheet.samples == [8] * 4
+
+
+def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: Loop) -> None:
+    loop.iterate(ms=1, of=1)
+    for number in range(4):
+        loop.step()
+        if number == 2:
+            loop.iterate(TEST, ms=20, of=2)
+            loop.fetch(30, TEST)
+            loop.drop(TEST)
+            loop.wait(4)
+            loop.predict(6)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 10, 10, 10], "the wait for it is none of the training"
+    [test] = sheet.of("test")
+    assert (test.loader_start_s, test.data_s) == pytest.approx((0.02, 0.03))
+    assert test.total_s == pytest.approx(0.06)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_batch_of_an_iterator_of_its_own_that_is_trained_with_is_in_its_step(loop: Loop) -> None:
+    loop.iterate(ms=1, of=1)
+    loop.step()
+    loop.iterate(TEST, ms=20, of=2)
+    loop.fetch(30, TEST, samples=5)
+    loop.drop(TEST)
+    loop.call(2)
+    loop.backward(4)
+    loop.update(3, SGD)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10 + 20 + 30 + 9]
+    assert sheet.splits == ["train"]

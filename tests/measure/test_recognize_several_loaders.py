@@ -188,3 +188,24 @@ def evaluate(loop: Loop, key: int) -> None:
     loop.fetch(1, key)
     loop.predict(5)
     loop.exhaust(1, key)
+
+
+def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) -> None:
+    """Also in the last step of an epoch, when the first loader has nothing left."""
+    for epoch in range(3):
+        loop.iterate(TRAIN + 100 * epoch, length=4, of=1)
+        for number in range(4):
+            loop.fetch(1, TRAIN + 100 * epoch)
+            loop.learn()
+            drawn = 1000 + 10 * epoch + number
+            loop.iterate(drawn, length=9, of=2)
+            loop.fetch(1, drawn, samples=6)
+            loop.drop(drawn)
+            loop.call(2, samples=6)
+            loop.backward(4)
+            loop.update(3, SGD)
+        loop.exhaust(1, TRAIN + 100 * epoch)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1] * 4 + [2] * 4 + [3] * 4
+    assert sheet.samples == [14] * 12
+    assert sheet.closure() == pytest.approx(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import compress
 from typing import Any
 
-from stepscope.analyze.where_time_goes import DROP_EPOCHS, dropped_epochs
+from stepscope.analyze.where_time_goes import DROP_EPOCHS, dropped_epochs, samples_in
 from stepscope.records import schema
 from stepscope.records.reader import Run
 
@@ -27,7 +27,7 @@ def figures_so_far(run: Run) -> dict[str, Any]:
     dropped = dropped_epochs(steps, run.spec.get("drop_epochs", DROP_EPOCHS))
     return {
         "steps": len(steps),
-        "samples": sum(steps["samples"]),
+        "samples": samples_in(steps),
         "dropped_epochs": dropped,
         "phases": _shares(run, dropped),
         "absent": dict.fromkeys(_ONLY_WHEN_CLOSED, NOT_CLOSED),

@@ -114,9 +114,10 @@ def mean_figures(of_trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def rate(rows: list[dict[str, Any]]) -> float | None:
-    """Return the samples a second of some steps."""
-    took_s = sum(row["step_s"] for row in rows)
-    return sum(row["samples"] for row in rows) / took_s if took_s else None
+    """Return the samples a second of some steps; None where none of them knows its samples."""
+    known = [row for row in rows if row["samples"] is not None]
+    took_s = sum(row["step_s"] for row in known)
+    return sum(row["samples"] for row in known) / took_s if took_s else None
 
 
 def _full(steps: Table) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 Epochs that are dropped (the first, or as many as `drop_epochs` says, when there are more: they
 carry start-up cost) take no part in medians, means and shares; totals are of the whole run. Steps
 whose detail is not `full` have no phases; they stand in the totals by extrapolation from those that
-do.
+do. So do steps of a foreign script whose samples are not known.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stepscope.records.table import Table
 from stepscope.stats import quantile
 
 DROP_EPOCHS = 1  # where nobody was asked, as in a trace
+_NO_SAMPLES = "neither its batches nor the calls of its modules tell how many samples they have"
 _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy")
 
 
@@ -44,7 +45,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "epochs": len(trained),
         "steps": len(steps),
-        "samples": sum(steps["samples"]),
+        "samples": samples_in(steps),
         "dropped_epochs": dropped,
         "wall_s": None,
         "preparation_s": None,
@@ -101,6 +102,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "memory_bill": without_bill,
         "page_cache": "kept as it was: --page-cache cold",
         "requests": "no object store was asked",
+        "samples": _NO_SAMPLES,
         "bad_samples": "what a foreign script cannot read is its own affair",
     }
     if not run.spec.get("counters"):
@@ -111,6 +113,8 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         reasons["validation_accuracy"] = "no validation was finished"
     if run.spec.get("page_cache", "keep") != "keep":
         reasons["page_cache"] = "the run ended before its first epoch"
+    if kept and summary["samples_per_s"] is None:
+        reasons["samples_per_s"] = _NO_SAMPLES
     if trained and not kept:
         reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
         if len(dropped) > 1:
@@ -171,6 +175,17 @@ def bad_samples(run: Run) -> int | None:
     return len({event["path"] for event in run.events if event.get("event") == "bad_sample"})
 
 
+def samples_in(steps: Table) -> int | None:
+    """Count the samples of all steps; None where no step knows its own.
+
+    Those that do not know theirs are taken to have as many as the others have in the mean.
+    """
+    known: list[int] = [samples for samples in steps["samples"] if samples is not None]
+    if len(known) == len(steps):
+        return sum(known)
+    return round(sum(known) * len(steps) / len(known)) if known else None
+
+
 def time_by_phase(steps: Table, dropped: list[int]) -> dict[str, dict[str, float]] | None:
     """Return total, share, mean, median and tails of each phase; None when there is no step."""
     full = [detail == "full" for detail in steps["detail"]]
@@ -216,8 +231,19 @@ def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
 
 
 def _rate(epochs: list[dict[str, Any]]) -> float | None:
+    """Return samples over time; where an epoch's samples are unknown its rate may not be."""
     total_s = sum(row["total_s"] for row in epochs)
-    return sum(row["samples"] for row in epochs) / total_s if total_s else None
+    samples = [_samples_at_its_rate(row) for row in epochs]
+    if not total_s or None in samples:
+        return None
+    return float(sum(each for each in samples if each is not None) / total_s)
+
+
+def _samples_at_its_rate(epoch: dict[str, Any]) -> float | None:
+    if epoch["samples"] is not None:
+        return float(epoch["samples"])
+    rate = epoch["samples_per_s"]
+    return None if rate is None else float(rate * epoch["total_s"])
 
 
 def _chosen(values: Sequence[Any], chosen: list[bool]) -> list[float]:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from stepscope.errors import DISK_FULL_ERRNOS, disk_full
 from stepscope.records.csvlog import number
@@ -16,34 +17,41 @@ Key = tuple[str, ...]
 STEP = ("epoch", "step")
 EPOCH = ("epoch", "split")
 Place = tuple[float, ...]
+_Number = TypeVar("_Number", int, float)
 
 
 @dataclass
 class Sum:
     """What several ranks say of one step, or of one epoch."""
 
-    samples: int = 0
+    samples: int | None = 0  # None where one of them does not know its own
+    samples_per_s: float | None = 0.0
     loss_sum: float = 0.0
-    of_samples: int = 0
+    weight: int = 0
 
     def add(self, row: Row) -> None:
         """Take what one of them says."""
-        samples = int(row["samples"] or 0)
-        self.samples += samples
+        samples = int(row["samples"]) if row["samples"] else None
+        self.samples = _plus(self.samples, samples)
+        rate = row.get("samples_per_s")
+        self.samples_per_s = _plus(self.samples_per_s, float(rate) if rate else None)
         if row["loss"]:
-            self.loss_sum += float(row["loss"]) * samples
-            self.of_samples += samples
+            weight = 1 if samples is None else samples
+            self.loss_sum += float(row["loss"]) * weight
+            self.weight += weight
 
     def in_step(self, row: Row) -> Row:
         """Return the run's step from rank 0's: the loss is the mean over all samples."""
-        loss = repr(self.loss_sum / self.of_samples) if self.of_samples else ""
-        return {**row, "samples": str(self.samples), "loss": loss}
+        loss = repr(self.loss_sum / self.weight) if self.weight else ""
+        return {**row, "samples": number(self.samples), "loss": loss}
 
     def in_epoch(self, row: Row) -> Row:
         """Return the run's epoch from rank 0's, whose loss and accuracy are over all already."""
         total_s = float(row["total_s"] or 0)
-        rate = number(self.samples / total_s) if total_s else ""
-        return {**row, "samples": str(self.samples), "samples_per_s": rate}
+        rate = self.samples_per_s  # each on its own clock
+        if self.samples is not None:
+            rate = self.samples / total_s if total_s else None
+        return {**row, "samples": number(self.samples), "samples_per_s": number(rate)}
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,10 @@ class Made:
     def misses(self, name: Key, row: Row) -> bool:
         """Say whether it has not come as far as a row; one that it is past was before its time."""
         return name not in self.names and self.last <= _progress(row)
+
+
+def _plus(sum_so_far: _Number | None, value: _Number | None) -> _Number | None:
+    return None if sum_so_far is None or value is None else sum_so_far + value
 
 
 def add_up(files: Iterable[Path], key: Sequence[str]) -> defaultdict[Key, Sum]:

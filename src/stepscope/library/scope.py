@@ -21,6 +21,7 @@ from stepscope.measure.device import queue_of
 from stepscope.measure.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.measure.epoch_row import epoch_values
 from stepscope.measure.rows import DATA, EpochTiming, LoadTiming
+from stepscope.measure.spans import sum_known
 from stepscope.measure.steps import StepMeter, weigh_instrument
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
@@ -80,7 +81,8 @@ class Scope:
         loads: list[LoadTiming] = []
         batches = _iterate(loader, loads)
         self._meter.loader_started()
-        samples = fetched = steps = 0
+        samples: int | None = None
+        fetched = steps = 0
         try:
             while True:
                 cpu_ns, begin_ns = own_cpu_ns(), now_ns()
@@ -92,17 +94,18 @@ class Scope:
                 for load in loads:
                     self._meter.loaded(load)
                 loads.clear()
-                samples += samples_of(batch) or 0
+                samples = sum_known(samples, samples_of(batch))
                 fetched += 1
                 yield batch
                 if fetched % accumulate == 0:
                     steps += 1
                     self._end_step(steps, samples)
-                    samples = 0
+                    samples = None
         except StopIteration:
             pass
         finally:
-            if samples:  # fewer batches than a whole step takes, or a loop that was broken off
+            # Fewer batches than a whole step takes, or a loop that was broken off.
+            if fetched > steps * accumulate:
                 self._end_step(steps + 1, samples)
             del batches
             self._meter.close_epoch()
@@ -157,7 +160,7 @@ class Scope:
     def _close_at_exit(self) -> None:
         self.close(getattr(sys, "last_value", None))  # what ended the program, if an exception did
 
-    def _end_step(self, step: int, samples: int) -> None:
+    def _end_step(self, step: int, samples: int | None) -> None:
         self._meter.end_step(step, samples, self._loss)
         self._loss = None
 

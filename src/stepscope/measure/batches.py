@@ -3,42 +3,146 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MemberDescriptorType
 from typing import Any
 
 import torch
 
+# How deep a batch is looked into, and how far: a vocabulary may be among what it holds.
+_DEEPEST = 6
+_FIRST_PARTS = 32
+_PLAIN = (str, bytes, int, float, type(None))
+_TOLD_BY_THEMSELVES = (torch.Tensor, list, tuple, *_PLAIN)
+
 
 def samples_of(batch: Any) -> int | None:
-    """Count the samples of a batch: the length of the first tensor in it."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    graphs = getattr(batch, "num_graphs", None)
-    if isinstance(graphs, int):
-        return graphs
-    if isinstance(batch, list | tuple) and _is_a_mapping_each(batch):
-        return len(batch)
-    if isinstance(batch, list | tuple) and len(batch) == 2 and _is_one_each(*batch):
-        return len(batch[0])
-    for part in _parts(batch):
-        samples = samples_of(part)
+    """Count the samples of a batch: the length of the first tensor in it.
+
+    It may be of the script's own making. What that does when it is looked into is not known, and
+    nothing of it may reach the script's loop.
+    """
+    try:
+        return _samples_of(batch, _DEEPEST)
+    except Exception:
+        return None
+
+
+def samples_of_arguments(values: Sequence[Any]) -> int | None:
+    """Count the samples of a call none of whose arguments is a tensor, by what these hold.
+
+    A list of tensors has one for each sample, or one for each input: alone it does not tell.
+    """
+    try:
+        return _samples_of_arguments(values)
+    except Exception:  # theirs, as in `samples_of`
+        return None
+
+
+def _samples_of_arguments(values: Sequence[Any]) -> int | None:
+    if len(values) == 2 and isinstance(values[1], list | tuple):  # images, and a target for each
+        return samples_of(values) if _is_of_mappings(values[1]) else None
+    for value in values:
+        tells = not isinstance(value, list | tuple) or _is_of_mappings(value)
+        samples = samples_of(value) if tells else None
         if samples is not None:
             return samples
     return None
 
 
+def _is_of_mappings(values: Sequence[Any]) -> bool:
+    return bool(values) and isinstance(values[0], Mapping)
+
+
+def _samples_of(batch: Any, deepest: int, in_object: bool = False) -> int | None:
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if not deepest:
+        return None
+    if isinstance(batch, list | tuple):
+        if batch and _is_an_object_each(batch):
+            return len(batch)
+        if len(batch) == 2 and _is_one_each(*batch):
+            return len(batch[0])
+        parts: Iterable[Any] | None = batch
+    else:
+        parts = _parts(batch)
+    if parts is None:
+        if isinstance(batch, _PLAIN):
+            return None
+        if hasattr(type(batch), "num_graphs") and isinstance(graphs := batch.num_graphs, int):
+            return graphs
+        if in_object:  # a data set, a vocabulary: not what is trained with
+            return None
+        state = _state(batch)
+        if type(size := state.get("batch_size", state.get("num_graphs"))) is int:
+            return size
+        tensors = [part for part in state.values() if isinstance(part, torch.Tensor)]
+        if lengths := [len(tensor) for tensor in tensors if tensor.dim()]:
+            return lengths[0]  # before what else it holds, and a number in a tensor is no batch
+        parts = [part for part in state.values() if not isinstance(part, torch.Tensor)]
+        in_object = True
+    for looked_at, part in enumerate(parts):
+        samples = _samples_of(part, deepest - 1, in_object)
+        if samples is not None or looked_at == _FIRST_PARTS:
+            return samples
+    return None
+
+
+def _state(thing: Any) -> dict[str, Any]:
+    """Return what an object of the script's own holds, without calling anything of it.
+
+    That are its attributes and slots, in the order in which they were set. Properties are not
+    asked: to compute them may take long, or change something.
+    """
+    if isinstance(thing, type) or callable(thing):
+        return {}
+    kept: dict[str, Any] = {}
+    for kind in reversed(type(thing).__mro__):
+        for name, slot in vars(kind).items():
+            if isinstance(slot, MemberDescriptorType):
+                try:
+                    kept[name] = slot.__get__(thing)
+                except AttributeError:  # nothing was put there
+                    continue
+    try:
+        attributes = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return kept
+    return kept | attributes if isinstance(attributes, dict) else kept
+
+
+def _is_an_object_each(batch: Sequence[Any]) -> bool:
+    """Say whether every sample is a mapping, or an object of the script's own, by itself."""
+    first = batch[0]
+    if isinstance(first, _TOLD_BY_THEMSELVES):
+        return False
+    if isinstance(first, Mapping):
+        return _is_a_mapping_each(batch)
+    if isinstance(first, Sequence) or hasattr(type(first), "num_graphs"):
+        return False
+    if any(type(each) is not type(first) for each in batch):
+        return False
+    return _is_a_mapping_each([_state(each) for each in batch])
+
+
 def _is_a_mapping_each(batch: Sequence[Any]) -> bool:
     """Say whether every sample is a mapping of its own, as some detectors have them.
 
-    A batch may begin with a mapping of all samples too: its tensors are as long as each other.
+    A batch may begin with a mapping of all samples too: its tensors are as long as each other, and
+    as those of another mapping beside it.
     """
-    if not batch or not isinstance(batch[0], Mapping):
+    first = batch[0]
+    if not all(isinstance(each, Mapping) and each.keys() == first.keys() for each in batch):
         return False
-    if not all(isinstance(each, Mapping) and each.keys() == batch[0].keys() for each in batch):
-        return False
-    tensors = [value for value in batch[0].values() if isinstance(value, torch.Tensor)]
-    lengths = {len(value) if value.dim() else 0 for value in tensors}
-    is_of_one = any(isinstance(value, int | float | str) for value in batch[0].values())
-    return is_of_one or len(tensors) < 2 or len(lengths) > 1
+    if any(isinstance(value, int | float | str) for value in first.values()):
+        return True
+    lengths = _lengths(first)
+    return len(lengths) < 2 or len(set(lengths).union(*map(_lengths, batch[1:]))) > 1
+
+
+def _lengths(mapping: Mapping[Any, Any]) -> list[int]:
+    tensors = [value for value in mapping.values() if isinstance(value, torch.Tensor)]
+    return [len(value) if value.dim() else 0 for value in tensors]
 
 
 def _is_one_each(images: Any, targets: Any) -> bool:
@@ -65,12 +169,12 @@ def bytes_of(batch: Any) -> int:
     """Add up the tensors of a batch: what a worker passes on through shared memory."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() * batch.element_size()
-    return sum(map(bytes_of, _parts(batch)))
+    return sum(map(bytes_of, _parts(batch) or ()))
 
 
-def _parts(batch: Any) -> Iterable[Any]:
+def _parts(batch: Any) -> Iterable[Any] | None:
     if isinstance(batch, Mapping):
         return batch.values()
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return batch
-    return ()
+    return None

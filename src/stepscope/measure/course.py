@@ -44,6 +44,8 @@ class Course:
     # how long its loader took to end.
     late: tuple[Aside, Moment, int] | None = None
     waiting: Waiting = field(default_factory=Waiting)
+    # The last iteration that was made for one batch and let go of, and the step that it was in.
+    _loose: tuple[Step, Aside] | None = None
     _update_ns: int = 0
     _update_other_ns: int = 0
 
@@ -81,12 +83,23 @@ class Course:
         self.asides.append(aside)
 
     def begin_calls(self, other_ns: int) -> Aside:
-        """A module is called, for a test perhaps, and no loader is iterated over."""
+        """A module is called, for a test perhaps, and no loader is iterated over.
+
+        If its batch came from an iterator that was made for it, the test has begun with that.
+        """
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
-        now = self.moment(other_ns)
-        self.asides.append(Aside(None, now, now))
+        begin = started = self.moment(other_ns)
+        if self.waiting.loose and self._loose and self._loose[0] is (self.tail or self.step):
+            begin, started = self._loose[1].begin, self._loose[1].started
+        self.asides.append(Aside(None, begin, started))
         return self.asides[-1]
+
+    def let_loose(self, aside: Aside) -> None:
+        """An iterator that was made for one batch is gone. What the batch is for is not known."""
+        step = self.tail or self.step
+        self._loose = None if step is None else (step, aside)
+        self.waiting.let_loose(aside.fetched[0])
 
     def use_aside(self, aside: Aside, other_ns: int) -> None:
         """A batch is fetched in it. Made long before anything was trained, it begins only now."""
@@ -136,6 +149,7 @@ class Course:
             ended = None if self.epoch is None else self.epoch.ended
             if ended is None or aside.begin.time_ns >= ended.time_ns:
                 step.take_out(aside.begin, end)
+                self._loose = None
                 for other in self.asides:
                     other.begin = other.begin.without(aside.begin, end)
                     other.started = other.started.without(aside.begin, end)
@@ -206,6 +220,8 @@ class Course:
         assert step is not None
         assert aside.key is not None
         epoch.keys.add(aside.key)
+        if aside.loader is not None and aside.key != epoch.first_key:
+            epoch.drawn_from.add(aside.loader)
         if aside.is_made_here:
             epoch.joined_ns = max(epoch.joined_ns, aside.made_ns)
         step.batches += aside.batches
@@ -247,34 +263,40 @@ class Course:
     def train_with_batches(self, called_with: int | None) -> None:
         """There is a backward pass; the model was called with so many samples, if that is known."""
         step = self.tail or self.step
-        if step is not None:
-            self.waiting.train(step, called_with, before=self.held[0] if self.held else None)
+        if step is None:
+            return
+        before = self.held[0] if self.held else None
+        if self.waiting.train(step, called_with, before) and self.epoch and self._loose:
+            loader = self._loose[1].loader
+            if loader is not None:
+                self.epoch.drawn_from.add(loader)
 
     # steps
 
-    def begin_plain_step(self, time_ns: int, key: int, phase: int) -> Step | None:
+    def begin_plain_step(self, time_ns: int, key: int, phase: int, batches: int) -> Step | None:
         """Begin a step with a fetch of the only loader; None where more than that is under way."""
         epoch, tail, step = self.epoch, self.tail, self.step
         if epoch is None or tail is None or step is None or self.asides:
             return None
-        # Without a backward pass the step ends with what waits.
-        is_ahead = self.waiting.ahead or (step.backwards and self.waiting)
+        # Without a backward pass the step ends with what waits, unless it is an epoch's first.
+        takes_all = not step.backwards and not self._is_first
+        is_ahead = self.waiting.ahead or (self.waiting and not takes_all)
         if epoch.first_key != key or epoch.keys != {key} or is_ahead:
             return None
         tail.spent[phase] += time_ns - self.now_ns
         self.now_ns = epoch.asked_ns = time_ns
         self.end_step_at(time_ns)
         if epoch.batches_left:
-            epoch.batches_left -= 1
+            epoch.batches_left = max(0, epoch.batches_left - batches)
         return self.step
 
-    def pass_rounds(self, rounds: Rounds, key: int) -> Step:
+    def pass_rounds(self, rounds: Rounds, key: int, batches: int) -> Step:
         """Go from the first of several rounds, which is under way, to the last, which begins.
 
         Nothing can be added to those between any more: they are given away as they are.
         """
         last, epoch = len(rounds) - 1, self.epoch
-        step = self.begin_plain_step(rounds.begins_ns[1], key, OTHER)
+        step = self.begin_plain_step(rounds.begins_ns[1], key, OTHER, batches)
         assert step is not None, "nothing comes between two rounds"
         assert epoch is not None
         if last == 1:
@@ -284,12 +306,12 @@ class Course:
         self.steps += len(between)
         self.finished.rounds(rounds, between, epoch, self.detail)
         if epoch.batches_left:
-            epoch.batches_left = max(0, epoch.batches_left - len(between))
+            epoch.batches_left = max(0, epoch.batches_left - len(between) * batches)
         self.now_ns = epoch.asked_ns = rounds.begins_ns[last]
         self.step = Step(self.now_ns, self.detail)
         return self.step
 
-    def begin_tail(self, other_ns: int) -> None:
+    def begin_tail(self, other_ns: int) -> Step:
         """There was an update: what comes now may belong to its step, or to the next."""
         assert self.epoch is not None
         self.join_tail()  # there is one only if an update ended that never began
@@ -297,6 +319,7 @@ class Course:
         self._begin_asides_here()
         self._update_ns, self._update_other_ns = self.now_ns, other_ns
         self.epoch.ended = None  # a batch that was fetched before the loader's end
+        return self.tail
 
     def move_tail_here(self) -> None:
         """The update's step goes on until now: it was part of what has just ended."""
@@ -325,12 +348,16 @@ class Course:
         else:
             self.join_tail()
             following = Step(time_ns, self.detail)
-        is_first = self.epoch is not None and not self.epoch.steps and self.held is None
-        self.waiting.end(step, is_first=is_first)
+        self.waiting.end(step, is_first=self._is_first)
         self._release_held()
         self.held = (step, time_ns)
         self.step = following
         self._begin_asides_here()
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether the step is the first of its epoch."""
+        return self.epoch is not None and not self.epoch.steps and self.held is None
 
     def _release_held(self) -> None:
         """Give away the last step: it is followed by another, or its epoch is over."""
@@ -416,15 +443,23 @@ class Course:
             return False
         return self.tail is None and not step.batches and not self.waiting
 
-    def is_over(self, epoch: Epoch, iterated: int) -> bool:
+    def is_over(self, epoch: Epoch, iterated: int, loader: int | None) -> bool:
         """Say whether an epoch is behind us when a loader begins to be iterated over.
 
         Frameworks know how many batches there are and do not ask for one more; a loader with
-        persistent workers that a loop broke off is seen again only when it begins anew.
+        persistent workers that a loop broke off is seen again only when it begins anew. But the
+        last batch may still wait, fetched ahead, or be trained with together with one of a loader
+        that every step draws from.
         """
-        all_fetched = epoch.batches_left == 0 and self.tail is not None
+        all_trained = epoch.batches_left == 0 and self.tail is not None and self._leaves_none()
         is_ended = epoch.ended is not None and not epoch.may_go_on
-        return is_ended or iterated in epoch.keys or all_fetched
+        is_all = all_trained and loader not in epoch.drawn_from
+        return is_ended or iterated in epoch.keys or is_all
+
+    def _leaves_none(self) -> bool:
+        """Say whether the step that has updated will have taken all that was fetched."""
+        has_taken = self.step is not None and self.step.backwards
+        return self.waiting.longest() <= (0 if has_taken else 1)
 
     def close_epoch(self) -> None:
         """End the epoch where its loader ended, or, if that was not seen, with its last update."""
@@ -440,6 +475,9 @@ class Course:
         elif self.tail is not None:
             ended_ns, other_ns = self.tail.begin_ns, self._update_other_ns
             self.end_step_at(self.tail.begin_ns)
+            # Nobody has seen a backward pass that took the last batch, and none comes after it.
+            if self.held and not self.held[0].backwards and epoch.batches_left == 0:
+                self.waiting.take_all(self.held[0])
         last_end_ns = self.held[1] if self.held else None
         self._release_held()
         self.epoch = self.step = self.tail = None

@@ -16,7 +16,6 @@ def epoch_values(
     top5: float | None = None,
 ) -> dict[str, str]:
     """Format an epoch's figures, by column; what is unknown is empty."""
-    rate = timing.samples / timing.total_s if timing.total_s and timing.samples else None
     values = {
         "epoch": str(timing.epoch),
         "split": split,
@@ -29,7 +28,7 @@ def epoch_values(
         "loss": number(loss),
         "accuracy": number(accuracy),
         "top5": number(top5),
-        "samples": str(timing.samples),
-        "samples_per_s": number(rate),
+        "samples": number(timing.samples_known),
+        "samples_per_s": number(timing.samples_per_s),
     }
     return {column: values[column] for column in schema.EPOCH_COLUMNS}

@@ -6,7 +6,7 @@ and closed, and may lie inside each other.
 
 | kind | subject | detail |
 | --- | --- | --- |
-| ITERATE | the iteration: a number | the other clock, in nanoseconds |
+| ITERATE | the iteration: a number | the other clock, in nanoseconds, and which loader, or None |
 | ITERATED | the iteration | fields of `Iteration` |
 | FETCH | the iteration | the other clock |
 | FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |

@@ -11,8 +11,8 @@ from stepscope.measure.clock import seconds
 from stepscope.measure.exposed import Exposed
 from stepscope.measure.plain_rows import PlainRows
 from stepscope.measure.rounds import Rounds
-from stepscope.measure.rows import DATA, EpochTiming, StepRow, device_columns
-from stepscope.measure.spans import Aside, Epoch, Moment, Step, value_of
+from stepscope.measure.rows import DATA, EpochTiming, StepRow, device_columns, load_of_step
+from stepscope.measure.spans import Aside, Epoch, Moment, Step
 
 
 class Sink(Protocol):
@@ -34,7 +34,7 @@ class _Waiting(NamedTuple):
     step: Step
     epoch: Epoch
     number: int
-    samples: int
+    samples: int | None
     step_ns: int
 
 
@@ -66,8 +66,7 @@ class Finished:
         timing = epoch.timing
         timing.data_s += seconds(step.spent[DATA])
         timing.steps_s += seconds(step_ns)
-        timing.samples += samples
-        timing.steps += 1
+        timing.count([samples])
         self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
 
     def rounds(self, rounds: Rounds, which: range, epoch: Epoch, detail: str) -> None:
@@ -78,8 +77,7 @@ class Finished:
             data_s += seconds(rounds.spent[DATA][step])
             steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
         timing.data_s, timing.steps_s = data_s, steps_s
-        timing.samples += sum(rounds.samples[which.start : which.stop])
-        timing.steps += len(which)
+        timing.count(rounds.samples[which.start : which.stop])
         self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
         epoch.steps += len(which)
 
@@ -94,6 +92,7 @@ class Finished:
     def evaluation(self, epoch: int, aside: Aside, end: Moment, stop_ns: int) -> None:
         """Give an evaluation away, which took its loader `stop_ns` to end."""
         begin, started = aside.begin, aside.started
+        samples = aside.called_samples if aside.samples is None else aside.samples
         timing = EpochTiming(
             epoch,
             start_s=seconds(begin.time_ns - self.origin_ns),
@@ -102,8 +101,9 @@ class Finished:
             data_s=seconds(end.spent[DATA] - started.spent[DATA] - stop_ns),
             steps_s=seconds(end.time_ns - started.time_ns - stop_ns),
             total_s=seconds(end.other_ns - begin.other_ns),
-            samples=(aside.called_samples if aside.samples is None else aside.samples) or 0,
+            samples=samples or 0,
             steps=aside.batches,
+            uncounted_steps=aside.batches if samples is None else 0,
         )
         self.sink.epoch("test", timing, None)
 
@@ -127,7 +127,7 @@ class Finished:
             self._waiting.popleft()
 
     def _write_step(
-        self, step: Step, epoch: Epoch, number: int, samples: int, step_ns: int
+        self, step: Step, epoch: Epoch, number: int, samples: int | None, step_ns: int
     ) -> None:
         loss = step.read_loss()
         epoch.take_losses([loss], [samples])
@@ -142,7 +142,7 @@ class Finished:
                 samples,
                 step.spent,
                 step_ns,
-                step.loading(self.origin_ns),
+                load_of_step(step.loads, self.origin_ns),
                 loss,
                 device_columns(on_device) if on_device else None,
                 step.detail,
@@ -156,10 +156,7 @@ class Finished:
         some = slice(which.start, which.stop)
         begins_ns = rounds.begins_ns[which.start : which.stop + 1]
         samples = rounds.samples[some]
-        losses = [
-            loss if loss is None or type(loss) is float else value_of(loss)
-            for loss in rounds.losses[some]
-        ]
+        losses = rounds.losses(some) if rounds.learned else [None] * len(samples)
         epoch.take_losses(losses, samples)
         self.sink.plain_steps(
             PlainRows(
@@ -170,7 +167,7 @@ class Finished:
                 samples,
                 [phase[some] for phase in rounds.spent],
                 list(map(sub, begins_ns[1:], begins_ns)),
-                [load for _, load in rounds.batches[some]],
+                rounds.loads(some),
                 losses,
                 detail,
                 self.exposed.by_step(begins_ns),

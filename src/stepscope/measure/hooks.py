@@ -16,6 +16,7 @@ their events down themselves; `Notebook.note` is for all others, and says what a
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from threading import get_ident
@@ -26,6 +27,7 @@ from torch import is_grad_enabled, nn, optim
 from torch.compiler import is_compiling
 
 from stepscope.measure import events as e
+from stepscope.measure.batches import samples_of_arguments
 from stepscope.measure.clock import now_ns, other_clock_ns
 from stepscope.measure.device import queue_of
 from stepscope.measure.exchange import watch_exchanges
@@ -37,17 +39,29 @@ from stepscope.measure.spans import value_of
 # is the optimiser's, but only the step that they pass on is an update.
 _PASSES_STEPS_ON = ("accelerate.optimizer",)
 
+# Python's own thread that hands batches' numbers to workers: it never calls torch.
+_CARRIES_DATA_ONLY = "QueueFeederThread"
+
 # More steps without a fetch between them than a batch is used for: this loop has no loader.
 _STEPS_OF_ONE_FETCH = 8
+
+# So often weights were updated without another optimiser before one can take over from the first.
+_STEPS_BEFORE_ANOTHER = 2
 
 
 def install(book: Notebook, patches: Patches | None = None) -> Patches:
     """Hook into torch. Undo the result to have everything as before."""
     patches = patches or Patches()
+    book.has_threads = threading.active_count() > 1
+    patches.replace(threading.Thread, "start", functools.partial(_start_thread, book))
     patches.replace(nn.Module, "__call__", functools.partial(_call, book))
     watch_loaders(book, patches)
     watch_exchanges(book, patches)
-    patches.replace(torch.Tensor, "to", functools.partial(_to, book))
+    book.watch_moves = lambda: patches.replace(
+        torch.Tensor, "to", functools.partial(_to, book, patches)
+    )
+    if book.idle_moves_left != 0:
+        book.watch_moves()
     patches.replace(torch.Tensor, "cuda", functools.partial(_span, book, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, book))
     zero = functools.partial(_span, book, e.ZERO, e.ZEROED)
@@ -61,11 +75,27 @@ def install(book: Notebook, patches: Patches | None = None) -> Patches:
     return patches
 
 
+def _start_thread(book: Notebook, original: Any) -> Any:
+    """Learn that hooks may be called by others than the thread that is watched."""
+
+    def start(thread: threading.Thread) -> None:
+        if getattr(thread, "_name", None) != _CARRIES_DATA_ONLY:  # it may not be made well
+            book.has_threads = True
+        original(thread)
+
+    return functools.wraps(original)(start)
+
+
 # modules
 
 
 def _call(book: Notebook, original: Any) -> Any:
-    """Note the outermost module's call. Those inside of it are let through at once."""
+    """Note the outermost module's call. Those inside of it are let through at once.
+
+    So are those without weights after it, until the backward pass: a loss, an activation. They are
+    part of the forward pass that is open, whether or not they are modules. But where the first call
+    does not tell how many samples it has, the loss may.
+    """
     note, passes_on = book.notes.extend, _only_passes_on(original)
     begin, end = e.CALL, e.CALLED
 
@@ -74,13 +104,12 @@ def _call(book: Notebook, original: Any) -> Any:
             if passes_on and module._compiled_call_impl is None:
                 return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
-        grad = is_grad_enabled()
-        if is_compiling() or get_ident() != book.thread:
+        if is_compiling() or (book.has_threads and get_ident() != book.thread):
             return original(module, *args, **kwargs)
-        identity = id(module)
+        grad, identity = is_grad_enabled(), id(module)
         if grad and identity not in book.roots:
             _meet(book, module)
-        if identity in book.loops:
+        if identity in book.loops or (book.awaits_backward and identity in book.weightless):
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
         if grad and not book.full:
@@ -90,12 +119,13 @@ def _call(book: Notebook, original: Any) -> Any:
             finally:
                 if book.calling == identity:
                     book.busy, book.calling = False, None
-        samples = None
+        samples, is_told = None, book.counted
         book.called = True
-        if book.counted:
+        if is_told:
             book.counted = False
         else:
             samples = _samples_of_call(args, kwargs)
+            is_told = samples is not None
         how = (grad, module.training, samples, other_clock_ns())
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
@@ -105,6 +135,7 @@ def _call(book: Notebook, original: Any) -> Any:
         finally:
             if book.calling == identity:
                 book.busy, book.calling = False, None
+                book.awaits_backward = book.awaits_backward or (grad and is_told)
                 note((end, now_ns(), grad, other_clock_ns(), book.queue and book.queue.mark()))
 
     return call
@@ -125,12 +156,22 @@ def _only_passes_on(call: Any) -> bool:
 
 def _meet(book: Notebook, module: nn.Module) -> None:
     """Look at an outermost module for the first time: on which device does it work?"""
-    book.roots[id(module)] = weakref.ref(module)
-    parameter = next(module.parameters(), None)
+    identity = id(module)
+
+    def died(reference: Any) -> None:  # another module may be given its address
+        book.roots.pop(identity, None)
+        book.weightless.discard(identity)
+
+    book.roots[identity] = weakref.ref(module, died)
+    parameter = next(iter(module.parameters()), None)  # some return a list
+    if parameter is None:
+        book.weightless.add(identity)
     if parameter is not None and book.device is None:
         book.device = str(parameter.device)
         book.queue = queue_of(parameter.device)
     if parameter is not None and not parameter.is_cpu:
+        if book.idle_moves_left == 0:
+            book.watch_moves()
         book.idle_moves_left = None
 
 
@@ -140,30 +181,30 @@ def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | No
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor) and value.dim():
             return value.size(0) if type(value) is torch.Tensor else len(value)
-    return None
+    return samples_of_arguments((*args, *kwargs.values()))
 
 
 # moves and other spans
 
 
-def _to(book: Notebook, original: Any) -> Any:
+def _to(book: Notebook, patches: Patches, original: Any) -> Any:
     """Note a move of something that is on the CPU, unless it stays there as it is.
 
     A script that trains on the CPU asks for moves all the same, twice a step. When many of the
-    training moved nothing, and none something, they are not looked at any more.
+    training moved nothing, and none something, this hook is taken off.
     """
     device_kinds = (torch.device, str, int)
     note, begin, end = book.notes.extend, e.MOVE, e.MOVED
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if book.idle_moves_left == 0 or book.busy or not book.full:
+        if book.busy or not book.full:
             return original(tensor, *args, **kwargs)
         device = args[0] if args else kwargs.get("device")
         if (
             not tensor.is_cpu
             or not isinstance(device, device_kinds)
             or is_compiling()
-            or get_ident() != book.thread
+            or (book.has_threads and get_ident() != book.thread)
         ):
             return original(tensor, *args, **kwargs)
         book.busy = True
@@ -179,6 +220,8 @@ def _to(book: Notebook, original: Any) -> Any:
                 note((end, now_ns(), None, None, book.queue and book.queue.mark()))
             elif book.idle_moves_left and book.steps:  # not the weights, before the training
                 book.idle_moves_left -= 1
+                if not book.idle_moves_left:
+                    patches.take_off(torch.Tensor, "to")
         return moved
 
     return to
@@ -193,7 +236,7 @@ def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
     def span(*args: Any, **kwargs: Any) -> Any:
         if book.busy and not (in_backward_too and book.in_backward):
             return original(*args, **kwargs)
-        if not book.full or get_ident() != book.thread:
+        if not book.full or (book.has_threads and get_ident() != book.thread):
             return original(*args, **kwargs)
         note((begin, now_ns(), None, None, book.queue and book.queue.mark()))
         try:
@@ -214,7 +257,7 @@ def _backward(book: Notebook, original: Any) -> Any:
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal has_one_value
-        if book.in_backward or not book.full or get_ident() != book.thread:
+        if book.in_backward or not book.full or (book.has_threads and get_ident() != book.thread):
             return original(tensors, *args, **kwargs)
         note((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
         # On the CPU it is read at once: before the backward pass, while caches hold what the
@@ -229,6 +272,7 @@ def _backward(book: Notebook, original: Any) -> Any:
             loss = _loss(book, tensors)
         # Activations that are computed again call modules: they belong to the backward pass.
         was_busy, book.busy, book.in_backward = book.busy, True, True
+        book.awaits_backward = False
         try:
             return original(tensors, *args, **kwargs)
         finally:
@@ -318,6 +362,8 @@ def _watch_optimizers(book: Notebook, patches: Patches) -> None:
                 patches.replace(cls, "step", functools.partial(_optimizer_step, book))
             if get_ident() == book.thread:
                 book.updated_by = ()
+                book.optimizers[id(optimizer)] = weakref.ref(optimizer)
+                book.beside.discard(id(optimizer))  # that was another, at the same address
                 book.note(e.MADE, id(optimizer))
 
         return patch_step_function
@@ -340,11 +386,38 @@ def _optimizer_step(book: Notebook, original: Any) -> Any:
     return step
 
 
+def _takes_over(book: Notebook, optimizer: Any) -> bool:
+    """Say whether an optimiser goes on where others have trained, and does not step beside them.
+
+    It is so where nothing is fetched, all of its weights were updated several times by others, and
+    this one never stepped beside them: Adam first, and then LBFGS.
+    """
+    is_inside = book.in_step > 0  # of one that passes its steps on
+    if is_inside or book.steps_since_fetch < _STEPS_BEFORE_ANOTHER or id(optimizer) in book.beside:
+        return False
+    known = (book.optimizers.get(identity) for identity in book.updated_by)
+    before = [each for reference in known if reference and (each := reference()) is not None]
+    trained = set().union(*map(_weights, before))
+    weights = _weights(optimizer)
+    if not weights or not weights <= trained:
+        book.beside.add(id(optimizer))
+        return False
+    return True
+
+
+def _weights(optimizer: Any) -> set[int]:
+    """Return the ids of what it trains; none where it keeps that in its own way."""
+    try:
+        return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    except (AttributeError, KeyError, TypeError):
+        return set()
+
+
 def _update(book: Notebook, original: Any) -> Any:
     note, begin, end = book.notes.extend, e.STEP, e.STEPPED
 
     def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        if get_ident() != book.thread:
+        if book.has_threads and get_ident() != book.thread:
             return original(optimizer, *args, **kwargs)
         if book.calling is not None and not book.in_backward:  # no forward pass: it updates
             book.loops.add(book.calling)
@@ -352,7 +425,11 @@ def _update(book: Notebook, original: Any) -> Any:
             if book.full:
                 book.note(e.CALLED, True, other_clock_ns())
         identity = id(optimizer)
+        if book.updated_by and identity not in book.updated_by and _takes_over(book, optimizer):
+            book.updated_by = ()
+            book.note(e.MADE, identity)
         book.in_step += 1
+        book.awaits_backward = False
         note((begin, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
         try:
             return original(optimizer, *args, **kwargs)
@@ -368,6 +445,8 @@ def _update(book: Notebook, original: Any) -> Any:
                 if is_first:
                     book.steps += 1
                     book.steps_since_fetch += 1
+                else:
+                    book.beside.add(identity)
                 book.updated_by = (identity,) if is_first else (*before, identity)
                 book.updated = True
                 if book.at_step_end is not None:

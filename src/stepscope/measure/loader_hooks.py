@@ -18,6 +18,17 @@ from stepscope.measure.foreign_loading import start_timed
 from stepscope.measure.notebook import Notebook, Patches
 from stepscope.measure.rows import Load
 
+# CPU time is the kernel's to tell, and among the work of a step asking for it twice takes 6 us on
+# a VM. Where making a batch takes less than a hundred times that, one step in so many is asked for
+# it, after the first ones.
+_QUICK_NS = 600_000
+_CPU_OF_ALL_STEPS = 100
+_CPU_OF_ONE_STEP_IN = 17  # a prime: shards and buffers come round in even numbers
+CPU_LEFT_OUT = (
+    f"of one step in {_CPU_OF_ONE_STEP_IN} only, after the first {_CPU_OF_ALL_STEPS}: making a "
+    f"batch took less than {_QUICK_NS / 1e6} ms, and reading it would take too much of that"
+)
+
 
 def watch_loaders(book: Notebook, patches: Patches) -> None:
     """Put the hooks on torch's loader and on its two kinds of iterators."""
@@ -30,10 +41,11 @@ def watch_loaders(book: Notebook, patches: Patches) -> None:
 
 def _iterate(book: Notebook, original: Any) -> Any:
     def iterate(loader: Any) -> Any:
-        if book.busy or get_ident() != book.thread:
+        if book.busy or (book.has_threads and get_ident() != book.thread):
             return start_timed(loader, original, book.take_timing)
         key = book.keys.get(id(loader._iterator)) or book.new_key()
-        book.note(e.ITERATE, key, other_clock_ns())
+        number = _number_of(book, loader)
+        book.note(e.ITERATE, key, (other_clock_ns(), number))
         book.busy = True
         iterator = None
         try:
@@ -42,7 +54,7 @@ def _iterate(book: Notebook, original: Any) -> Any:
             book.busy = False
             length = None if iterator is None else _length(loader)
             book.longest = max(book.longest, length or 0)
-            book.note(e.ITERATED, key, (length, _number_of(book, loader)))
+            book.note(e.ITERATED, key, (length, number))
         _remember(book, iterator, key)
         book.weigh = True
         return iterator
@@ -88,12 +100,12 @@ def _fetch(book: Notebook, original: Any) -> Any:
     without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
 
     def fetch(iterator: Any) -> Any:
-        if book.busy or get_ident() != book.thread:
+        if book.busy or (book.has_threads and get_ident() != book.thread):
             return original(iterator)
         key = keys.get(id(iterator))
         if key is None:  # made before we looked, or asked again after its end
             key = book.new_key()
-            note(e.ITERATE, key, other_clock_ns())
+            note(e.ITERATE, key, (other_clock_ns(), None))
             note(e.ITERATED, key, (None, None))
             _remember(book, iterator, key)
         if timings:
@@ -103,6 +115,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if ends_a_step:
             book.updated = False
             book.updated_by = ()
+            book.reads_cpu = book.steps >= book.cpu_from_steps
             if book.steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
                 book.at_boundary()
                 begin_ns = now_ns()
@@ -111,8 +124,9 @@ def _fetch(book: Notebook, original: Any) -> Any:
             book.at_step_end()
             begin_ns = now_ns()
         book.steps_since_fetch = 0
-        book.busy = True
-        begin_cpu_ns = cpu_ns() if isinstance(iterator, without_workers) else None
+        book.busy, book.awaits_backward = True, False
+        is_made_here = isinstance(iterator, without_workers)
+        begin_cpu_ns = cpu_ns() if is_made_here and book.reads_cpu else None
         try:
             batch = original(iterator)
         except StopIteration:
@@ -129,7 +143,12 @@ def _fetch(book: Notebook, original: Any) -> Any:
         end_ns = now_ns()
         load: Load | None = None
         if begin_cpu_ns is not None:
-            load = (-1, begin_ns, end_ns - begin_ns, cpu_ns() - begin_cpu_ns)
+            took_ns = end_ns - begin_ns
+            load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
+            if took_ns < _QUICK_NS and book.steps >= _CPU_OF_ALL_STEPS:
+                book.cpu_from_steps = book.steps + _CPU_OF_ONE_STEP_IN
+        elif is_made_here:
+            load = (-1, begin_ns, end_ns - begin_ns, None)
         elif timings:
             load = timings.popleft()
         if book.weigh:
@@ -151,7 +170,7 @@ def _drop(book: Notebook, original: Any) -> Any:
 
     def drop(iterator: Any) -> None:
         key = book.keys.get(id(iterator))
-        if key is None or book.busy or get_ident() != book.thread:
+        if key is None or book.busy or (book.has_threads and get_ident() != book.thread):
             original(iterator)
             return
         book.note(e.FETCH, key, other_clock_ns())

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -45,9 +45,18 @@ class Notebook:
     # Steps that have updated, and by which optimisers the last one did: a GAN's two are one step.
     steps: int = 0
     updated_by: tuple[int, ...] = ()
+    # Optimisers that were made, by their ids, and those that have stepped beside others.
+    optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = field(default_factory=dict)
+    beside: set[int] = field(default_factory=set)
+    # Outermost modules, by their ids, and those of them without weights. Whether one was called
+    # with gradients and samples, and no backward pass, update or fetch has come since then.
     roots: dict[int, weakref.ref[nn.Module]] = field(default_factory=dict)
+    weightless: set[int] = field(default_factory=set)
+    awaits_backward: bool = False
 
+    # Which thread is watched is asked only where there are several: asking takes 0.7 us in a step.
     thread: int = field(default_factory=get_ident)
+    has_threads: bool = False
     # The outermost module that is being called, and those that turned out to hold a whole loop.
     calling: int | None = None
     loops: set[int] = field(default_factory=set)
@@ -56,11 +65,15 @@ class Notebook:
     updated: bool = False
     # How many moves to where a tensor is already are still looked at; None: all, since some move.
     idle_moves_left: int | None = 100
+    watch_moves: Callable[[], None] = lambda: None
     # Whether the next call is of a batch whose samples are known, since it was fetched just before,
     # and whether there was a call since then.
     counted: bool = False
     called: bool = True
     steps_since_fetch: int = 0
+    # Whether CPU time is read in this step, and from which one on it will be read again.
+    reads_cpu: bool = True
+    cpu_from_steps: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None
     exchanges: Exchanges = field(default_factory=Exchanges)
@@ -105,17 +118,42 @@ class Patches:
     """Attributes replaced for a while."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._replaced: list[_Replaced] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Put `make(original)` in the place of an attribute of a class or module."""
         original = getattr(owner, name)
         own = name in vars(owner)
         stored = vars(owner).get(name)
-        setattr(owner, name, make(original))
-        self._undo.append(lambda: setattr(owner, name, stored) if own else delattr(owner, name))
+        ours = make(original)
+        setattr(owner, name, ours)
+        self._replaced.append(_Replaced(owner, name, ours, stored, own))
+
+    def take_off(self, owner: Any, name: str) -> None:
+        """Put one attribute back before the others, unless somebody has put theirs on top."""
+        for replaced in self._replaced:
+            if replaced[:2] == (owner, name) and vars(owner).get(name) is replaced.ours:
+                self._replaced.remove(replaced)
+                replaced.put_back()
+                return
 
     def undo(self) -> None:
         """Put everything back, the last one first."""
-        while self._undo:
-            self._undo.pop()()
+        while self._replaced:
+            self._replaced.pop().put_back()
+
+
+class _Replaced(NamedTuple):
+    """An attribute that is replaced: by what, and what its owner had there, if it had any."""
+
+    owner: Any
+    name: str
+    ours: Any
+    stored: Any
+    was_its_own: bool
+
+    def put_back(self) -> None:
+        if self.was_its_own:
+            setattr(self.owner, self.name, self.stored)
+        else:
+            delattr(self.owner, self.name)

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
 
-from stepscope.measure.rows import SECOND_NS, Load, StepRow
+from stepscope.measure.rows import SECOND_NS, Load, StepRow, load_of_step
 from stepscope.records import schema
 
 # The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
 # nanosecond is the ninth digit, and whole numbers are written in half the time.
 _NS = "0.%09d"
-_LINE = f"%d,%d,%.9f,%d{f',{_NS}' * 8},%r,{_NS},,,,,,%.9f,%d,full,"
+_LINE = f"%d,%d,%s,%d{f',{_NS}' * 8},%r,%s,,,,,,%s,%d,full,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class PlainRows:
     epoch: int
     first: int
     begins_ns: Sequence[int]
-    samples: Sequence[int]
+    samples: Sequence[int | None]
     spent: Sequence[Sequence[int]]  # by phase
     steps_ns: Sequence[int]
     loads: Sequence[Load | None]
@@ -47,10 +47,10 @@ class PlainRows:
             self.communication_s,
             strict=False,
         ):
-            loading = [] if load is None else [load[0], load[1] - self.origin_ns, *load[2:]]
+            loads = [] if load is None else [load]
             yield StepRow(
                 *(self.epoch, number, begin_ns - self.origin_ns, samples, list(spent), step_ns),
-                *(loading, loss, None, self.detail, communication_s),
+                *(load_of_step(loads, self.origin_ns), loss, None, self.detail, communication_s),
             )
 
     def __str__(self) -> str:
@@ -60,28 +60,34 @@ class PlainRows:
         """Return the lines, or None where one of them is not like most."""
         loads = [load for load in self.loads if load is not None]
         whole = len(loads) == len(self.loads) and None not in self.losses
+        whole = whole and None not in self.samples
         alone = all(seconds is None for seconds in self.communication_s)
         if not whole or not alone or self.detail != schema.FULL:
             return None
         workers, load_starts_ns, loads_ns, cpus_ns = zip(*loads, strict=True)
-        longest_ns = max(max(self.steps_ns), max(loads_ns), max(cpus_ns))
-        if longest_ns >= SECOND_NS:
+        longest_cpu_ns = max((ns for ns in cpus_ns if ns is not None), default=0)
+        if max(max(self.steps_ns), max(loads_ns), longest_cpu_ns) >= SECOND_NS:
             return None
+        starts = self._since_origin(self.begins_ns)
+        made_when_fetched = load_starts_ns == tuple(self.begins_ns)
         data, *others = self.spent
-        origin_ns = self.origin_ns
         rows = zip(
             repeat(self.epoch),
             count(self.first),
-            [(ns - origin_ns) * 1e-9 for ns in self.begins_ns],
+            starts,
             self.samples,
             data,
             loads_ns,
             *others,
             self.steps_ns,
             self.losses,
-            cpus_ns,
-            [(ns - origin_ns) * 1e-9 for ns in load_starts_ns],
+            ["" if ns is None else _NS % ns for ns in cpus_ns],
+            starts if made_when_fetched else self._since_origin(load_starts_ns),
             workers,
             strict=False,
         )
         return [_LINE % row for row in rows]
+
+    def _since_origin(self, times_ns: Sequence[int]) -> list[str]:
+        origin_ns = self.origin_ns
+        return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]

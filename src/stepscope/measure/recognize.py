@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepscope.measure import events as e
@@ -35,9 +36,9 @@ from stepscope.measure.course import Course
 from stepscope.measure.exposed import Exposed
 from stepscope.measure.finished import Finished, Sink
 from stepscope.measure.phases import Phases
-from stepscope.measure.rounds import Round, Rounds, plain_round
+from stepscope.measure.rounds import LONGEST_STEP, Round, Rounds, plain_round
 from stepscope.measure.rows import OTHER
-from stepscope.measure.spans import Aside, Batch, Moment, Step, sum_known
+from stepscope.measure.spans import Aside, Batch, Moment, Step
 
 if TYPE_CHECKING:
     from stepscope.measure.device import Mark
@@ -119,12 +120,17 @@ class Recognizer:
                 phases.leave()
             else:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
-            passed.append((kind, time_ns, subject, detail, mark))
-            phases_passed.append(phases.now)
+            if len(passed) <= LONGEST_STEP:  # without a loader nothing ends it
+                passed.append((kind, time_ns, subject, detail, mark))
+                phases_passed.append(phases.now)
         self._finished.write()
 
     def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
         """Take steps that go like one before; return how many events they had, or 0."""
+        step = self._course.step
+        is_inside = self._course.tail is None and step is not None and step.batches
+        if is_inside and len(self._passed) <= LONGEST_STEP:  # of a step of several batches
+            return 0
         if self._passed:
             self._round = plain_round(self._passed, self._phases_passed) or self._round
             self._passed.clear()
@@ -133,15 +139,16 @@ class Recognizer:
         found = known and known.find(columns, begin, self._calls)
         if not known or not found:
             return 0
-        step = course.begin_plain_step(found.begins_ns[0], known.key, self._phases.now)
+        begin_ns, phase = found.begins_ns[0], self._phases.now
+        step = course.begin_plain_step(begin_ns, known.key, phase, known.batches)
         if step is None:
             return 0
         self._take_round(step, known, found, 0)
         last = len(found) - 1
         if last:
-            step = course.pass_rounds(found, known.key)
+            step = course.pass_rounds(found, known.key, known.batches)
             self._take_round(step, known, found, last)
-        self.updates += len(found)
+        self.updates += len(found) * len(known.optimizers)
         self._made.clear()
         self._phases.begin_anew()
         self._at_fetch = None
@@ -149,28 +156,40 @@ class Recognizer:
         return len(found) * known.events
 
     def _take_round(self, step: Step, known: Round, found: Rounds, number: int) -> None:
-        """Let a step that has just begun be one of the rounds, up to its update."""
-        updated_ns = found.updated_ns[number]
+        """Let a step that has just begun be one of the rounds, up to its last event."""
+        tail_ns = [each_ns[number] for each_ns in found.tails_ns]
+        tail = [
+            (phase, end_ns - begin_ns)
+            for phase, (begin_ns, end_ns) in zip(found.tail_phases, pairwise(tail_ns), strict=False)
+        ]
         for phase, spent_ns in enumerate(found.spent):
             step.spent[phase] += spent_ns[number]
-        step.spent[OTHER] -= found.begins_ns[number + 1] - updated_ns
+        for phase, took_ns in (*tail, (OTHER, found.begins_ns[number + 1] - tail_ns[-1])):
+            step.spent[phase] -= took_ns
+        course = self._course
         if known.has_detail or number < len(found) - 1:
-            step.batches = 1
-            step.take_batch(found.batches[number])
+            step.batches = known.batches
+            for batches in found.batches:
+                step.take_batch(batches[number])
         else:  # nobody has seen a backward pass that took it
-            self._course.keep_batch(known.key, found.batches[number])
-        step.backwards = int(known.has_detail)
-        loss = found.losses[number]
-        if loss is not None:
-            step.losses.append(loss)
-        for module, calls in found.calls:
-            _, training, samples, _ = calls[number]
-            self._calls.take(module, training, samples)
-        if known.has_detail:
+            course.keep_batch(known.key, found.batches[0][number])
+        step.backwards = found.backwards
+        for module, each in found.learned:
+            if module is not None:
+                _, training, samples, _ = each[number]
+                self._calls.take(module, training, samples)
+                continue
+            if each[number] is not None:
+                step.losses.append(each[number])
             self._take_called_samples(step)
-        step.optimizers.add(known.optimizer)
-        self._course.now_ns = updated_ns
-        self._course.begin_tail(found.updated_other_ns[number])
+        step.optimizers |= known.optimizers
+        if course.epoch is not None:
+            course.epoch.asked_ns = found.asked_ns[number]
+        course.now_ns = tail_ns[0]
+        spent_after = course.begin_tail(found.updated_other_ns[number]).spent
+        for phase, took_ns in tail:
+            spent_after[phase] += took_ns
+        course.now_ns = tail_ns[-1]
 
     @property
     def steps(self) -> int:
@@ -220,12 +239,13 @@ class Recognizer:
             return
         course = self._course
         course.end_evaluations()
-        if course.epoch is not None and course.is_over(course.epoch, subject):
+        other_ns, loader = detail
+        if course.epoch is not None and course.is_over(course.epoch, subject, loader):
             course.close_epoch()
         earlier = course.find_aside(subject)
         if earlier is not None:  # it was looked into, and begins anew
             course.asides.remove(earlier)
-        course.begin_aside(subject, detail)
+        course.begin_aside(subject, other_ns)
         self._phases.enter(kind)
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -309,7 +329,7 @@ class Recognizer:
         if aside.last_call is not None and not is_whole:
             aside.leave_unused()
         elif aside.last_call is None and len(aside.fetched) == 1:
-            course.waiting.let_loose(aside.fetched[0])
+            course.let_loose(aside)
         course.end_aside(aside, end, stop_ns)
 
     # calls, backward passes, updates
@@ -336,13 +356,11 @@ class Recognizer:
         elif self._is_evaluation(subject, call, innermost):
             if innermost is None:
                 innermost = course.begin_calls(call.other_clock_ns)
-            innermost.modules.add(subject)
             innermost.is_of_trained |= subject in self._trained
             samples = call.samples
             if samples is None and course.waiting.loose:
                 samples = course.waiting.loose[-1][0]
-            innermost.samples = sum_known(innermost.samples, samples)
-            innermost.batches += 1
+            innermost.take_test(subject, samples, self._calls.usual)
             course.waiting.loose.clear()
         else:  # a teacher's, of the step that follows an evaluation
             self._call_is_aside = False

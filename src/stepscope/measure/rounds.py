@@ -8,6 +8,7 @@ would cost one by one, and nothing else changes: the rows are the same without i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import add, sub
@@ -15,15 +16,27 @@ from typing import Any
 
 from stepscope.measure import events as e
 from stepscope.measure.calls import Calls
-from stepscope.measure.rows import OTHER
-from stepscope.measure.spans import Batch, Loss
+from stepscope.measure.rows import FORWARD, OTHER, Load, load_of_step
+from stepscope.measure.spans import Batch, read_losses
 
-_PHASES_ALONE = frozenset({e.MOVE, e.MOVED, e.ZERO, e.ZEROED})
-_BEFORE_CALLS = [e.FETCH, e.FETCHED]
-_AFTER_CALLS = [e.BACKWARD, e.BACKWARD_DONE, e.STEP, e.STEPPED]
+# A letter for each event, large where something begins; those that are nothing but a phase have
+# none. A plain step is one of these: batches that are learnt from, each in a backward pass of its
+# own, and an update; a batch, and several updates, by an optimiser each (a GAN); an update that is
+# given a closure with the backward pass in it, as Lightning does; a step without detail.
+_LETTERS = {
+    **dict.fromkeys((e.MOVE, e.MOVED, e.ZERO, e.ZEROED), ""),
+    e.FETCH: "F",
+    e.FETCHED: "f",
+    e.CALL: "C",
+    e.CALLED: "c",
+    e.BACKWARD: "B",
+    e.BACKWARD_DONE: "b",
+    e.STEP: "S",
+    e.STEPPED: "s",
+}
+_PLAIN = re.compile("(Ff(Cc)+Bb)+Ss|Ff(((Cc)+Bb)+Ss)+|FfS(Cc)+Bbs")
+LONGEST_STEP = 2000  # events, of a step that is known to be like others
 _WITHOUT_DETAIL = [e.FETCH, e.FETCHED, e.STEP, e.STEPPED]
-_FETCHED = 1
-_Called = tuple[int, Sequence[tuple[bool, bool, int | None, int]]]
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,40 +44,68 @@ class Rounds:
     """Plain steps that followed each other, field by field.
 
     `begins_ns` has one moment more than there are steps: the fetch that ends the last. What was
-    spent is by phase; `batches` are as they were fetched; `calls` are modules in their order, and
-    how each was called; `samples` are those of the batch or, where they are not known, of a call.
+    spent is by phase; `batches` are as they were fetched, `asked_ns` when the last of a step was
+    asked for; `learned` are calls and backward passes in their order: a module and how it was
+    called, or None and the losses. `samples` are those of the batches or, where they are not known,
+    of a call; None where that does not tell either. `tails_ns` are the moments of the last update
+    and of each event after it, `tail_phases` what was open after each.
     """
 
     begins_ns: Sequence[int]
     spent: Sequence[Sequence[int]]
-    batches: Sequence[Batch]
-    calls: Sequence[_Called]
-    samples: Sequence[int]
-    losses: Sequence[Loss | None]
-    updated_ns: Sequence[int]
+    batches: Sequence[Sequence[Batch]]
+    asked_ns: Sequence[int]
+    learned: Sequence[tuple[int | None, Sequence[Any]]]
+    samples: Sequence[int | None]
     updated_other_ns: Sequence[int]
+    tails_ns: Sequence[Sequence[int]]
+    tail_phases: Sequence[int]
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.asked_ns)
+
+    @property
+    def backwards(self) -> int:
+        """Count the backward passes of each."""
+        return sum(module is None for module, _ in self.learned)
+
+    def losses(self, some: slice) -> list[float | None]:
+        """Read the losses of some of them."""
+        columns = [each[some] for module, each in self.learned if module is None]
+        if len(columns) == 1:
+            return [loss if type(loss) is float else read_losses([loss]) for loss in columns[0]]
+        return [read_losses(each) for each in zip(*columns, strict=True)]
+
+    def loads(self, some: slice) -> list[Load | None]:
+        """Return how long it took to make the batches of some of them."""
+        columns = [each[some] for each in self.batches]
+        if len(columns) == 1:
+            return [load for _, load in columns[0]]
+        return [
+            load_of_step([load for _, load in each if load is not None], origin_ns=0)
+            for each in zip(*columns, strict=True)
+        ]
 
 
 class Round:
-    """The events of a plain step: one batch, calls, one backward pass, one update.
-
-    Most have two calls, of the model and of the loss. Without detail calls and the backward pass
-    are not noted. `phases` are those that were open after each event.
-    """
+    """The events of a plain step, and the phases that were open after each."""
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
         kinds, _, subjects, _, marks = zip(*events, strict=True)
         self._kinds, self._subjects, self._marks = list(kinds), list(subjects), list(marks)
-        self._phases = tuple(phases)
+        self._phases = _with_forward(kinds, phases)
         self.events = len(events)
-        self._calls = [place for place, kind in enumerate(kinds) if kind == e.CALL]
+        self._fetched = self._places(e.FETCHED)
+        self._calls = self._places(e.CALL)
+        self._learned = sorted((*self._calls, *self._places(e.BACKWARD_DONE)))
+        self._update = self._places(e.STEPPED)[-1]
         self.has_detail = bool(self._calls)
-        self._backward_done = self._kinds.index(e.BACKWARD_DONE) if self.has_detail else 0
+        self.batches = len(self._fetched)
         self.key: Any = self._subjects[0]
-        self.optimizer: Any = self._subjects[self._kinds.index(e.STEP)]
+        self.optimizers = {self._subjects[place] for place in self._places(e.STEP)}
+
+    def _places(self, kind: int) -> list[int]:
+        return [place for place, each in enumerate(self._kinds) if each == kind]
 
     def find(self, columns: Sequence[list[Any]], begin: int, before: Calls) -> Rounds | None:
         """Return all of it that comes from `begin` on, one after the other; the last ends there.
@@ -89,37 +130,68 @@ class Round:
         if not rounds:
             return None
         moments = [times_ns[begin + event : end + 1 : wide] for event in range(wide)]
-        begins_ns, updated_ns = moments[0], moments[-1]
+        begins_ns = moments[0]
         following = [*moments[1:], begins_ns[1:]]
-        batches = details[begin + _FETCHED : end : wide]
-        calls = [
-            (subjects[begin + place], details[begin + place : end : wide]) for place in self._calls
+        batches = [details[begin + place : end : wide] for place in self._fetched]
+        learned = [
+            (subjects[begin + place], details[begin + place : end : wide])
+            for place in self._learned
         ]
-        losses = details[begin + self._backward_done : end : wide]
+        samples = _samples(batches, learned, before)
+        if samples is None:
+            return None
         return Rounds(
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
             batches,
-            calls,
-            samples=_samples(batches, calls, before),
-            losses=losses if self.has_detail else [None] * rounds,
-            updated_ns=updated_ns,
-            updated_other_ns=details[begin + wide - 1 : end : wide],
+            asked_ns=moments[self._fetched[-1] - 1][:rounds],
+            learned=learned,
+            samples=samples,
+            updated_other_ns=details[begin + self._update : end : wide],
+            tails_ns=moments[self._update :],
+            tail_phases=self._phases[self._update :],
         )
 
 
-def _samples(batches: Sequence[Batch], calls: Sequence[_Called], before: Calls) -> list[int]:
-    """Return how many samples each step has: those of its batch, or of a call where none tells."""
-    known = [samples for samples, _ in batches if samples is not None]
-    if len(known) == len(batches):
-        return known
-    told, counted = before.copy(), []
-    for number, (samples, _) in enumerate(batches):
+def _with_forward(kinds: Sequence[int], phases: Sequence[int]) -> list[int]:
+    """Let all that follows a call until the backward pass be the forward pass.
+
+    After an earlier backward pass of the step that was known only when the next one came.
+    """
+    phases, called = list(phases), None
+    for place, kind in enumerate(kinds):
+        if kind == e.CALLED and called is None:
+            called = place
+        elif kind == e.BACKWARD and called is not None:
+            between = [FORWARD if phase == OTHER else phase for phase in phases[called:place]]
+            phases[called:place] = between
+            called = None
+    return phases
+
+
+def _samples(
+    batches: Sequence[Sequence[Batch]],
+    learned: Sequence[tuple[int | None, Sequence[Any]]],
+    before: Calls,
+) -> Sequence[int | None] | None:
+    """Return how many samples each step has: those of its batches, or of a call where none tells.
+
+    None where that is to be found out step by step: several batches that do not tell.
+    """
+    known = [[samples for samples, _ in each if samples is not None] for each in batches]
+    if all(len(each) == len(batches[0]) for each in known):
+        return known[0] if len(known) == 1 else [sum(each) for each in zip(*known, strict=True)]
+    calls = [(module, each) for module, each in learned if module is not None]
+    if len(learned) - len(calls) > 1:
+        return None
+    told = before.copy()
+    counted: list[int | None] = []
+    for number, (samples, _) in enumerate(batches[0]):
         for module, each in calls:
             _, training, called_with, _ = each[number]
             told.take(module, training, called_with)
         called = told.end()
-        counted.append((called or 0) if samples is None else samples)
+        counted.append(called if samples is None else samples)
     return counted
 
 
@@ -156,18 +228,16 @@ def _by_phase(
 def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
     """Return what the events of a step are as a round, or None where they are no plain step."""
     kinds = [event[0] for event in events]
-    if kinds != _WITHOUT_DETAIL and not _is_plain([k for k in kinds if k not in _PHASES_ALONE]):
+    if len(events) > LONGEST_STEP:
         return None
-    first, second, last = events[0], events[1], events[-1]
-    is_one_batch = (first[0], second[0]) == (e.FETCH, e.FETCHED) and first[2] == second[2]
-    is_called = all(subject is True for kind, _, subject, *_ in events if kind == e.CALLED)
+    letters = "".join(_LETTERS.get(kind, "?") for kind in kinds)
+    if kinds != _WITHOUT_DETAIL and not _PLAIN.fullmatch(letters):
+        return None
+    key = events[0][2]
+    is_of_one = all(event[2] == key for event in events if event[0] in (e.FETCH, e.FETCHED))
+    is_called = all(event[2] is True for event in events if event[0] == e.CALLED)
     is_on_host = all(event[4] is None for event in events)
-    is_plain = is_one_batch and last[0] == e.STEPPED and is_called and is_on_host
+    updates = [event[2] for event in events if event[0] == e.STEP]
+    is_once_each = len(set(updates)) == len(updates)
+    is_plain = is_of_one and is_called and is_on_host and is_once_each
     return Round(events, phases) if is_plain else None
-
-
-def _is_plain(kinds: list[int]) -> bool:
-    before, after = len(_BEFORE_CALLS), len(_AFTER_CALLS)
-    calls = kinds[before:-after]
-    is_called = bool(calls) and calls == [e.CALL, e.CALLED] * (len(calls) // 2)
-    return kinds == [*_BEFORE_CALLS, *calls, *_AFTER_CALLS] and is_called

@@ -60,11 +60,11 @@ class Settler:
         try:
             self.noted += len(notes) // len(e.FIELDS)
             self._recognizer.take(notes)
+            self._steps.flush()
+            self._epochs.flush()
         finally:
             if collects:
                 gc.enable()
-        self._steps.flush()
-        self._epochs.flush()
 
     def finish(self) -> None:
         """End what is under way, and write it: there is nothing more to come."""

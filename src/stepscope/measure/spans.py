@@ -149,28 +149,19 @@ class Step:
         if load is not None:
             self.loads.append(load)
 
-    def trained_samples(self) -> int:
-        """Count what was fetched or, where nothing was, what the model was called with."""
-        if self.samples is not None:
+    def trained_samples(self) -> int | None:
+        """Count what was fetched or, where nothing was, what the model was called with.
+
+        None where nobody has seen either: without detail, calls are not looked at.
+        """
+        if self.samples is not None or not self.called_samples:
             return self.samples
         one_optimizer = len(self.optimizers) == 1
         return sum(self.called_samples if one_optimizer else self.called_samples[:1])
 
-    def loading(self, origin_ns: int) -> list[int]:
-        """Return worker and start of the first batch, wall and CPU time of all; [] if unknown."""
-        if not self.loads:
-            return []
-        worker, start_ns, wall_ns, cpu_ns = self.loads[0]
-        for _, _, later_wall_ns, later_cpu_ns in self.loads[1:]:
-            wall_ns += later_wall_ns
-            cpu_ns += later_cpu_ns
-        return [worker, start_ns - origin_ns, wall_ns, cpu_ns]
-
     def read_loss(self) -> float | None:
         """Add up what `backward()` was called on: parts of one loss, in a step of several."""
-        if not self.losses:
-            return None
-        return sum(map(value_of, self.losses), 0.0)
+        return read_losses(self.losses)
 
     def is_over_on_device(self) -> bool:
         """Whether the device has done all of it."""
@@ -213,6 +204,8 @@ class Aside:
     # How many of these a module was called after, and with how many samples, where that is known.
     called_batches: int = 0
     called_samples: int | None = None
+    # Without a loader, by module: how often it was called, and with how many samples.
+    _tested: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     _is_called: bool = True
     _is_ahead: bool = False
 
@@ -252,6 +245,19 @@ class Aside:
             self.called_batches += 1
             self.called_samples = sum_known(self.called_samples, samples)
 
+    def take_test(self, module: int, samples: int | None, usual: int | None) -> None:
+        """A module is called, and no loader is iterated over: each of its calls is a batch.
+
+        Where one goes on with what another has put out, as a decoder, only one of them counts: the
+        `usual` one, or else the first that tells its samples.
+        """
+        self.modules.add(module)
+        calls, earlier = self._tested.get(module, (0, None))
+        self._tested[module] = (calls + 1, sum_known(earlier, samples))
+        telling = [each for each, (_, known) in self._tested.items() if known is not None]
+        which = usual if usual in telling else (telling or [*self._tested])[0]
+        self.batches, self.samples = self._tested[which]
+
     def leave_unused(self) -> None:
         """Forget batches that no module was called after: it was broken off there."""
         del self.fetched[self.called_batches :]
@@ -273,6 +279,8 @@ class Epoch:
     # the next batch when one inside has ended, which would not be the epoch's end then.
     joined_ns: int = 0
     around: set[int] = field(default_factory=set)
+    # Which loaders beside the first gave batches, in whatever iteration.
+    drawn_from: set[int] = field(default_factory=set)
     # How many batches the first loader has still to give, where that is known.
     batches_left: int | None = None
     loader: int | None = None
@@ -283,23 +291,30 @@ class Epoch:
     remnant: Moment | None = None
     loss_sum: float = 0.0
     loss_samples: int = 0
+    _losses: float = 0.0  # of steps whose samples are unknown
+    _steps: int = 0
 
     @property
     def may_go_on(self) -> bool:
         """Whether it ended inside of a loader that may have another batch."""
         return self.ended is not None and bool(self.around)
 
-    def take_losses(self, losses: Sequence[float | None], samples: Sequence[int]) -> None:
+    def take_losses(self, losses: Sequence[float | None], samples: Sequence[int | None]) -> None:
         """Let the losses of steps be part of the epoch's."""
         for loss, weight in zip(losses, samples, strict=True):
-            if loss is not None:
+            if loss is not None and weight is None:
+                self._losses += loss
+                self._steps += 1
+            elif loss is not None and weight is not None:
                 self.loss_sum += loss * weight
                 self.loss_samples += weight
 
     @property
     def loss(self) -> float | None:
-        """The mean over samples."""
-        return self.loss_sum / self.loss_samples if self.loss_samples else None
+        """The mean over samples; over steps where none of them tells its samples."""
+        if not self.loss_samples:
+            return self._losses / self._steps if self._steps else None
+        return self.loss_sum / self.loss_samples
 
 
 def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
@@ -311,6 +326,12 @@ def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
 def is_left(earlier: Aside, later: Aside, after_ns: int) -> bool:
     """Say whether a loader was only looked into, or is around another one that began since."""
     return later.is_made_here and 0 < earlier.asked_ns < later.made_ns - after_ns
+
+
+def read_losses(losses: Iterable[Loss | None]) -> float | None:
+    """Read and add up what is known of them."""
+    known = [value_of(loss) for loss in losses if loss is not None]
+    return sum(known, 0.0) if known else None
 
 
 def value_of(loss: Loss) -> float:

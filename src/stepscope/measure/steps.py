@@ -47,6 +47,7 @@ from stepscope.measure.rows import (
     LoadTiming,
     StepRow,
     device_columns,
+    load_of_step,
 )
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
@@ -58,7 +59,7 @@ class _Noted(NamedTuple):
     """A step as the loop left it. `laps` are phases, each with the time at which it ended."""
 
     step: int
-    samples: int
+    samples: int | None
     begin_ns: int
     laps_begin_ns: int
     laps: list[tuple[int, int]]
@@ -75,16 +76,17 @@ class _Noted(NamedTuple):
 class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
-    `on_loss` receives samples and loss of every step once the loss is known and the step is
-    settled; `on_step` is told of it after that. `on_lap`, where there is one, is called at the end
-    of a phase, within its time. `detail` goes into the rows of the steps that end while it is set:
-    phases of steps that were measured otherwise are left out.
+    `on_loss` receives the weight of every step, which is its samples or 0 where they are unknown,
+    and its loss, once that is known and the step is settled; `on_step` is told of it after that.
+    `on_lap`, where there is one, is called at the end of a phase, within its time. `detail` goes
+    into the rows of the steps that end while it is set: phases of steps that were measured
+    otherwise are left out.
     """
 
     log: CsvLog
     origin_ns: int
     queue: DeviceQueue | None = None
-    on_loss: Callable[[int, float], None] = lambda samples, loss: None
+    on_loss: Callable[[int, float], None] = lambda weight, loss: None
     on_step: Callable[[int, EpochTiming], None] = lambda step, timing: None
     on_lap: Callable[[int], None] | None = None
     own_ns: int = 0
@@ -142,7 +144,7 @@ class StepMeter:
         """Take the loader's own account of a batch of this step."""
         self._loads.append(timing)
 
-    def end_step(self, step: int, samples: int, loss: torch.Tensor | None) -> None:
+    def end_step(self, step: int, samples: int | None, loss: torch.Tensor | None) -> None:
         """End the step; its row is written when steps are settled next.
 
         `loss` is on the training's device; it is handed to `on_loss` as a plain number.
@@ -209,12 +211,11 @@ class StepMeter:
         for row in rows:
             epoch.data_s += row.spent[DATA] * 1e-9
             epoch.steps_s += row.step_ns * 1e-9
-            epoch.samples += row.samples
-            epoch.steps += 1
+            epoch.count([row.samples])
             self.steps += 1
             self.steps_ns += row.step_ns
             if row.loss is not None:
-                self.on_loss(row.samples, row.loss)
+                self.on_loss(row.samples or 0, row.loss)
             self.on_step(row.step, epoch)
         self.own_ns += now_ns() - began
 
@@ -228,12 +229,6 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
     for phase, end_ns in noted.laps:
         spent[phase] += end_ns - before_ns
         before_ns = end_ns
-    load: list[int] = []
-    if noted.loads:
-        first = noted.loads[0]
-        wall_ns = sum(timing.wall_ns for timing in noted.loads)
-        cpu_ns = sum(timing.cpu_ns for timing in noted.loads)
-        load = [first.worker, first.start_ns - origin_ns, wall_ns, cpu_ns]
     loss = None if noted.loss is None else noted.loss()
     return StepRow(
         epoch,
@@ -242,7 +237,7 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
         noted.samples,
         spent,
         noted.end_ns - noted.begin_ns,
-        load,
+        load_of_step(noted.loads, origin_ns),
         loss[0] if isinstance(loss, Sequence) else loss,
         device_columns(_between_marks(noted.device_begin, noted.device_laps))
         if noted.device_laps

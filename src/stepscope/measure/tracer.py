@@ -20,6 +20,7 @@ from stepscope.measure import hooks
 from stepscope.measure.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
 from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.measure.layers import LayerWindow
+from stepscope.measure.loader_hooks import CPU_LEFT_OUT
 from stepscope.measure.notebook import Notebook
 from stepscope.measure.off_blocks import OffBlocks
 from stepscope.measure.settling import Settler
@@ -116,6 +117,8 @@ class Tracer:
             absent["layers"] = f"the script ended before {first} were made"
         if self._book.exchanges.reason is not None:
             absent["communication"] = self._book.exchanges.reason
+        if self._book.cpu_from_steps:
+            absent["load_cpu_s"] = CPU_LEFT_OUT
         if absent:
             words["absent"] = absent
         if self._pool is not None:
@@ -213,9 +216,9 @@ class Tracer:
         Counted are the events (what noting one costs is measured here) and the settling (measured
         during the run). What blocks of steps without detail tell is in the records.
         """
-        scratch = Notebook(queue=self._book.queue)
+        scratch = Notebook(device=self._book.device or "cpu", queue=self._book.queue)
         call = hooks._call(scratch, lambda module: None)
-        idle = nn.Identity()
+        idle = nn.PReLU()  # with a weight, so that every call is noted, and not a random one
         return {
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
@@ -228,7 +231,7 @@ class Tracer:
 
 def _named(roots: dict[int, Any]) -> list[tuple[str, nn.Module]]:
     """Name the outermost modules that still live: by class, where there are several."""
-    alive = [module for reference in roots.values() if (module := reference()) is not None]
+    alive = [module for reference in list(roots.values()) if (module := reference()) is not None]
     if len(alive) == 1:
         return [("", alive[0])]
     named: list[tuple[str, nn.Module]] = []

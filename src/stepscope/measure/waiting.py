@@ -21,6 +21,8 @@ class Waiting:
     """What was fetched and not taken yet, the oldest first; `ahead` after the last step's end."""
 
     ahead: int = 0
+    # The same after the first step of an epoch, the last that was seen in detail.
+    _ahead_from_start: int = 0
     # Batches of iterators that were made for one batch and let go of: `next(iter(loader))`.
     loose: list[Batch] = field(default_factory=list)
     _loose_before: list[Batch] = field(default_factory=list)
@@ -37,11 +39,12 @@ class Waiting:
         """Keep batches of a training loader."""
         self._fetched[loader] += batches
 
-    def train(self, step: Step, called_with: int | None, before: Step | None) -> None:
+    def train(self, step: Step, called_with: int | None, before: Step | None) -> bool:
         """Let a backward pass of the step take the oldest batch of each loader.
 
         Older ones were skipped if there are more than the step before has used and left, and the
-        model was called with as many samples as the newest has.
+        model was called with as many samples as the newest has. Say whether those of iterators of
+        their own are taken too.
         """
         is_first = not step.backwards
         step.backwards += 1
@@ -58,26 +61,35 @@ class Waiting:
                 waiting.extendleft(reversed(self._skipped.pop(loader, [])))
             if waiting:
                 step.take_batch(waiting.popleft())
-        if called_with in (None, *(samples for samples, _ in self.loose)):
+        takes_loose = called_with in (None, *(samples for samples, _ in self.loose))
+        takes_loose = takes_loose and bool(self.loose)
+        if takes_loose:
             self.take_loose(step)
         self.loose.clear()
+        return takes_loose
 
     def end(self, step: Step, *, is_first: bool) -> None:
         """Let a step that ends, the first of its epoch or not, have what was fetched for it.
 
         Each backward pass has taken a batch, and at most one is left for the next step. A step
-        without detail has no backward pass noted. Where more are left, the calls tell whether they
-        were put together or passed over, to go on where an epoch was broken off.
+        without detail has no backward pass noted: as many are left as by the one before, or by the
+        first step of an earlier epoch. Where more are left, the calls tell whether they were put
+        together or passed over, to go on where an epoch was broken off.
         """
         called_with, self._called_with = self._called_with, None
         waiting = [batch for each in self._fetched.values() for batch in each]
-        if called_with is not None and self._longest() > max(self.ahead, int(is_first)):
+        if called_with is not None and self.longest() > max(self.ahead, int(is_first)):
             if called_with == sum(samples or 0 for samples, _ in waiting) + (step.samples or 0):
                 self.take_all(step)
             elif is_first and waiting[-1][0] == called_with:
                 self._fetched.clear()
-        self.take_all(step, but=1 if step.backwards else self.ahead)
-        self.ahead = self._longest()
+        left = 1 if step.backwards else self.ahead
+        if is_first and not step.backwards and self.longest() > self._ahead_from_start:
+            left = self._ahead_from_start
+        self.take_all(step, but=left)
+        self.ahead = self.longest()
+        if is_first and step.backwards:
+            self._ahead_from_start = self.ahead
 
     def take_all(self, step: Step, but: int = 0) -> None:
         """Let all that wait belong to a step, but for some of each loader."""
@@ -90,7 +102,8 @@ class Waiting:
         self._fetched.clear()
         self.ahead = 0
 
-    def _longest(self) -> int:
+    def longest(self) -> int:
+        """Count what waits of the loader that is furthest ahead."""
         return max(map(len, self._fetched.values()), default=0)
 
     # iterators that are made for one batch

@@ -27,12 +27,12 @@ def waiting_for_data(look: Look) -> Finding | None:
     evidence = [
         f"{format_duration(data_s)} of a mean step of {format_duration(step_s)} waits for data"
     ]
-    load_s, load_cpu_s = look.mean("load_s"), look.mean("load_cpu_s")
+    load_s, on_cpu = look.mean("load_s"), _share_on_cpu(look)
     doing = ""
     if load_s:
-        on_cpu = (load_cpu_s or 0.0) / load_s
-        made = f"a batch takes {format_duration(load_s)} to make"
-        evidence.append(f"{made}, {format_share(on_cpu)} of it on a CPU")
+        evidence.append(f"a batch takes {format_duration(load_s)} to make")
+    if load_s and on_cpu is not None:
+        evidence[-1] += f", {format_share(on_cpu)} of it on a CPU"
         works = on_cpu >= _MOSTLY
         doing = ", mostly at work on samples" if works else ", mostly waiting for storage or a CPU"
     workers = look.workers
@@ -43,6 +43,14 @@ def waiting_for_data(look: Look) -> Finding | None:
     by = f" that {workers} workers make" if workers else ""
     text = f"{format_share(share)} of the time waits for batches{by}{where}{doing}."
     return Finding("waiting_for_data", text, tuple(evidence), look.again("workers"), share)
+
+
+def _share_on_cpu(look: Look) -> float | None:
+    """Return how much of the making of batches was on a CPU, in the steps that know it."""
+    both = zip(look.column("load_cpu_s"), look.column("load_s"), strict=True)
+    known = [(cpu_s, load_s) for cpu_s, load_s in both if cpu_s is not None and load_s is not None]
+    all_s = sum(load_s for _, load_s in known)
+    return sum(cpu_s for cpu_s, _ in known) / all_s if all_s else None
 
 
 def uneven_workers(look: Look) -> Finding | None:

@@ -1,0 +1,151 @@
+"""How many samples a batch has, whatever it is made of; nothing of the script's own is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from under_hooks import watched
+
+from stepscope.measure import events as e
+from stepscope.measure.batches import samples_of, samples_of_arguments
+
+IMAGES, LABELS = torch.zeros(7, 3), torch.zeros(7)
+
+
+class Nested:
+    """Images made equally large, as DETR has them."""
+
+    def __init__(self, tensors: torch.Tensor) -> None:
+        self.tensors, self.mask = tensors, None
+
+
+@dataclass
+class Pair:
+    name: str
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(slots=True)
+class Slotted:
+    images: torch.Tensor
+    labels: Any = None
+
+
+class Shy:
+    """It does not like to be asked."""
+
+    def __init__(self) -> None:
+        self.data = {"x": IMAGES}
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for its length")
+
+    @property
+    def images(self) -> torch.Tensor:
+        raise AssertionError("asked for a property")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Nested(IMAGES),
+        Pair("train", IMAGES, LABELS),
+        Slotted(IMAGES),
+        SimpleNamespace(step=torch.tensor(3), meta={"id": 4}, image=IMAGES),
+        SimpleNamespace(images=[IMAGES, IMAGES]),
+        SimpleNamespace(batch_size=7, tokens=torch.zeros(30, 7)),
+        (Nested(IMAGES), LABELS),
+        {"inputs": Nested(IMAGES)},
+    ],
+)
+def test_an_object_of_the_scripts_own_is_counted_by_the_first_tensor_that_it_holds(
+    batch: Any,
+) -> None:
+    assert samples_of(batch) == 7
+    assert isinstance(batch, tuple) or samples_of_arguments((None, batch)) == 7
+
+
+def test_an_object_is_looked_into_without_calling_anything_of_it() -> None:
+    assert samples_of(Shy()) == 7
+    assert samples_of((Shy(), LABELS)) == 7
+
+
+def test_a_list_with_an_object_for_each_sample_is_counted_by_these() -> None:
+    assert samples_of([Pair(str(n), torch.zeros(3, 9 + n), torch.zeros(2)) for n in range(5)]) == 5
+    assert samples_of([Slotted(torch.zeros(n + 1), torch.zeros(n + 1)) for n in range(5)]) == 5
+    assert samples_of([Slotted(IMAGES, LABELS), Slotted(IMAGES, LABELS)]) == 7
+
+
+def test_an_object_that_an_object_holds_is_no_batch() -> None:
+    data_set = SimpleNamespace(samples=torch.zeros(60_000, 2))
+    assert samples_of(SimpleNamespace(data_set=data_set, size=3)) is None
+    assert samples_of(SimpleNamespace(data_set=data_set, images=IMAGES)) == 7
+
+
+class Strange(dict):
+    def values(self) -> Any:
+        raise OSError("the file is closed")
+
+
+def test_what_cannot_be_looked_into_tells_nothing() -> None:
+    without_end: list[Any] = []
+    without_end.append(without_end)
+    for batch in (None, "words", 3, ["a", "b"], object(), nn.Linear, len, Strange(), without_end):
+        assert samples_of(batch) is None
+        assert samples_of(SimpleNamespace(it=batch)) is None
+        assert samples_of_arguments((batch,)) is None
+    assert samples_of_arguments(()) is None
+
+
+def test_a_long_list_beside_the_batch_is_not_gone_through() -> None:
+    class Counted(list):
+        taken = 0
+
+        def __iter__(self) -> Any:
+            for each in super().__iter__():
+                self.taken += 1
+                yield each
+
+    words = Counted(["word"] * 50_000)
+    assert samples_of({"words": words, "images": IMAGES}) == 7
+    assert words.taken < 100
+
+
+def test_targets_whose_tensors_differ_in_length_are_one_each() -> None:
+    def target(boxes: int) -> dict[str, torch.Tensor]:
+        return {"boxes": torch.zeros(boxes, 4), "labels": torch.zeros(boxes)}
+
+    targets = tuple(target(boxes) for boxes in (2, 1, 3, 2))
+    assert samples_of(targets) == 4
+    assert samples_of((object(), targets)) == 4
+    assert samples_of((object(), list(targets))) == 4
+    assert samples_of([target(8), target(8)]) == 8, "two batches of one kind"
+
+
+def test_a_list_of_images_tells_only_with_a_target_for_each() -> None:
+    images = [torch.zeros(3, 20 + side, 30) for side in range(4)]
+    assert samples_of_arguments((images,)) is None
+    assert samples_of_arguments((images, [{"boxes": torch.zeros(2, 4)} for _ in images])) == 4
+    assert samples_of_arguments(([{"image": image} for image in images],)) == 4
+
+
+class OfAnObject(nn.Linear):
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch.images)
+
+
+def test_a_call_with_an_object_is_counted_by_it() -> None:
+    network = OfAnObject(3, 2)
+    with watched() as book:
+        network(Slotted(IMAGES))
+        network(batch=Slotted(IMAGES[:4]))
+    assert [e.Call(*how).samples for kind, _, _, how, _ in book.events if kind == e.CALL] == [7, 4]
