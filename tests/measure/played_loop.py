@@ -85,6 +85,7 @@ class Loop:
         self.clock = ScriptedClock()
         self.device = ScriptedDevice(self.clock) if on_device else None
         self.events: list[e.Event] = []
+        self.note(e.CLOCKS, None, self.other_clock)
 
     def __repr__(self) -> str:
         names = {value: name for name, value in vars(e).items() if name.isupper()}
@@ -93,7 +94,8 @@ class Loop:
 
     @property
     def other_clock(self) -> int:
-        return self.clock.now
+        """Another clock counts from another moment."""
+        return self.clock.now + 1_000_000 * MS
 
     def wait(self, ms: float) -> None:
         self.clock.pass_ms(ms)
@@ -120,12 +122,12 @@ class Loop:
         samples: int | None = 8,
         load: LoadTiming | None = None,
     ) -> None:
-        self.note(e.FETCH, loader, self.other_clock)
+        self.note(e.FETCH, loader)
         self.wait(ms)
         self.note(e.FETCHED, loader, (samples, load))
 
     def exhaust(self, ms: float = 1, loader: int = TRAIN) -> None:
-        self.note(e.FETCH, loader, self.other_clock)
+        self.note(e.FETCH, loader)
         self.wait(ms)
         self.note(e.EXHAUSTED, loader, self.other_clock)
 
@@ -147,17 +149,17 @@ class Loop:
         samples: int | None = 8,
         work: float = 0,
     ) -> None:
-        self.note(e.CALL, module, e.Call(grad, training, samples, self.other_clock))
+        self.note(e.CALL, module, e.Call(grad, training, samples))
         if self.device is not None:
             self.device.work(work)
         self.wait(ms)
-        self.note(e.CALLED, grad, self.other_clock)
+        self.note(e.CALLED, grad)
 
     def predict(self, ms: float = 2, module: int = MODEL) -> None:
         self.call(ms, module, grad=False, training=False)
 
     def backward(self, ms: float = 4, loss: float | None = 1.0, work: float = 0) -> None:
-        self.note(e.BACKWARD, None, self.other_clock)
+        self.note(e.BACKWARD)
         if self.device is not None:
             self.device.work(work)
         self.wait(ms)
@@ -165,7 +167,7 @@ class Loop:
 
     @contextmanager
     def stepping(self, optimizer: int = ADAM) -> Iterator[None]:
-        self.note(e.STEP, optimizer, self.other_clock)
+        self.note(e.STEP, optimizer)
         yield
         self.note(e.STEPPED, optimizer, self.other_clock)
 

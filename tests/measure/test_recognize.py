@@ -254,7 +254,7 @@ def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop
     for _ in range(2):
         loop.fetch(1)
         loop.call(2)
-        loop.note(e.BACKWARD, None, loop.other_clock)
+        loop.note(e.BACKWARD)
         for weight in (ADAM, SGD):
             loop.wait(4)
             loop.update(3, weight)
@@ -301,7 +301,7 @@ def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> 
     loop.fetch(1)
     loop.call(2)
     loop.backward(4)
-    loop.note(e.STEP, ADAM, loop.other_clock)
+    loop.note(e.STEP, ADAM)
     loop.wait(1)  # it raised, the loop caught it and went on
     for _ in range(2):
         loop.step()
@@ -329,7 +329,7 @@ def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loo
     losses = [1.0, 2.0, 3.0]
     for loss in losses:
         loop.call(2, samples=4)
-        loop.note(e.BACKWARD, None, loop.other_clock)
+        loop.note(e.BACKWARD)
         loop.wait(1)
         for optimizer in (ADAM, SGD):
             loop.update(1, optimizer)

@@ -28,7 +28,7 @@ from stepscope.measure.recognize import Recognizer
 from stepscope.measure.rounds import _repeats
 from stepscope.measure.rows import LoadTiming
 
-KINDS = range(19)
+KINDS = range(e.CLOCKS)
 SUBJECTS = {
     **dict.fromkeys((e.CALL,), st.sampled_from([MODEL, TEACHER])),
     **dict.fromkeys((e.STEP, e.STEPPED, e.MADE), st.sampled_from([ADAM, SGD])),
@@ -55,9 +55,7 @@ def any_events(draw: st.DrawFn) -> Loop:
                 draw(st.sampled_from([None, 0, 1, 3])), draw(st.sampled_from([None, 1, 2]))
             ),
             e.BACKWARD_DONE: lambda: draw(st.sampled_from([None, lambda: 1.0])),
-            e.CALL: lambda: e.Call(
-                draw(st.booleans()), draw(st.booleans()), draw(SAMPLES), loop.other_clock
-            ),
+            e.CALL: lambda: e.Call(draw(st.booleans()), draw(st.booleans()), draw(SAMPLES)),
         }
         loop.note(kind, subject, details.get(kind, lambda: loop.other_clock)())
     return loop

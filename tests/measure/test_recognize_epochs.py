@@ -149,7 +149,7 @@ def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> N
         loop.events.clear()
         seen.append(recognizer.steps_seen)
     assert seen == [0, 1, 2], "a step with a loader is over when the next batch is asked for"
-    loop.note(e.FETCH, TRAIN, loop.other_clock)
+    loop.note(e.FETCH, TRAIN)
     recognizer.take(noted(loop.events))
     assert recognizer.steps_seen == 3
 

@@ -33,6 +33,8 @@ class Course:
     steps: int = 0
     epochs: int = 0
     now_ns: int = 0
+    # When both clocks were read last, on each.
+    _read_ns: tuple[int, int] = (0, 0)
     detail: str = schema.FULL
 
     step: Step | None = None
@@ -49,11 +51,21 @@ class Course:
     _update_ns: int = 0
     _update_other_ns: int = 0
 
-    def moment(self, other_ns: int) -> Moment:
+    def read_other(self, other_ns: int) -> None:
+        """The other clock was read together with the last event."""
+        self._read_ns = (self.now_ns, other_ns)
+
+    @property
+    def other_ns(self) -> int:
+        """The time of the last event on the other clock."""
+        read_ns, read_other_ns = self._read_ns
+        return read_other_ns + self.now_ns - read_ns
+
+    def moment(self) -> Moment:
         """Keep what was spent until now."""
         step = self.tail or self.step
         assert step is not None, "there is nothing to be aside of"
-        return step.moment(self.now_ns, other_ns)
+        return step.moment(self.now_ns, self.other_ns)
 
     # what stands aside
 
@@ -71,25 +83,25 @@ class Course:
                 return aside
         return None
 
-    def begin_aside(self, key: int, other_ns: int, earlier: Iteration | None = None) -> None:
+    def begin_aside(self, key: int, earlier: Iteration | None = None) -> None:
         """A loader is iterated over, anew or going on: what for will be known later."""
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
             self._begin_asides_here()
-        now = self.moment(other_ns)
+        now = self.moment()
         aside = Aside(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
         if earlier is not None:
             aside.length, aside.loader = earlier
         self.asides.append(aside)
 
-    def begin_calls(self, other_ns: int) -> Aside:
+    def begin_calls(self) -> Aside:
         """A module is called, for a test perhaps, and no loader is iterated over.
 
         If its batch came from an iterator that was made for it, the test has begun with that.
         """
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
-        begin = started = self.moment(other_ns)
+        begin = started = self.moment()
         if self.waiting.loose and self._loose and self._loose[0] is (self.tail or self.step):
             begin, started = self._loose[1].begin, self._loose[1].started
         self.asides.append(Aside(None, begin, started))
@@ -101,7 +113,7 @@ class Course:
         self._loose = None if step is None else (step, aside)
         self.waiting.let_loose(aside.fetched[0])
 
-    def use_aside(self, aside: Aside, other_ns: int) -> None:
+    def use_aside(self, aside: Aside) -> None:
         """A batch is fetched in it. Made long before anything was trained, it begins only now."""
         aside.asked_ns = self.now_ns
         if not aside.used:
@@ -110,8 +122,9 @@ class Course:
         is_first = self.epoch is None and not aside.used
         if is_first and self.now_ns - made_ns > _LONG_BEFORE_NS:
             took_ns = made_ns - aside.begin.time_ns
-            aside.started = now = self.moment(other_ns)
-            aside.begin = now._replace(time_ns=now.time_ns - took_ns, other_ns=other_ns - took_ns)
+            aside.started = now = self.moment()
+            begin_ns, begin_other_ns = now.time_ns - took_ns, now.other_ns - took_ns
+            aside.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
 
     def _begin_asides_here(self) -> None:
         """Let what is open begin with the step that begins now: its time is counted in that.
@@ -122,8 +135,7 @@ class Course:
             return
         self.asides = [aside for aside in self.asides if aside.used]
         for aside in self.asides:
-            other_ns = aside.begin.other_ns + self.now_ns - aside.begin.time_ns
-            aside.begin = aside.started = self.moment(other_ns)
+            aside.begin = aside.started = self.moment()
             aside.last_call = aside.last_call and aside.begin
 
     def end_aside(self, aside: Aside, end: Moment, stop_ns: int = 0) -> None:
@@ -311,20 +323,20 @@ class Course:
         self.step = Step(self.now_ns, self.detail)
         return self.step
 
-    def begin_tail(self, other_ns: int) -> Step:
+    def begin_tail(self) -> Step:
         """There was an update: what comes now may belong to its step, or to the next."""
         assert self.epoch is not None
         self.join_tail()  # there is one only if an update ended that never began
         self.tail = Step(self.now_ns, self.detail)
         self._begin_asides_here()
-        self._update_ns, self._update_other_ns = self.now_ns, other_ns
+        self._update_ns, self._update_other_ns = self.now_ns, self.other_ns
         self.epoch.ended = None  # a batch that was fetched before the loader's end
         return self.tail
 
     def move_tail_here(self) -> None:
         """The update's step goes on until now: it was part of what has just ended."""
         self.join_tail()
-        self.begin_tail(self._update_other_ns + self.now_ns - self._update_ns)
+        self.begin_tail()
 
     def join_tail(self, *, cut: bool = False) -> None:
         """Let what came after the update belong to its step.
@@ -384,7 +396,7 @@ class Course:
 
     # epochs
 
-    def begin_without_loader(self, other_ns: int, *, anew: bool = False) -> None:
+    def begin_without_loader(self, *, anew: bool = False) -> None:
         """Training goes on, or begins, and no loader is being iterated over.
 
         `anew`: there is a new optimiser. After a loader's end it is for something else.
@@ -394,7 +406,7 @@ class Course:
         if self.epoch is None and self.innermost() is None:
             self.asides.clear()
             self.step = Step(self.now_ns, self.detail)
-            self._open_epoch(self.now_ns, other_ns, self.now_ns)
+            self._open_epoch(self.now_ns, self.other_ns, self.now_ns)
 
     def forget_trial(self) -> bool:
         """Take back an epoch without a loader that has only called a model: that was a trial."""

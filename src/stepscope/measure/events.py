@@ -8,21 +8,24 @@ and closed, and may lie inside each other.
 | --- | --- | --- |
 | ITERATE | the iteration: a number | the other clock, in nanoseconds, and which loader, or None |
 | ITERATED | the iteration | fields of `Iteration` |
-| FETCH | the iteration | the other clock |
+| FETCH | the iteration | |
 | FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |
 | EXHAUSTED, DROPPED | the iteration | the other clock |
 | MOVE, MOVED | | |
 | CALL | the outermost module's id | fields of `Call` |
-| CALLED | whether gradients were on | the other clock |
-| BACKWARD | | the other clock |
+| CALLED | whether gradients were on | |
+| BACKWARD | | |
 | BACKWARD_DONE | | the loss, or what reads it later, or None |
-| STEP, STEPPED | the optimiser's id | the other clock |
+| STEP | the optimiser's id | |
+| STEPPED | the optimiser's id | the other clock |
 | ZERO, ZEROED | | |
 | MADE | the id of an optimiser that was just made | |
+| CLOCKS | | the other clock, before anything else |
 | OWN, OWN_DONE | | our own work |
 | DETAIL | `full`, `off` or `layers`, from the next step on | |
 
-EXHAUSTED closes a FETCH, DROPPED stands alone.
+EXHAUSTED closes a FETCH, DROPPED stands alone. The other clock is read where an epoch begins or may
+end; between two readings it goes like the first.
 
 `mark` is a point in the queue of an asynchronous device, or None.
 """
@@ -52,7 +55,8 @@ from typing import Any, NamedTuple
     OWN_DONE,
     DETAIL,
     MADE,
-) = range(20)
+    CLOCKS,
+) = range(21)
 
 Event = tuple[int, int, Any, Any, Any]
 FIELDS = ("kind", "time_ns", "subject", "detail", "mark")
@@ -71,4 +75,3 @@ class Call(NamedTuple):
     grad: bool
     training: bool
     samples: int | None
-    other_clock_ns: int

@@ -126,7 +126,7 @@ def _call(book: Notebook, original: Any) -> Any:
         else:
             samples = _samples_of_call(args, kwargs)
             is_told = samples is not None
-        how = (grad, module.training, samples, other_clock_ns())
+        how = (grad, module.training, samples)
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
             if passes_on and module._compiled_call_impl is None:
@@ -136,7 +136,7 @@ def _call(book: Notebook, original: Any) -> Any:
             if book.calling == identity:
                 book.busy, book.calling = False, None
                 book.awaits_backward = book.awaits_backward or (grad and is_told)
-                note((end, now_ns(), grad, other_clock_ns(), book.queue and book.queue.mark()))
+                note((end, now_ns(), grad, None, book.queue and book.queue.mark()))
 
     return call
 
@@ -259,7 +259,7 @@ def _backward(book: Notebook, original: Any) -> Any:
         nonlocal has_one_value
         if book.in_backward or not book.full or (book.has_threads and get_ident() != book.thread):
             return original(tensors, *args, **kwargs)
-        note((begin, now_ns(), None, other_clock_ns(), book.queue and book.queue.mark()))
+        note((begin, now_ns(), None, None, book.queue and book.queue.mark()))
         # On the CPU it is read at once: before the backward pass, while caches hold what the
         # forward pass used, that takes no longer than keeping the loss until it is settled.
         if has_one_value and type(tensors) is plain and tensors.is_cpu and book.scaled is None:
@@ -423,14 +423,14 @@ def _update(book: Notebook, original: Any) -> Any:
             book.loops.add(book.calling)
             book.busy, book.calling = False, None
             if book.full:
-                book.note(e.CALLED, True, other_clock_ns())
+                book.note(e.CALLED, True)
         identity = id(optimizer)
         if book.updated_by and identity not in book.updated_by and _takes_over(book, optimizer):
             book.updated_by = ()
             book.note(e.MADE, identity)
         book.in_step += 1
         book.awaits_backward = False
-        note((begin, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
+        note((begin, now_ns(), identity, None, book.queue and book.queue.mark()))
         try:
             return original(optimizer, *args, **kwargs)
         finally:

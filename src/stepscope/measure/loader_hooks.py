@@ -119,7 +119,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
             if book.steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
                 book.at_boundary()
                 begin_ns = now_ns()
-        put((begin, begin_ns, key, other_clock_ns(), book.queue and book.queue.mark()))
+        put((begin, begin_ns, key, None, book.queue and book.queue.mark()))
         if ends_a_step and book.at_step_end is not None:
             book.at_step_end()
             begin_ns = now_ns()
@@ -173,7 +173,7 @@ def _drop(book: Notebook, original: Any) -> Any:
         if key is None or book.busy or (book.has_threads and get_ident() != book.thread):
             original(iterator)
             return
-        book.note(e.FETCH, key, other_clock_ns())
+        book.note(e.FETCH, key)
         try:
             original(iterator)
         finally:

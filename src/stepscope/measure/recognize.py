@@ -176,7 +176,7 @@ class Recognizer:
         step.backwards = found.backwards
         for module, each in found.learned:
             if module is not None:
-                _, training, samples, _ = each[number]
+                _, training, samples = each[number]
                 self._calls.take(module, training, samples)
                 continue
             if each[number] is not None:
@@ -186,7 +186,8 @@ class Recognizer:
         if course.epoch is not None:
             course.epoch.asked_ns = found.asked_ns[number]
         course.now_ns = tail_ns[0]
-        spent_after = course.begin_tail(found.updated_other_ns[number]).spent
+        course.read_other(found.updated_other_ns[number])
+        spent_after = course.begin_tail().spent
         for phase, took_ns in tail:
             spent_after[phase] += took_ns
         course.now_ns = tail_ns[-1]
@@ -224,6 +225,9 @@ class Recognizer:
             current.device_laps.append((self._phases.now, mark))
         self._mark = mark
 
+    def _on_clocks(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        self._course.read_other(detail)
+
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._course.detail = subject
 
@@ -234,18 +238,19 @@ class Recognizer:
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
+        course = self._course
+        other_ns, loader = detail
+        course.read_other(other_ns)
         if self._phases.updating:  # a closure that goes through all of the data
             self._phases.enter(kind)
             return
-        course = self._course
         course.end_evaluations()
-        other_ns, loader = detail
         if course.epoch is not None and course.is_over(course.epoch, subject, loader):
             course.close_epoch()
         earlier = course.find_aside(subject)
         if earlier is not None:  # it was looked into, and begins anew
             course.asides.remove(earlier)
-        course.begin_aside(subject, other_ns)
+        course.begin_aside(subject)
         self._phases.enter(kind)
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -253,7 +258,7 @@ class Recognizer:
         self._iterations[subject] = e.Iteration(*detail)
         aside = self._course.find_aside(subject)
         if aside is not None:
-            aside.started = self._course.moment(0)
+            aside.started = self._course.moment()
             aside.length, aside.loader = detail
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
@@ -268,12 +273,12 @@ class Recognizer:
             course.end_step_at(time_ns)
         elif not self._phases.updating and course.find_aside(subject) is None:
             # Made long ago, or thought to be over: some loaders go on after their last batch.
-            course.begin_aside(subject, detail, known)
+            course.begin_aside(subject, known)
         aside = course.find_aside(subject)
         if aside is None or not aside.batches:
             course.waiting.ask_another()
         if aside is not None:
-            course.use_aside(aside, detail)
+            course.use_aside(aside)
         elif course.epoch is not None and course.epoch.first_key == subject:
             course.epoch.asked_ns = time_ns
         step = course.tail or course.step
@@ -301,19 +306,20 @@ class Recognizer:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
         course = self._course
+        course.read_other(detail)
         epoch = course.epoch
         aside = course.find_aside(subject)
         if epoch is not None:
             epoch.around.discard(subject)  # it has no other batch
         if aside is not None:
             course.end_evaluations(since=aside)
-            self._end_aside(aside, kind, course.moment(detail), time_ns - self._fetch_ns)
+            self._end_aside(aside, kind, course.moment(), time_ns - self._fetch_ns)
         elif epoch is None or epoch.ended is not None:
             pass
         elif epoch.first_key == subject or course.end_inner(epoch, subject):
             course.end_evaluations()  # those that were broken off: they are in the epoch still
             course.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
-            epoch.ended = epoch.remnant = course.moment(detail)
+            epoch.ended = epoch.remnant = course.moment()
             if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is course.step:
                 epoch.remnant = self._at_fetch[1]  # the last fetch found nothing
         else:
@@ -352,10 +358,10 @@ class Recognizer:
                 innermost.is_of_trained |= subject in innermost.modules
             course.end_evaluations()
             self._forget_trial(is_late=time_ns - self._called_ns > _TRIAL_BEFORE_NS)
-            course.begin_without_loader(call.other_clock_ns, anew=bool(self._made))
+            course.begin_without_loader(anew=bool(self._made))
         elif self._is_evaluation(subject, call, innermost):
             if innermost is None:
-                innermost = course.begin_calls(call.other_clock_ns)
+                innermost = course.begin_calls()
             innermost.is_of_trained |= subject in self._trained
             samples = call.samples
             if samples is None and course.waiting.loose:
@@ -412,7 +418,7 @@ class Recognizer:
         course = self._course
         if course.late is not None:
             aside, _, stop_ns = course.late
-            course.late = (aside, course.moment(detail), stop_ns)
+            course.late = (aside, course.moment(), stop_ns)
             return
         innermost = course.innermost()
         current = course.tail or course.step
@@ -423,14 +429,14 @@ class Recognizer:
             is_sure = is_in_loader or (course.tail is None and not current.backwards)
             self._phases.go_forward(self._module, current, is_sure=is_sure)
         if innermost is not None and self._call_is_aside:
-            innermost.last_call = course.moment(detail)
+            innermost.last_call = course.moment()
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
         course = self._course
         self._phases.be_sure(course.tail or course.step)
         course.promote_asides()
-        course.begin_without_loader(detail, anew=bool(self._made))
+        course.begin_without_loader(anew=bool(self._made))
         course.train_with_batches(self._calls.together())
         self._phases.enter(kind)
 
@@ -459,7 +465,7 @@ class Recognizer:
         course = self._course
         course.promote_asides()
         self._forget_trial()
-        course.begin_without_loader(detail, anew=bool(self._made))
+        course.begin_without_loader(anew=bool(self._made))
         if not self._phases.updating and course.step is not None:
             if course.tail is not None:
                 # One that was made after the last update takes over: it is no second one beside it.
@@ -477,8 +483,9 @@ class Recognizer:
         self._phases.end_update()
         self._made.clear()
         course = self._course
+        course.read_other(detail)
         if not self._phases.updating and course.step is not None and course.epoch is not None:
-            course.begin_tail(detail)
+            course.begin_tail()
             self.updates += 1
 
 
@@ -497,4 +504,5 @@ _HANDLERS = {
     e.STEPPED: Recognizer._on_stepped,
     e.DETAIL: Recognizer._on_detail,
     e.MADE: Recognizer._on_made,
+    e.CLOCKS: Recognizer._on_clocks,
 }

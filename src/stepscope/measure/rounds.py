@@ -188,7 +188,7 @@ def _samples(
     counted: list[int | None] = []
     for number, (samples, _) in enumerate(batches[0]):
         for module, each in calls:
-            _, training, called_with, _ = each[number]
+            _, training, called_with = each[number]
             told.take(module, training, called_with)
         called = told.end()
         counted.append(called if samples is None else samples)

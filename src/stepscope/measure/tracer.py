@@ -17,7 +17,7 @@ from torch import nn
 
 from stepscope.measure import events as e
 from stepscope.measure import hooks
-from stepscope.measure.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
+from stepscope.measure.clock import cost_amid_work_ns, now_ns, other_clock_ns, resolution_s, seconds
 from stepscope.measure.device_memory import DevicePool, HostMemory, device_memory_of, host_memory
 from stepscope.measure.layers import LayerWindow
 from stepscope.measure.loader_hooks import CPU_LEFT_OUT
@@ -71,6 +71,7 @@ class Tracer:
         if self.max_steps is not None:
             self._book.at_step_end = self._end_when_enough
         self._settled_ns = now_ns()
+        self._book.note(e.CLOCKS, None, other_clock_ns())
         self._patches = hooks.install(self._book)
 
     @property
