@@ -4,8 +4,8 @@
 Here nothing large is compared: a clock before a hook is asked and one before torch's own function
 behind it, and the same on the way back. What lies between them is the hook's, in the step that it
 is part of, caches as they are there. The same clocks without hooks say what they take themselves.
-Settling, as the tracer measures it, is added to each step. Blocks with and without hooks take
-turns, and their first steps are left out.
+The median of what a step took to settle is added. Blocks with and without hooks take turns, and
+their first steps are left out.
 
 Not in it: what hooks do to the caches of the script, and the one comparison that a module inside of
 another costs.
@@ -130,7 +130,7 @@ def share_of_a_step(setting: Setting, rounds: int) -> bool:
                     between_us[hooked].setdefault(name, []).extend(each_us)
                 if not hooked:
                     steps_us += [seconds * 1e6 for seconds in took]
-        settling_us = tracer.own_ns * 1e-3 / tracer.steps
+        settling_us = median(tracer.settlings) * 1e6
     step_us = median(steps_us)
     print(f"{setting.model}, batch {setting.batch}, {rounds} rounds, a step of {step_us:.0f} us:")
     with_hooks, without = between_us[True], between_us[False]

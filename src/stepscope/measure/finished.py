@@ -63,21 +63,16 @@ class Finished:
         epoch.out_other_ns += step.out_other_ns
         step_ns = end_ns - step.begin_ns - step.out_ns
         samples = step.trained_samples()
-        timing = epoch.timing
-        timing.data_s += seconds(step.spent[DATA])
-        timing.steps_s += seconds(step_ns)
-        timing.count([samples])
+        epoch.data_ns += step.spent[DATA]
+        epoch.steps_ns += step_ns
+        epoch.timing.count([samples])
         self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
 
     def rounds(self, rounds: Rounds, which: range, epoch: Epoch, detail: str) -> None:
         """Count some of these steps to their epoch, as `step` would one by one."""
-        begins_ns, timing = rounds.begins_ns, epoch.timing
-        data_s, steps_s = timing.data_s, timing.steps_s
-        for step in which:  # in the order and to the bit of `step`
-            data_s += seconds(rounds.spent[DATA][step])
-            steps_s += seconds(begins_ns[step + 1] - begins_ns[step])
-        timing.data_s, timing.steps_s = data_s, steps_s
-        timing.count(rounds.samples[which.start : which.stop])
+        epoch.data_ns += sum(rounds.spent[DATA][which.start : which.stop])
+        epoch.steps_ns += rounds.begins_ns[which.stop] - rounds.begins_ns[which.start]
+        epoch.timing.count(rounds.samples[which.start : which.stop])
         self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
         epoch.steps += len(which)
 
@@ -87,7 +82,9 @@ class Finished:
             if isinstance(waiting, _Waiting) and waiting.step.device_laps:
                 waiting.step.device_laps[-1][1].wait()
         self.write()
-        self.sink.epoch("train", epoch.timing, epoch.loss)
+        timing = epoch.timing
+        timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
+        self.sink.epoch("train", timing, epoch.loss)
 
     def evaluation(self, epoch: int, aside: Aside, end: Moment, stop_ns: int) -> None:
         """Give an evaluation away, which took its loader `stop_ns` to end."""

@@ -435,20 +435,20 @@ def _update(book: Notebook, original: Any) -> Any:
             return original(optimizer, *args, **kwargs)
         finally:
             book.in_step -= 1
-            outermost = not book.in_step
-            before = book.updated_by
-            is_first = outermost and (not before or identity in before)
-            if is_first and book.steps_since_fetch > _STEPS_OF_ONE_FETCH:
-                book.at_boundary()
-            note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
-            if outermost:
+            if book.in_step:  # of one that passes its steps on
+                note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
+            else:
+                before = book.updated_by
+                is_first = not before or identity in before
+                if is_first and book.steps - book.steps_at_fetch > _STEPS_OF_ONE_FETCH:
+                    book.at_boundary()
+                note((end, now_ns(), identity, other_clock_ns(), book.queue and book.queue.mark()))
                 if is_first:
                     book.steps += 1
-                    book.steps_since_fetch += 1
+                    book.updated_by = (identity,)
                 else:
                     book.beside.add(identity)
-                book.updated_by = (identity,) if is_first else (*before, identity)
-                book.updated = True
+                    book.updated_by = (*before, identity)
                 if book.at_step_end is not None:
                     book.at_step_end()
 

@@ -110,22 +110,21 @@ def _fetch(book: Notebook, original: Any) -> Any:
             _remember(book, iterator, key)
         if timings:
             timings.clear()
-        begin_ns = now_ns()
-        ends_a_step = book.updated
+        begin_ns, steps = now_ns(), book.steps
+        ends_a_step = steps != book.steps_at_fetch
         if ends_a_step:
-            book.updated = False
+            book.steps_at_fetch = steps
             book.updated_by = ()
-            book.reads_cpu = book.steps >= book.cpu_from_steps
-            if book.steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
+            book.reads_cpu = steps >= book.cpu_from_steps
+            if steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
                 book.at_boundary()
                 begin_ns = now_ns()
         put((begin, begin_ns, key, None, book.queue and book.queue.mark()))
         if ends_a_step and book.at_step_end is not None:
             book.at_step_end()
             begin_ns = now_ns()
-        book.steps_since_fetch = 0
         book.busy, book.awaits_backward = True, False
-        is_made_here = isinstance(iterator, without_workers)
+        is_made_here = type(iterator) is without_workers
         begin_cpu_ns = cpu_ns() if is_made_here and book.reads_cpu else None
         try:
             batch = original(iterator)
@@ -145,8 +144,8 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if begin_cpu_ns is not None:
             took_ns = end_ns - begin_ns
             load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
-            if took_ns < _QUICK_NS and book.steps >= _CPU_OF_ALL_STEPS:
-                book.cpu_from_steps = book.steps + _CPU_OF_ONE_STEP_IN
+            if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
+                book.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
         elif is_made_here:
             load = (-1, begin_ns, end_ns - begin_ns, None)
         elif timings:

@@ -62,7 +62,6 @@ class Notebook:
     loops: set[int] = field(default_factory=set)
     in_backward: bool = False
     in_step: int = 0
-    updated: bool = False
     # How many moves to where a tensor is already are still looked at; None: all, since some move.
     idle_moves_left: int | None = 100
     watch_moves: Callable[[], None] = lambda: None
@@ -70,7 +69,7 @@ class Notebook:
     # and whether there was a call since then.
     counted: bool = False
     called: bool = True
-    steps_since_fetch: int = 0
+    steps_at_fetch: int = 0
     # Whether CPU time is read in this step, and from which one on it will be read again.
     reads_cpu: bool = True
     cpu_from_steps: int = 0
@@ -107,6 +106,11 @@ class Notebook:
         """Take a worker's account of the batch that is being fetched."""
         worker, start_ns, wall_ns, cpu_ns = timing
         self.timings.append((worker, start_ns, wall_ns, cpu_ns))
+
+    @property
+    def steps_since_fetch(self) -> int:
+        """How many steps have updated since a batch was fetched."""
+        return self.steps - self.steps_at_fetch
 
     def new_key(self) -> int:
         """Return a number for an iteration."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import chain, count, repeat
 
 from stepscope.measure.rows import SECOND_NS, Load, StepRow, load_of_step
 from stepscope.records import schema
@@ -54,9 +54,9 @@ class PlainRows:
             )
 
     def __str__(self) -> str:
-        return "\n".join(self._lines() or map(str, self))
+        return self._lines() or "\n".join(map(str, self))
 
-    def _lines(self) -> list[str] | None:
+    def _lines(self) -> str | None:
         """Return the lines, or None where one of them is not like most."""
         loads = [load for load in self.loads if load is not None]
         whole = len(loads) == len(self.loads) and None not in self.losses
@@ -86,7 +86,9 @@ class PlainRows:
             workers,
             strict=False,
         )
-        return [_LINE % row for row in rows]
+        # One format for all of them takes less time than one for each.
+        lines = "\n".join([_LINE] * len(self.steps_ns))
+        return lines % tuple(chain.from_iterable(rows))
 
     def _since_origin(self, times_ns: Sequence[int]) -> list[str]:
         origin_ns = self.origin_ns

@@ -287,6 +287,8 @@ class Epoch:
     asked_ns: int = 0
     out_other_ns: int = 0
     steps: int = 0
+    data_ns: int = 0
+    steps_ns: int = 0
     ended: Moment | None = None
     remnant: Moment | None = None
     loss_sum: float = 0.0
