@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, default_collate
 from under_hooks import watched
 
 from stepscope.measure import events as e
@@ -149,3 +151,60 @@ def test_a_call_with_an_object_is_counted_by_it() -> None:
         network(Slotted(IMAGES))
         network(batch=Slotted(IMAGES[:4]))
     assert [e.Call(*how).samples for kind, _, _, how, _ in book.events if kind == e.CALL] == [7, 4]
+
+
+def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:
+    """What was noted of each batch of a loader; after each of them something may happen."""
+    with watched() as book:
+        for number, _ in enumerate(loader):
+            then(number)
+        return [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+
+
+class Twice(Sampler[int]):
+    """A sampler that says that it has more than it gives."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def drop_one(samples: list[Any]) -> Any:
+    is_first = samples[0][0].item() < 4
+    return default_collate(samples if is_first else samples[:-1])
+
+
+def test_of_batches_that_are_alike_the_last_has_its_own_samples() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    assert fetched_samples(DataLoader(ten, batch_size=4)) == [4, 4, 2]
+    assert fetched_samples(DataLoader(ten, batch_size=4, drop_last=True)) == [4, 4]
+    assert fetched_samples(DataLoader(ten, batch_size=4, shuffle=True)) == [4, 4, 2]
+    loader = DataLoader(ten, batch_size=3)
+    with watched() as book:
+        for _ in range(2):  # each iteration is looked at anew
+            list(loader)
+        told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    assert told == [3, 3, 3, 1, 3, 3, 3, 1]
+    assert not book.alike
+
+
+def test_batches_that_only_look_alike_are_all_looked_at() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    assert fetched_samples(DataLoader(ten, batch_size=4, collate_fn=drop_one)) == [4, 3, 1]
+    assert fetched_samples(DataLoader(ten, batch_size=4, sampler=Twice())) == [4, 1]
+    growing = [[0, 1], [2, 3], [4, 5, 6], [7, 8, 9]]
+    assert fetched_samples(DataLoader(ten, batch_sampler=growing)) == [2, 2, 3, 3]
+
+
+def test_a_batch_size_that_is_changed_on_the_way_is_seen() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    loader = DataLoader(ten, batch_size=2)
+    sampler = loader.batch_sampler
+    assert isinstance(sampler, BatchSampler)
+
+    def grow(number: int) -> None:
+        sampler.batch_size = 3 if number else 2
+
+    assert fetched_samples(loader, grow) == [2, 2, 3, 3]
