@@ -10,8 +10,8 @@ Not timed is what a tool does before and after a block (a profiler sorts its tra
 steps. The hooks of `stepscope trace` stay on all the time behind a switch, as in a real run: when a
 class changes, an instruction that Python had made fast for it fails some fifty times. A function
 more, in bare blocks too, is what the switch costs. What the tracer does now and then, settling, is
-hardly ever in a median: what a step takes to settle, in the median, is added to each of its steps.
-That is more than in a real run, where three times as many steps are settled at once.
+hardly ever in a median. What it takes of a step is measured in seconds of training under the tracer
+alone, where as many steps are settled at once as in a real run, and added to the ratio.
 
 Give `--traceml PATH` the `traceml` command of an environment that has traceml-ai and this torch;
 it is no dependency of ours. It takes turns with bare blocks in a process that `traceml run` made,
@@ -73,6 +73,7 @@ SETTINGS = [
 ]
 EPOCH_SAMPLES = 50_000  # of CIFAR-10
 BARE = ("bare", "bare again")
+ALONE_S = 8.0  # of steps: settled twice a second
 OURS = "stepscope trace"
 OTHERS = {"torch.profiler", "TraceML"}
 
@@ -116,7 +117,7 @@ class Training:
 
 @dataclass
 class Took:
-    """The steps of every block of a tool, and what it did beside them for each step, in seconds."""
+    """The steps of every block of a tool, and what share of a step it took beside them."""
 
     blocks: list[list[float]]
     now_and_then: float = 0.0
@@ -210,8 +211,12 @@ def ours(setting: Setting) -> dict[str, Took]:
     """Let bare and traced blocks take turns."""
     training = Training(setting)
     with traced(training) as (block, tracer):
+        took_alone: list[float] = []
+        while sum(took_alone) < ALONE_S:
+            took_alone += block()
+        settling_share = median(tracer.settlings) / median(took_alone)
         took = take_turns({**bare_blocks(training), OURS: block}, setting.rounds)
-        took[OURS].now_and_then = median(tracer.settlings)
+        took[OURS].now_and_then = settling_share
         return took
 
 
@@ -260,12 +265,11 @@ def compare(took: dict[str, Took]) -> dict[str, Interval]:
     medians = {name: [median(block) for block in each.blocks] for name, each in took.items()}
     first, second = (medians[name] for name in BARE)
     both = [(one + other) / 2 for one, other in zip(first, second, strict=True)]
-    step_s = median(both)
     against = dict.fromkeys(took, both) | {BARE[1]: first}
     return {
         name: interval_of(
             [
-                own / bare + took[name].now_and_then / step_s
+                own / bare + took[name].now_and_then
                 for own, bare in zip(medians[name], against[name], strict=True)
             ]
         )

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import is_grad_enabled, nn, optim
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from stepscope.measure import events as e
 from stepscope.measure.batches import samples_of_arguments
@@ -34,6 +34,9 @@ from stepscope.measure.exchange import watch_exchanges
 from stepscope.measure.loader_hooks import watch_loaders
 from stepscope.measure.notebook import Notebook, Patches
 from stepscope.measure.spans import value_of
+
+# Most calls are like this: one object serves for all of them.
+_PLAIN_CALL = e.Call(grad=True, training=True, samples=None)
 
 # Optimisers that hold another one and pass a step on to it when gradients are complete: their time
 # is the optimiser's, but only the step that they pass on is an update.
@@ -104,11 +107,13 @@ def _call(book: Notebook, original: Any) -> Any:
             if passes_on and module._compiled_call_impl is None:
                 return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
-        if is_compiling() or (book.has_threads and get_ident() != book.thread):
+        if is_dynamo_compiling() or (book.has_threads and get_ident() != book.thread):
             return original(module, *args, **kwargs)
         grad, identity = is_grad_enabled(), id(module)
         if grad and identity not in book.roots:
             _meet(book, module)
+        if not (grad and book.counted) and is_compiling():  # exported; takes longer to ask for
+            return original(module, *args, **kwargs)
         if identity in book.loops or (book.awaits_backward and identity in book.weightless):
             return original(module, *args, **kwargs)
         book.busy, book.calling = True, identity
@@ -126,7 +131,8 @@ def _call(book: Notebook, original: Any) -> Any:
         else:
             samples = _samples_of_call(args, kwargs)
             is_told = samples is not None
-        how = (grad, module.training, samples)
+        is_plain = grad and samples is None and module.training
+        how = _PLAIN_CALL if is_plain else (grad, module.training, samples)
         note((begin, now_ns(), identity, how, book.queue and book.queue.mark()))
         try:
             if passes_on and module._compiled_call_impl is None:
@@ -252,7 +258,7 @@ def _span(book: Notebook, begin: int, end: int, original: Any) -> Any:
 
 def _backward(book: Notebook, original: Any) -> Any:
     note, begin, end = book.notes.extend, e.BACKWARD, e.BACKWARD_DONE
-    exchanges, plain = book.exchanges, torch.Tensor
+    exchanges, prepared, plain = book.exchanges, book.exchanges.prepared, torch.Tensor
     has_one_value = True
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -279,7 +285,7 @@ def _backward(book: Notebook, original: Any) -> Any:
             book.busy, book.in_backward = was_busy, False
             ended_ns = now_ns()
             note((end, ended_ns, None, loss, book.queue and book.queue.mark()))
-            if exchanges.prepared:
+            if prepared:
                 exchanges.backward_done(ended_ns)
 
     return functools.wraps(original)(backward)
