@@ -22,6 +22,7 @@ from torch.utils.data import (
 from under_hooks import data, model, watched
 
 from stepscope.measure import events as e
+from stepscope.measure import loader_hooks
 from stepscope.measure.batches import samples_of
 
 Pair = namedtuple("Pair", ["image", "label"])
@@ -271,3 +272,23 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
         assert all(one_a_step)
     else:  # now and then a machine is so busy that a batch is not quick
         assert 12 <= sum(one_a_step) < 150
+
+
+def test_what_reading_the_cpu_time_takes_is_waiting_and_no_work_of_the_loader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+
+    def slowly_ns() -> int:
+        nonlocal asked
+        asked += 1
+        time.sleep(0 if asked % 2 else 0.02)  # the kernel is busy when the batch is there
+        return time.thread_time_ns()
+
+    monkeypatch.setattr(loader_hooks, "own_cpu_ns", slowly_ns)
+    with watched() as book:
+        list(DataLoader(data(4), batch_size=4))
+    times_ns = {kind: time_ns for kind, time_ns, *_ in reversed(book.events)}
+    [(_, (_, _, made_in_ns, _))] = [how for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    waited_ns = times_ns[e.FETCHED] - times_ns[e.FETCH]
+    assert waited_ns - made_in_ns >= 19_000_000

@@ -149,6 +149,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
         if begin_cpu_ns is not None:
             took_ns = end_ns - begin_ns
             load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
+            end_ns = now_ns()  # the loop waits for this too, for milliseconds on a busy machine
             if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
                 book.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
         elif is_made_here:
