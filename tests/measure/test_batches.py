@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Sampler, TensorDataset, default_collate
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    Sampler,
+    TensorDataset,
+    default_collate,
+)
 from under_hooks import watched
 
 from stepscope.measure import events as e
@@ -176,26 +183,54 @@ def drop_one(samples: list[Any]) -> Any:
     return default_collate(samples if is_first else samples[:-1])
 
 
-def test_of_batches_that_are_alike_the_last_has_its_own_samples() -> None:
+def test_the_last_batch_of_an_iteration_has_its_own_samples() -> None:
     ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
     assert fetched_samples(DataLoader(ten, batch_size=4)) == [4, 4, 2]
     assert fetched_samples(DataLoader(ten, batch_size=4, drop_last=True)) == [4, 4]
     assert fetched_samples(DataLoader(ten, batch_size=4, shuffle=True)) == [4, 4, 2]
     loader = DataLoader(ten, batch_size=3)
     with watched() as book:
-        for _ in range(2):  # each iteration is looked at anew
+        for _ in range(2):
             list(loader)
         told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
     assert told == [3, 3, 3, 1, 3, 3, 3, 1]
-    assert not book.alike
 
 
-def test_batches_that_only_look_alike_are_all_looked_at() -> None:
+def test_batches_that_are_made_in_a_way_of_their_own_are_counted_one_by_one() -> None:
     ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
     assert fetched_samples(DataLoader(ten, batch_size=4, collate_fn=drop_one)) == [4, 3, 1]
     assert fetched_samples(DataLoader(ten, batch_size=4, sampler=Twice())) == [4, 1]
     growing = [[0, 1], [2, 3], [4, 5, 6], [7, 8, 9]]
     assert fetched_samples(DataLoader(ten, batch_sampler=growing)) == [2, 2, 3, 3]
+
+
+class Broken(Dataset[torch.Tensor]):
+    """Samples of which one cannot be read, and one is left out when many are asked for at once."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            raise OSError("unreadable")
+        return torch.ones(3)
+
+
+class Gaps(Broken):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices if index != 5]
+
+
+def test_a_batch_that_could_not_be_made_has_no_samples_and_the_next_its_own() -> None:
+    batches = iter(DataLoader(Broken(), batch_size=4))
+    with watched() as book:
+        next(batches)
+        with pytest.raises(OSError, match="unreadable"):
+            next(batches)
+        next(batches)
+    told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    assert told == [4, None, 2]
+    assert fetched_samples(DataLoader(Gaps(), batch_size=4)) == [4, 3, 2]
 
 
 def test_a_batch_size_that_is_changed_on_the_way_is_seen() -> None:

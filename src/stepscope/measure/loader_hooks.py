@@ -8,15 +8,14 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, default_collate
+from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
-from torch.utils.data.distributed import DistributedSampler
 
 from stepscope.measure import events as e
 from stepscope.measure.batches import bytes_of, samples_of
 from stepscope.measure.clock import now_ns, other_clock_ns, own_cpu_ns
 from stepscope.measure.foreign_loading import start_timed
-from stepscope.measure.notebook import Alike, Notebook, Patches
+from stepscope.measure.notebook import Notebook, Patches
 from stepscope.measure.rows import Load
 
 # CPU time is the kernel's to tell, and among the work of a step asking for it twice takes 6 us on
@@ -25,8 +24,6 @@ from stepscope.measure.rows import Load
 _QUICK_NS = 600_000
 _CPU_OF_ALL_STEPS = 100
 _CPU_OF_ONE_STEP_IN = 17  # a prime: shards and buffers come round in even numbers
-_TORCHS_SAMPLERS = (BatchSampler.__module__, DistributedSampler.__module__)
-
 CPU_LEFT_OUT = (
     f"of one step in {_CPU_OF_ONE_STEP_IN} only, after the first {_CPU_OF_ALL_STEPS}: making a "
     f"batch took less than {_QUICK_NS / 1e6} ms, and reading it would take too much of that"
@@ -89,7 +86,6 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
 
     def died(reference: Any) -> None:
         book.deaths.pop(identity, None)
-        book.alike.pop(key, None)
         if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
             book.counted = False  # what it gave may be used all the same
             book.note(e.DROPPED, key, other_clock_ns())
@@ -100,7 +96,7 @@ def _remember(book: Notebook, iterator: Any, key: int) -> None:
 def _fetch(book: Notebook, original: Any) -> Any:
     """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
     put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
-    begin, end, keys, alike = e.FETCH, e.FETCHED, book.keys, book.alike
+    begin, end, keys = e.FETCH, e.FETCHED, book.keys
     without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
 
     def fetch(iterator: Any) -> Any:
@@ -128,7 +124,7 @@ def _fetch(book: Notebook, original: Any) -> Any:
             book.at_step_end()
             begin_ns = now_ns()
         book.busy, book.awaits_backward = True, False
-        is_made_here = type(iterator) is without_workers
+        is_made_here = isinstance(iterator, without_workers)
         begin_cpu_ns = cpu_ns() if is_made_here and book.reads_cpu else None
         try:
             batch = original(iterator)
@@ -137,7 +133,6 @@ def _fetch(book: Notebook, original: Any) -> Any:
             note(e.EXHAUSTED, key, other_clock_ns())
             # A persistent iterator comes again, with a new key, as a new iteration.
             keys.pop(id(iterator), None)
-            alike.pop(key, None)
             raise
         except BaseException:
             book.busy = False
@@ -158,16 +153,9 @@ def _fetch(book: Notebook, original: Any) -> Any:
             load = timings.popleft()
         if book.weigh:
             book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
-        known = alike.get(key)
-        samples: int | None
-        if known and iterator._num_yielded < known[0] and known[1].batch_size == known[2]:
-            samples = known[2]
-        else:
-            # Most batches begin with a tensor, whose shape tells soonest how long it is.
-            begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
-            samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
-            if known is None:
-                alike[key] = _alike(iterator, samples) if is_made_here else ()
+        # Most batches begin with a tensor, whose shape tells soonest how long it is.
+        begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
+        samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
         # Of two without a call between them, the call will tell which was used.
         book.counted = samples is not None and book.called
         book.called = False
@@ -175,23 +163,6 @@ def _fetch(book: Notebook, original: Any) -> Any:
         return batch
 
     return fetch
-
-
-def _alike(iterator: Any, samples: int | None) -> Alike:
-    """Say up to which batch all have as many samples as this one, as long as nobody changes that.
-
-    Asking a tensor for its length takes 1.5 us in a step. torch's own samplers and collation give
-    batches of one size, but for the last; of others (nothing is returned) each is looked at.
-    """
-    batches = iterator._index_sampler
-    is_torchs = (
-        type(batches) is BatchSampler
-        and type(batches.sampler).__module__ in _TORCHS_SAMPLERS
-        and iterator._collate_fn is default_collate
-    )
-    if not is_torchs or samples is None:
-        return ()
-    return (len(batches), batches, samples)
 
 
 def _drop(book: Notebook, original: Any) -> Any:

@@ -11,17 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler
 
 from stepscope.measure import events as e
 from stepscope.measure.clock import now_ns
 from stepscope.measure.device import DeviceQueue
 from stepscope.measure.exchange import Exchanges
 from stepscope.measure.rows import Load, LoadTiming
-
-# Batches of an iteration that are known to have one size: before which one, whose they are, and how
-# many samples they have. Empty where each is to be looked at.
-Alike = tuple[int, BatchSampler, int] | tuple[()]
 
 
 @dataclass(slots=True)
@@ -82,7 +77,6 @@ class Notebook:
     scaled: tuple[int, torch.Tensor] | None = None
     exchanges: Exchanges = field(default_factory=Exchanges)
     keys: dict[int, int] = field(default_factory=dict)
-    alike: dict[int, Alike] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     next_key: int = 0
