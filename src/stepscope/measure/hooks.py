@@ -36,7 +36,7 @@ from stepscope.measure.notebook import Notebook, Patches
 from stepscope.measure.spans import value_of
 
 # Most calls are like this: one object serves for all of them.
-_PLAIN_CALL = e.Call(grad=True, training=True, samples=None)
+_PLAIN_CALL = (True, True, None)  # fields of `Call`: plain tuples are left alone by the collector
 
 # Optimisers that hold another one and pass a step on to it when gradients are complete: their time
 # is the optimiser's, but only the step that they pass on is an update.
