@@ -286,10 +286,15 @@ def report(setting: Setting, compared: dict[str, Interval]) -> bool:
     )
     for name, each in compared.items():
         print(f"  {name:16} {each.median:.4f} ({each.low or 0:.4f} to {each.high or 0:.4f})")
-    others = [compared[name].median for name in compared.keys() & OTHERS]
-    met = compared[OURS].median <= min([setting.most, *others])
+    ours = compared[OURS]
+    others = {name: each for name, each in compared.items() if name in OTHERS}
+    cheaper = [name for name, each in others.items() if (each.high or 0) < (ours.low or 0)]
+    unclear = [name for name, each in others.items() if (each.low or 0) <= (ours.high or 0)]
+    met = ours.median <= setting.most and not cheaper
     answer = "met" if met else "MISSED"
-    print(f"  wanted at most {setting.most} and less than the others: {answer}", flush=True)
+    print(f"  wanted at most {setting.most} and less than the others: {answer}", end="")
+    not_told = f", not told apart from {' and '.join(unclear)}" if unclear and not cheaper else ""
+    print(not_told, flush=True)
     return met
 
 
