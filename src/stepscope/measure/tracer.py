@@ -220,11 +220,16 @@ class Tracer:
         scratch = Notebook(device=self._book.device or "cpu", queue=self._book.queue)
         call = hooks._call(scratch, lambda module: None)
         idle = nn.PReLU()  # with a weight, so that every call is noted, and not a random one
+
+        def note_a_call() -> None:
+            scratch.counted = bool(self._book.loaders)  # batches have told their samples
+            call(idle)
+
         return {
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
             **self._settler.weigh(
-                event_s=seconds(1) * cost_amid_work_ns(lambda: call(idle)) / 2,
+                event_s=seconds(1) * cost_amid_work_ns(note_a_call) / 2,
                 own_s=seconds(self.own_ns + self._book.exchanges.own_ns),
             ),
         }
