@@ -16,6 +16,7 @@ from stepscope.measure.events import Iteration
 from stepscope.measure.finished import Finished
 from stepscope.measure.rounds import Rounds
 from stepscope.measure.rows import OTHER, EpochTiming
+from stepscope.measure.second_clock import SecondClock
 from stepscope.measure.spans import Aside, Batch, Epoch, Moment, Step, is_anew, is_left
 from stepscope.measure.waiting import Waiting
 from stepscope.records import schema
@@ -33,8 +34,7 @@ class Course:
     steps: int = 0
     epochs: int = 0
     now_ns: int = 0
-    # When both clocks were read last, on each.
-    _read_ns: tuple[int, int] = (0, 0)
+    second: SecondClock = field(default_factory=SecondClock)
     detail: str = schema.FULL
 
     step: Step | None = None
@@ -48,24 +48,12 @@ class Course:
     waiting: Waiting = field(default_factory=Waiting)
     # The last iteration that was made for one batch and let go of, and the step that it was in.
     _loose: tuple[Step, Aside] | None = None
-    _update_ns: int = 0
-    _update_other_ns: int = 0
-
-    def read_other(self, other_ns: int) -> None:
-        """The other clock was read together with the last event."""
-        self._read_ns = (self.now_ns, other_ns)
-
-    @property
-    def other_ns(self) -> int:
-        """The time of the last event on the other clock."""
-        read_ns, read_other_ns = self._read_ns
-        return read_other_ns + self.now_ns - read_ns
 
     def moment(self) -> Moment:
         """Keep what was spent until now."""
         step = self.tail or self.step
         assert step is not None, "there is nothing to be aside of"
-        return step.moment(self.now_ns, self.other_ns)
+        return step.moment(self.now_ns, self.second.at(self.now_ns))
 
     # what stands aside
 
@@ -329,7 +317,6 @@ class Course:
         self.join_tail()  # there is one only if an update ended that never began
         self.tail = Step(self.now_ns, self.detail)
         self._begin_asides_here()
-        self._update_ns, self._update_other_ns = self.now_ns, self.other_ns
         self.epoch.ended = None  # a batch that was fetched before the loader's end
         return self.tail
 
@@ -406,7 +393,7 @@ class Course:
         if self.epoch is None and self.innermost() is None:
             self.asides.clear()
             self.step = Step(self.now_ns, self.detail)
-            self._open_epoch(self.now_ns, self.other_ns, self.now_ns)
+            self._open_epoch(self.now_ns, self.second.at(self.now_ns), self.now_ns)
 
     def forget_trial(self) -> bool:
         """Take back an epoch without a loader that has only called a model: that was a trial."""
@@ -480,12 +467,12 @@ class Course:
         epoch = self.epoch
         if epoch is None:
             return
-        ended_ns = other_ns = None
+        ended_ns = None
         if epoch.ended is not None:
-            ended_ns, other_ns = epoch.ended.time_ns, epoch.ended.other_ns
+            ended_ns = epoch.ended.time_ns
             self._keep_remnant(epoch.remnant or epoch.ended)
         elif self.tail is not None:
-            ended_ns, other_ns = self.tail.begin_ns, self._update_other_ns
+            ended_ns = self.tail.begin_ns
             self.end_step_at(self.tail.begin_ns)
             # Nobody has seen a backward pass that took the last batch, and none comes after it.
             if self.held and not self.held[0].backwards and epoch.batches_left == 0:
@@ -498,9 +485,9 @@ class Course:
             self.epochs -= 1  # nothing was trained in it after all
             return
         timing = epoch.timing
-        if ended_ns is None or other_ns is None:  # work that led to no update any more
+        if ended_ns is None:  # work that led to no update any more
             ended_ns = last_end_ns
-            other_ns = self._update_other_ns + last_end_ns - self._update_ns
+        other_ns = epoch.ended.other_ns if epoch.ended else self.second.at(ended_ns)
         timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))
         timing.total_s = seconds(other_ns - epoch.begin_other_ns - epoch.out_other_ns)
         self.finished.epoch(epoch)

@@ -31,6 +31,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepscope.measure import events as e
+from stepscope.measure.acting import Acting
 from stepscope.measure.calls import Calls
 from stepscope.measure.course import Course
 from stepscope.measure.exposed import Exposed
@@ -76,8 +77,7 @@ class Recognizer:
     _iterations: dict[int, e.Iteration] = field(default_factory=dict)  # those not over
     _trained: set[int] = field(default_factory=set)
     _made: set[int] = field(default_factory=set)  # optimisers, since the last update
-    _acted_after: int = -1  # so many updates
-    _acts: bool = False
+    _acting: Acting = field(default_factory=Acting)
     _round: Round | None = None
     # The events of the step so far, and the phase that was open after each.
     _passed: list[e.Event] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Recognizer:
         if course.epoch is not None:
             course.epoch.asked_ns = found.asked_ns[number]
         course.now_ns = tail_ns[0]
-        course.read_other(found.updated_other_ns[number])
+        course.second.read(course.now_ns, found.updated_other_ns[number])
         spent_after = course.begin_tail().spent
         for phase, took_ns in tail:
             spent_after[phase] += took_ns
@@ -226,7 +226,7 @@ class Recognizer:
         self._mark = mark
 
     def _on_clocks(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._course.read_other(detail)
+        self._course.second.read(time_ns, detail)
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._course.detail = subject
@@ -240,7 +240,7 @@ class Recognizer:
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         course = self._course
         other_ns, loader = detail
-        course.read_other(other_ns)
+        course.second.read(time_ns, other_ns)
         if self._phases.updating:  # a closure that goes through all of the data
             self._phases.enter(kind)
             return
@@ -306,7 +306,7 @@ class Recognizer:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
         course = self._course
-        course.read_other(detail)
+        course.second.read(time_ns, detail)
         epoch = course.epoch
         aside = course.find_aside(subject)
         if epoch is not None:
@@ -400,17 +400,7 @@ class Recognizer:
                 waiting = tail is not None and tail.batches == 0 and not tail.losses
             is_test = waiting and not call.training and module in self._trained
         is_one_of_many = call.samples == 1 and self._samples_trained != 1
-        return is_test and not (is_one_of_many and self._acts_after_every_update())
-
-    def _acts_after_every_update(self) -> bool:
-        """Say whether this call, of one sample, is how the script finds out what to learn next.
-
-        Once it may be a test. Who acts (in a game, for a robot) does so after the next update too.
-        """
-        if self._acted_after < self.updates:
-            self._acts = self._acted_after == self.updates - 1
-            self._acted_after = self.updates
-        return self._acts
+        return is_test and not (is_one_of_many and self._acting.is_usual(self.updates))
 
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
@@ -483,7 +473,7 @@ class Recognizer:
         self._phases.end_update()
         self._made.clear()
         course = self._course
-        course.read_other(detail)
+        course.second.read(time_ns, detail)
         if not self._phases.updating and course.step is not None and course.epoch is not None:
             course.begin_tail()
             self.updates += 1
