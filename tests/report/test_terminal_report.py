@@ -88,6 +88,15 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_run: RunMaker) -> 
     assert f"{model} on [/], [bold]: completed" in text
 
 
+def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run: RunMaker) -> None:
+    hostile = "run\nme\x1b[31m\x07.py"
+    run = make_run()
+    run.info["kind"], run.info["spec"] = "trace", {"script": hostile}
+    text = printed(run)
+    assert r"run\nme\x1b[31m\x07.py, " in text
+    assert not {"\x1b", "\x07"} & set(text)
+
+
 def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run: RunMaker) -> None:
     absent = {"phases": "no step was finished"}
     summary = {"steps": 0, "wall_s": 1.5, "phases": None, "closure": None, "absent": absent}

@@ -16,7 +16,7 @@ from stepscope.analyze.compare import CONFIDENCE, Against, Comparison, slowdown_
 from stepscope.analyze.differences import as_sentence
 from stepscope.analyze.figures_of_a_side import Figures
 from stepscope.records import schema
-from stepscope.report.tables import house_table, print_table
+from stepscope.report.tables import house_table, print_table, printable
 from stepscope.stats import CANNOT_TELL, NO_DIFFERENCE, Ratio
 from stepscope.units import format_bytes, format_duration, format_share
 
@@ -28,7 +28,9 @@ def print_comparison(console: Console, found: Comparison) -> None:
     print_table(console, _verdict_table(found))
     print_table(console, _figures_table(found))
     for line in _lines(found):
-        console.print(Text(line), soft_wrap=True)  # a command folded at the edge cannot be copied
+        console.print(
+            Text(printable(line)), soft_wrap=True
+        )  # a command folded at the edge cannot be copied
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def _verdict_table(found: Comparison) -> Table:
 
 
 def _rate_cells(figures: Figures) -> list[str | Text]:
-    cells: list[str | Text] = [Text(figures.name), str(figures.runs)]
+    cells: list[str | Text] = [Text(printable(figures.name)), str(figures.runs)]
     rate = figures.samples_per_s
     if rate is None:
         return [*cells, _UNKNOWN, ""]
@@ -99,7 +101,7 @@ def _factor(ratio: float) -> str:
 
 def _figures_table(found: Comparison) -> Table:
     sides = [found.baseline, *(each.figures for each in found.others)]
-    table = house_table("median of the runs", *(escape(side.name) for side in sides))
+    table = house_table("median of the runs", *(escape(printable(side.name)) for side in sides))
     table.add_row("step", *(_shown(side.step_s, format_duration) for side in sides))
     for phase in schema.PHASES:
         shares = [side.phases[phase] if side.phases else None for side in sides]

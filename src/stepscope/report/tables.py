@@ -19,3 +19,8 @@ def print_table(console: Console, table: Table) -> None:
     """Print a table as wide as its figures: better a line that runs over than half a number."""
     table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.print(table, crop=False)
+
+
+def printable(text: str) -> str:
+    """Show what would steer the terminal instead of doing it: a script may be called anything."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -16,7 +16,7 @@ from stepscope.records.reader import Run
 from stepscope.report.energy import about_energy
 from stepscope.report.memory import about_forecast, bill_table
 from stepscope.report.roofline import about_limit
-from stepscope.report.tables import house_table, print_table
+from stepscope.report.tables import house_table, print_table, printable
 from stepscope.report.throttling import about_throttling
 from stepscope.units import format_bytes, format_duration, format_share
 
@@ -35,7 +35,9 @@ def print_run(console: Console, run: Run) -> None:
     for table in _tables(run):
         print_table(console, table)
     for line in _closing_lines(run):
-        console.print(Text(line), soft_wrap=True)  # a path folded at the edge cannot be copied
+        console.print(
+            Text(printable(line)), soft_wrap=True
+        )  # a path folded at the edge cannot be copied
 
 
 def _tables(run: Run) -> Iterator[Table]:
@@ -59,7 +61,7 @@ def _headline(run: Run) -> str:
     else:
         what = f"{spec.get('model', '?')} on {spec.get('data', '?')}, {spec.get('device', '?')}"
     how_far = f"{summary.get('steps', 0):,} steps in {format_duration(summary.get('wall_s') or 0)}"
-    return f"\n{what}: {run.status}, {how_far}"
+    return f"\n{printable(what)}: {run.status}, {how_far}"
 
 
 def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
@@ -92,8 +94,8 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
     for layer in layers[:_MOST_LAYERS]:
         forward_s, macs = layer["forward_s"], layer["multiply_adds"]
         table.add_row(
-            Text(layer["name"]),
-            Text(layer["kind"]),
+            Text(printable(layer["name"])),
+            Text(printable(layer["kind"])),
             format_duration(forward_s),
             format_duration(layer["backward_s"]),
             format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
