@@ -244,6 +244,7 @@ def test_other_threads_are_let_alone() -> None:
 
 def test_a_thread_that_only_hands_numbers_to_workers_is_no_other_thread() -> None:
     with watched() as book:
+        book.has_threads = False  # whatever threads other tests have left
         train(DataLoader(data(), batch_size=4, num_workers=1), epochs=1)
         assert not book.has_threads
         threading.Thread(target=int).start()
