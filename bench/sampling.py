@@ -21,7 +21,7 @@ from stepscope.experiments.energy_watch import EnergyWatch
 from stepscope.hardware.host import cpu_model
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.surroundings import Surroundings
-from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
+from stepscope.measure.telemetry import Sampler
 from stepscope.records import folder, schema
 from stepscope.records.csvlog import CsvLog
 
@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "nothing but waiting": (),
     "energy, ten times a second": ("energy",),
     "heat, clocks, throttling, once a second": ("surroundings",),
-    "the processes, twice a second": ("telemetry",),
+    "the processes": ("telemetry",),
     EVERYTHING: ("energy", "surroundings", "telemetry"),
 }
 
@@ -71,7 +71,7 @@ def share_of(out: Path, root: Path, lasting_s: float, parts: tuple[str, ...]) ->
             time_s = seconds(now_ns() - origin_ns)
             energy.read(time_s)
             if time_s >= next_sample:
-                next_sample = time_s + SAMPLE_EVERY_S
+                next_sample = time_s + sampler.pause_s
                 if "telemetry" in parts:
                     sampler.sample()
                 if "surroundings" in parts:

@@ -65,15 +65,17 @@ class Setting:
     steps: int
     rounds: int
     most: float
+    thin: bool = False  # as many modules, operations and tensors, and next to no work
 
 
 SETTINGS = [
     Setting("lenet", 8, first_steps=2, steps=10, rounds=600, most=1.02),
     Setting("resnet18", 16, first_steps=1, steps=3, rounds=20, most=1.005),
 ]
+THINNER, THIN_SIDE = 16, 8  # channels are so many times fewer, and so large are images
 EPOCH_SAMPLES = 50_000  # of CIFAR-10
 BARE = ("bare", "bare again")
-ALONE_S = 8.0  # of steps: settled twice a second
+ALONE_S = 8.0  # of steps: settled once a second
 OURS = "stepscope trace"
 OTHERS = {"torch.profiler", "TraceML"}
 
@@ -84,12 +86,15 @@ class Training:
     def __init__(self, setting: Setting) -> None:
         torch.manual_seed(0)
         self.first_steps = setting.first_steps
-        data = TensorDataset(torch.randn(1000, 3, 32, 32), torch.randint(0, 10, (1000,)))
+        side = THIN_SIDE if setting.thin else 32
+        data = TensorDataset(torch.randn(1000, 3, side, side), torch.randint(0, 10, (1000,)))
         shuffled = RandomSampler(data, replacement=True, num_samples=EPOCH_SAMPLES)
         self.loader = DataLoader(data, batch_size=setting.batch, sampler=shuffled)
         self.steps = setting.first_steps + setting.steps
         self.batches = self._epoch_after_epoch()
         self.model: nn.Module = registry.build(setting.model, classes=10, norm="batch")
+        if setting.thin:
+            make_thin(self.model)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
 
     def block(self, around_step: AroundStep = contextlib.nullcontext) -> list[float]:
@@ -113,6 +118,31 @@ class Training:
         """Yield batches without end: a block is a part of an epoch, as long as a real one."""
         while True:
             yield from self.loader
+
+
+def thin(setting: Setting) -> Setting:
+    """Return the same training with next to no work in its steps."""
+    return replace(setting, thin=True, batch=2, first_steps=2, steps=10)
+
+
+def make_thin(model: nn.Module) -> None:
+    """Replace each layer of a ResNet by one of the same kind with a sixteenth of the channels."""
+
+    def fewer(channels: int) -> int:
+        return max(channels // THINNER, 3)  # images keep their three
+
+    for name, layer in list(model.named_children()):
+        if isinstance(layer, nn.Conv2d):
+            kernel: Any = layer.kernel_size
+            around: dict[str, Any] = {"stride": layer.stride, "padding": layer.padding}
+            channels = fewer(layer.in_channels), fewer(layer.out_channels)
+            setattr(model, name, nn.Conv2d(*channels, kernel, bias=False, **around))
+        elif isinstance(layer, nn.BatchNorm2d):
+            setattr(model, name, nn.BatchNorm2d(fewer(layer.num_features)))
+        elif isinstance(layer, nn.Linear):
+            setattr(model, name, nn.Linear(fewer(layer.in_features), layer.out_features))
+        else:
+            make_thin(layer)
 
 
 @dataclass
@@ -246,6 +276,7 @@ def run_traceml(command: str, setting: Setting) -> dict[str, Took]:
         answer = Path(temporary) / "answer.json"
         run = [command, "run", "--logs-dir", temporary, "--run-name", "bench", __file__, "--args"]
         arguments = ["--inside-traceml", str(answer), "--only", setting.model]
+        arguments += ["--thin"] * setting.thin
         paths = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
             [*run, *arguments, "--rounds", str(setting.rounds)],
@@ -313,10 +344,13 @@ def main() -> int:
     parser.add_argument("--only", choices=[each.model for each in SETTINGS])
     parser.add_argument("--rounds", type=int, help="instead of the usual number")
     parser.add_argument("--inside-traceml", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--thin", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     settings = [each for each in SETTINGS if args.only in (None, each.model)]
     if args.rounds:
         settings = [replace(each, rounds=args.rounds) for each in settings]
+    if args.thin:
+        settings = [thin(each) for each in settings]
     if args.inside_traceml:
         took = inside_traceml(settings[0])
         args.inside_traceml.write_text(

@@ -58,6 +58,7 @@ def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int
     assert (None in run.steps["load_s"]) is False
     assert set(run.steps["load_worker"]) == ({0, 1} if workers else {-1})
     assert run.info["instrument"]["overhead_per_step_s"] > 0
+    assert 0 < run.info["instrument"]["beside_cpu_share"] < 1
 
 
 def test_several_batches_may_be_one_step(tmp_path: Path, training) -> None:

@@ -34,7 +34,11 @@ INFO: dict[str, Any] = {
     "schema": 1,
     "status": "completed",
     "spec": {"model": "lenet", "data": "shapes", "device": "cpu"},
-    "instrument": {"overhead_per_step_s": 0.000032, "overhead_share": 0.0011},
+    "instrument": {
+        "overhead_per_step_s": 0.000032,
+        "overhead_share": 0.0011,
+        "beside_cpu_share": 0.003,
+    },
     "summary": {
         "steps": 1250,
         "wall_s": 21.4,

@@ -245,6 +245,7 @@ def test_a_training_is_recorded_and_its_output_is_its_own(person: Person) -> Non
     assert [run.summary[key] for key in ("steps", "epochs", "samples")] == [12, 2, 48]
     assert closes(run)
     assert run.info["environment"]["torch"]
+    assert 0 < run.info["instrument"]["beside_cpu_share"] < 1
     answer = person.trace("--json", "--name", "mine", "--out", "elsewhere", script)
     assert answer.json["name"] == "mine"
     assert "begin\n" in answer.err

@@ -31,7 +31,7 @@ from stepscope.units import format_bytes
 # A training that allocates takes a gigabyte or so a second: 50 MiB between two looks at a limit.
 _LOOK_AT_LIMIT_EVERY_S = 0.05
 _LOOK_AT_MACHINE_EVERY_S = 0.1
-_LOOK_AT_SCRIPT_EVERY_S = 0.5
+_LOOK_AT_SCRIPT_EVERY_S = 1.0
 
 
 @dataclass

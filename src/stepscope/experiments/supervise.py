@@ -27,8 +27,9 @@ from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.memory_watch import MemoryWatch
 from stepscope.hardware.system_root import system_root
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.pace import CpuShare
 from stepscope.measure.surroundings import Surroundings
-from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
+from stepscope.measure.telemetry import Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.folder import RunFolder
@@ -37,6 +38,7 @@ from stepscope.units import format_duration
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
 _GRACE_S = 10.0  # between a word to stop and a kill
+_LONGEST_PAUSE_S = 0.25  # until a signal is passed on; each look takes 0.2 ms of a busy core
 
 
 class Onlooker(Protocol):
@@ -105,7 +107,7 @@ class Charge:
     signal that came and how many came before it. What has a session of its own is ours to end;
     `has_workers` says that its children load data, and that it goes on without them. After its time
     limit it is told to stop, and some seconds later it is killed. Sensors are of the machine: one
-    of several charges on it reads them. `meanwhile` is called twice a second as long as it lives.
+    of several charges on it reads them. `meanwhile` is called with each sample as long as it lives.
     """
 
     start: Callable[[int, int], subprocess.Popen[bytes]]
@@ -159,6 +161,7 @@ def supervise(
     meter.read(elapsed_s, all_now=True)
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
+    own_cpu = CpuShare()
     child = charge.start(write_end, origin_ns)
     try:
         os.close(write_end)
@@ -183,6 +186,7 @@ def supervise(
         except MachineError as error:
             watch.trouble = error
         outcome = charge.judge(watch, child.wait())
+        outcome.instrument["beside_cpu_share"] = own_cpu.share()
         if watch.overdue:
             limit = format_duration(charge.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
@@ -228,7 +232,7 @@ class Watch:
                 selector.register(self.child.stdout, selectors.EVENT_READ, lines)
             began = next_sample = next_look = next_reading = time.monotonic()
             ended_at = None
-            timeout_s = min(0.1, self.memory.look_every_s)
+            timeout_s = min(_LONGEST_PAUSE_S, self.memory.look_every_s, self.energy.every_s)
             while selector.get_map() or self.child.poll() is None:
                 for key, _ in selector.select(timeout=timeout_s):
                     data = os.read(key.fd, 65536)
@@ -238,8 +242,8 @@ class Watch:
                 self._obey()
                 self._end_when_overdue(time.monotonic() - began)
                 if time.monotonic() >= next_sample:
-                    next_sample = time.monotonic() + SAMPLE_EVERY_S
                     self._sample()
+                    next_sample = time.monotonic() + self.sampler.pause_s
                 if time.monotonic() >= next_reading:
                     next_reading = time.monotonic() + self.energy.every_s
                     self._read_energy()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
+
+from stepscope.hardware.pseudo_files import read_at_once
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
@@ -35,5 +37,6 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 
 def _children(pid: int) -> Iterator[int]:
     """Give the children of all threads of a process."""
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (thread / "children").read_bytes().split())
+    threads = f"/proc/{pid}/task"
+    for thread in os.listdir(threads):  # noqa: PTH208 - paths of pathlib take as long as the files
+        yield from map(int, read_at_once(f"{threads}/{thread}/children").split())

@@ -1,25 +1,26 @@
 """One process and its children, seen from outside: memory, CPU, I/O, faults.
 
 Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
-process, so they are read only when asked for.
+process, so they are read apart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import psutil
 
 from stepscope.hardware.descendants import descendants
-from stepscope.hardware.pseudo_files import status_bytes
+from stepscope.hardware.pseudo_files import bytes_of, status_bytes
 
 
 @dataclass(frozen=True)
 class TreeReading:
-    """A process tree at one moment. None: this system does not tell."""
+    """A process tree at one moment. None: this system does not tell, or it was not asked for."""
 
+    processes: tuple[psutil.Process, ...]  # the main one first
     rss_bytes: int
+    tree_rss_bytes: int  # of all, pages that they share counted more than once
     peak_rss_bytes: int | None
     shared_rss_bytes: int | None
     workers: int
@@ -27,27 +28,19 @@ class TreeReading:
     workers_cpu_s: float
     read_bytes: int | None
     major_faults: int | None
-    pss_bytes: int | None
-    workers_private_bytes: int | None
     swap_bytes: int | None
+    pss_bytes: int | None = None
+    workers_private_bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    pss_bytes: int | None
-    private_bytes: int | None
-    swap_bytes: int | None
+def read_tree(main: psutil.Process) -> TreeReading | None:
+    """Read a process and its descendants, without the sizes that `with_sizes` adds.
 
-
-def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
-    """Read a process and its descendants; None when it has ended.
-
-    `sizes` also reads the proportional and private sizes. A child that ends meanwhile is left out.
+    None when it has ended. A child that ends meanwhile is left out.
     """
     try:
-        with main.oneshot():
-            rss = main.memory_info().rss
-            cpu = main.cpu_times()
+        rss = int(main.memory_info().rss)
+        cpu = main.cpu_times()
         workers = descendants(main)
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
@@ -55,22 +48,30 @@ def read_tree(main: psutil.Process, *, sizes: bool) -> TreeReading | None:
         return None  # it has ended, and nobody has asked how yet
     status = status_bytes(main.pid)
     worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
-    everyone = [main, *workers]
-    measured = [_sizes(process) for process in everyone] if sizes else []
+    processes = (main, *workers)
+    of_workers = [status_bytes(worker.pid) for worker in workers]
     return TreeReading(
+        processes=processes,
         rss_bytes=rss,
+        tree_rss_bytes=rss + sum(each.get("VmRSS", 0) for each in of_workers),
         peak_rss_bytes=status.get("VmHWM"),
         shared_rss_bytes=status.get("RssShmem"),
         workers=len(worker_cpu),
         main_cpu_s=cpu.user + cpu.system,
         workers_cpu_s=sum(worker_cpu),
-        read_bytes=_total([_read_bytes(process) for process in everyone]),
-        major_faults=_total([_major_faults(process.pid) for process in everyone]),
-        pss_bytes=_total([size.pss_bytes for size in measured]),
-        workers_private_bytes=_total([size.private_bytes for size in measured[1:]], nothing=0)
-        if sizes
-        else None,
-        swap_bytes=_total([size.swap_bytes for size in measured]),
+        read_bytes=_total([_read_bytes(process) for process in processes]),
+        major_faults=_total([_major_faults(process.pid) for process in processes]),
+        swap_bytes=_total([each.get("VmSwap") for each in (status, *of_workers)]),
+    )
+
+
+def with_sizes(tree: TreeReading) -> TreeReading:
+    """Add the proportional and private sizes, which take milliseconds for each process."""
+    measured = [_sizes(process) for process in tree.processes]
+    return replace(
+        tree,
+        pss_bytes=_total([pss for pss, _ in measured]),
+        workers_private_bytes=_total([private for _, private in measured[1:]], nothing=0),
     )
 
 
@@ -118,19 +119,17 @@ def _read_bytes(process: psutil.Process) -> int | None:
         return None  # macOS has no such counter
 
 
-def _sizes(process: psutil.Process) -> _Sizes:
+def _sizes(process: psutil.Process) -> tuple[int | None, int | None]:
+    """Return the proportional and the private size."""
     try:
         full = process.memory_full_info()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return _Sizes(None, None, None)
-    return _Sizes(getattr(full, "pss", None), full.uss, getattr(full, "swap", None))
+        return None, None
+    return getattr(full, "pss", None), full.uss
 
 
 def _major_faults(pid: int) -> int | None:
     """Read how often the process waited for a page from disk: field 12 of `stat`."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    after_name = text.rpartition(")")[2].split()  # a process name may hold spaces and brackets
+    # A process name may hold spaces and brackets.
+    after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(after_name[9]) if len(after_name) > 9 else None

@@ -17,6 +17,7 @@ _LONGEST_NUMBER_BYTES = 64
 _LONGEST_NAME = 200  # characters
 _LONGEST_BYTES = 1 << 20  # what is longer is none of these files, and may have no end
 _PIECE_BYTES = 1 << 16
+_SIZE = re.compile(rb"^(\w+):\s+([0-9]+) kB$", re.MULTILINE)
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 
 
@@ -34,7 +35,7 @@ def read_text(file: Path) -> Reading[str]:
     The reason of a reading without a value names the file: missing, unreadable or empty.
     """
     try:
-        text = _read_at_once(file).decode("utf-8", "replace").strip("\0 \t\r\n")
+        text = read_at_once(file).decode("utf-8", "replace").strip("\0 \t\r\n")
     except (FileNotFoundError, NotADirectoryError):
         return Reading(None, f"there is no {file}")
     except OSError as error:
@@ -42,7 +43,8 @@ def read_text(file: Path) -> Reading[str]:
     return Reading(text) if text else Reading(None, f"{file} is empty")
 
 
-def _read_at_once(file: Path) -> bytes:
+def read_at_once(file: Path | str) -> bytes:
+    """Read a file without a file object of Python's, which takes four times as long."""
     said, opened = b"", os.open(file, _AT_ONCE)
     try:
         while len(said) < _LONGEST_BYTES and (piece := os.read(opened, _PIECE_BYTES)):
@@ -100,12 +102,7 @@ def is_there(path: Path) -> bool:
 
 def lines_of(file: Path) -> list[str]:
     """Read the lines of such a file; none where there is no such thing."""
-    if sys.platform != "linux":
-        return []
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
+    return bytes_of(file).decode("utf-8", "replace").splitlines()
 
 
 def first_line_of(file: Path) -> str | None:
@@ -115,9 +112,15 @@ def first_line_of(file: Path) -> str | None:
 
 def status_bytes(pid: int | str) -> dict[str, int]:
     """Read the sizes in a process's `status`, by name, in bytes."""
-    sizes = {}
-    for line in lines_of(Path(f"/proc/{pid}/status")):
-        name, _, value = line.partition(":")
-        if value.endswith(" kB"):
-            sizes[name] = int(value.split()[0]) * 1024
-    return sizes
+    found = _SIZE.findall(bytes_of(f"/proc/{pid}/status"))
+    return {name.decode(): int(kilobytes) * 1024 for name, kilobytes in found}
+
+
+def bytes_of(file: Path | str) -> bytes:
+    """Read such a file; nothing where there is no such thing."""
+    if sys.platform != "linux":
+        return b""
+    try:
+        return read_at_once(file)
+    except OSError:
+        return b""

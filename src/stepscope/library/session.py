@@ -6,6 +6,7 @@ the program. A program that is killed leaves a folder that reads, and says `runn
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -71,10 +72,10 @@ class Session:
         """
         if os.getpid() != self.process:
             return
-        peak = self._end_sampler()
+        sampled = self._end_sampler()
         measured = {
             "wall_s": seconds(now_ns() - self.origin_ns),
-            "peak_memory_bytes": peak,
+            "peak_memory_bytes": sampled.get("peak_memory_bytes"),
             "device_peak_memory_bytes": (device_memory or {}).get("peak_bytes"),
             "layers": layers,
             "absent": absent or {},
@@ -87,17 +88,22 @@ class Session:
             reason=reason,
             process=None,
             environment={**info["environment"], **environment},
-            instrument={**instrument, "off_blocks": summary["off_blocks"]},
+            instrument={
+                **instrument,
+                "beside_cpu_share": sampled.get("beside_cpu_share"),
+                "off_blocks": summary["off_blocks"],
+            },
             summary=summary,
         )
         self._held.close()
         if not self.quiet:
             print_run(Console(file=sys.stderr), reader.load_run(self.made.path))
 
-    def _end_sampler(self) -> int | None:
+    def _end_sampler(self) -> dict[str, Any]:
+        """Return what the sampler has found; nothing where somebody has ended it."""
         assert self._sampler is not None
         said, _ = self._sampler.communicate()  # closes its input, which tells it to end
-        return int(said) if said.strip().isdigit() else None
+        return json.loads(said) if said.strip() else {}
 
 
 def _judge(error: BaseException | None) -> tuple[str, str | None]:

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from stepscope.hardware.energy import Sensor, SensorError, Sensors
 from stepscope.measure.clock import now_ns, seconds
+from stepscope.measure.pace import pause_after_s
 from stepscope.records.csvlog import CsvLog
 from stepscope.records.energy import STALL_S, grown_j, widest
 
 READ_EVERY_S = 0.1
 IDLE_S = 1.0
 _LONGEST_S = 1.0  # between two readings, however costly they are
-_MOST_SHARE = 0.001  # of one core, for the readings of one domain
 _MOMENT_S = 0.03
 _CHANGES = 8  # within that moment are enough to tell a period by
 _PATIENCE = 3  # failures in a row: a file may be caught while it is written
@@ -60,7 +60,7 @@ class _Domain:
         began_s = thread_time()
         value = self.sensors[0].read()
         self.cost_s = min(self.cost_s, thread_time() - began_s)
-        self.due_s = time_s + min(_LONGEST_S, max(READ_EVERY_S, self.cost_s / _MOST_SHARE)) * 0.95
+        self.due_s = time_s + pause_after_s(self.cost_s, (READ_EVERY_S, _LONGEST_S)) * 0.95
         if value != self.value:
             self.changed_at_s = time_s
         self.failures, self.value, self.read_at_s = 0, value, time_s

@@ -8,7 +8,7 @@ import psutil
 
 from stepscope.hardware import own_memory
 from stepscope.hardware.allocator import read_allocator
-from stepscope.hardware.processes import read_tree
+from stepscope.hardware.processes import read_tree, with_sizes
 from stepscope.measure.beside import Beside
 
 
@@ -70,9 +70,10 @@ class PeakWithWorkers:
 
     def look(self) -> None:
         """Weigh the workers, in some milliseconds each."""
-        tree = read_tree(psutil.Process(), sizes=True)
+        tree = read_tree(psutil.Process())
         if tree is not None:
-            self.others_bytes = max(self.others_bytes, self._beside.bytes_of(tree) or 0)
+            others_bytes = self._beside.bytes_of(with_sizes(tree))
+            self.others_bytes = max(self.others_bytes, others_bytes or 0)
 
     def peak_bytes(self) -> int | None:
         """Return the peak; None where the system keeps no high-water mark, or it stands still."""

@@ -1,18 +1,20 @@
 """Sample another process from outside: `python -m stepscope.measure.sampler FOLDER …`.
 
-Ends when its input is closed or the process is gone, and then prints the peak of its memory.
+Ends when its input is closed or the process is gone, and then prints what it has found, as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import select
 import sys
 from pathlib import Path
 
 import psutil
 
-from stepscope.measure.telemetry import SAMPLE_EVERY_S, Sampler
+from stepscope.measure.pace import CpuShare
+from stepscope.measure.telemetry import Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
@@ -24,13 +26,18 @@ def main() -> None:
     parser.add_argument("--process", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
     args = parser.parse_args()
+    own_cpu = CpuShare()
     with CsvLog(args.folder / schema.TELEMETRY) as log:
         sampler = Sampler(psutil.Process(args.process), log, args.origin_ns)
         while sampler.sample() is not None:
-            told, _, _ = select.select([sys.stdin], [], [], SAMPLE_EVERY_S)
+            told, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)
             if told:
                 break
-    print(sampler.peak_memory_bytes)
+    found = {
+        "peak_memory_bytes": sampler.peak_memory_bytes,
+        "beside_cpu_share": own_cpu.share(),
+    }
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -153,9 +153,8 @@ def _closing_lines(run: Run) -> list[str]:
     if bad := summary.get("bad_samples"):
         lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
     if summary.get("peak_memory_bytes"):
-        lines.append(
-            f"peak memory {format_bytes(summary['peak_memory_bytes'])}{_on_device(summary)}"
-        )
+        peak = format_bytes(summary["peak_memory_bytes"])
+        lines.append(f"peak memory {peak}{_on_device(summary)}{_sampled(run)}")
     if (energy := about_energy(summary.get("energy") or {})) is not None:
         lines.append(energy)
     if (throttling := summary.get("throttling")) and throttling["steps"]:
@@ -171,6 +170,11 @@ def _closing_lines(run: Run) -> list[str]:
 def _on_device(summary: dict[str, Any]) -> str:
     peak_bytes = summary.get("device_peak_memory_bytes")
     return f", and {format_bytes(peak_bytes)} of the device" if peak_bytes else ""
+
+
+def _sampled(run: Run) -> str:
+    share = (run.info.get("instrument") or {}).get("beside_cpu_share")
+    return "" if share is None else f"; sampling took {format_share(share)} of a core"
 
 
 def _about_layers(run: Run) -> str:
