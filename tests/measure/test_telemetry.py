@@ -129,6 +129,18 @@ def test_a_process_that_has_ended_is_sampled_no_more(sampler: Sampler, holder: H
     assert sampler.sample() is None
 
 
+def test_a_process_may_be_named_like_a_size() -> None:
+    code = "open('/proc/self/comm', 'w').write('VmHWM: 7 kB'); print(flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        reading = read_tree(psutil.Process(process.pid))
+        process.communicate(b"\n")
+    assert reading is not None
+    assert (reading.peak_rss_bytes or 0) >= reading.rss_bytes > MIB
+
+
 def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder: Holder) -> None:
     holder.hold(50 * MIB)
     process = psutil.Process(holder.process.pid)

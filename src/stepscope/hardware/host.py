@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,19 @@ def pressure_percent(resource: str) -> float | None:
 
 def cpu_mhz() -> float | None:
     """Return the mean clock of the CPUs now, where the system tells."""
-    scaling = [
-        int(text) / 1000
-        for file in matching(Path("/sys/devices/system/cpu"), "cpu[0-9]*/cpufreq/scaling_cur_freq")
-        if (text := first_line_of(file)) is not None
-    ]
+    scaling = [int(text) / 1000 for file in _clocks() if (text := first_line_of(file)) is not None]
     clocks = scaling or [
         float(line.partition(":")[2])
         for line in lines_of(_PROC / "cpuinfo")
         if line.startswith("cpu MHz")
     ]
     return sum(clocks) / len(clocks) if clocks else None
+
+
+@cache
+def _clocks() -> list[Path]:
+    """Find the files that tell the clock of a CPU, once: looking takes longer than reading them."""
+    return matching(Path("/sys/devices/system/cpu"), "cpu[0-9]*/cpufreq/scaling_cur_freq")
 
 
 def shared_memory_used_bytes() -> int | None:

@@ -17,7 +17,6 @@ _LONGEST_NUMBER_BYTES = 64
 _LONGEST_NAME = 200  # characters
 _LONGEST_BYTES = 1 << 20  # what is longer is none of these files, and may have no end
 _PIECE_BYTES = 1 << 16
-_SIZE = re.compile(rb"^(\w+):\s+([0-9]+) kB$", re.MULTILINE)
 _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # a pipe in a file's place is not waited for
 
 
@@ -112,8 +111,12 @@ def first_line_of(file: Path) -> str | None:
 
 def status_bytes(pid: int | str) -> dict[str, int]:
     """Read the sizes in a process's `status`, by name, in bytes."""
-    found = _SIZE.findall(bytes_of(f"/proc/{pid}/status"))
-    return {name.decode(): int(kilobytes) * 1024 for name, kilobytes in found}
+    sizes = {}
+    for line in bytes_of(f"/proc/{pid}/status").split(b"\n"):
+        if line.endswith(b" kB") and not line.startswith(b"Name:"):  # which may be anything
+            name, value = line[:-3].split(b":")
+            sizes[name.decode()] = int(value) * 1024
+    return sizes
 
 
 def bytes_of(file: Path | str) -> bytes:
