@@ -10,20 +10,40 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepscope.hardware.processes import read_tree, with_sizes
+from stepscope.hardware.processes import read_tree, with_pss, with_workers_sizes
 from stepscope.measure import clock, pace, telemetry
 from stepscope.measure.telemetry import Sampler
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="these sizes are Linux's")
+
 MIB = 2**20
-# Takes a size from its input, holds so many bytes, all of them written to, and says so.
+# Holds as many bytes as its input says, all of them written to; those of a worker in a child, which
+# ends at the next word.
 HOLDER = """
-import sys
-held = []
+import os, signal, sys
+held, worker = [], None
+def end_worker():
+    if worker is not None:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 for line in sys.stdin:
-    held.append(b"x" * int(line))
+    who, size = line.split()
+    end_worker()
+    worker = None
+    if who == "worker":
+        said, tell = os.pipe()
+        worker = os.fork()
+        if worker == 0:
+            held.append(b"x" * int(size))
+            os.write(tell, b"held")
+            signal.pause()
+        os.read(said, 4)
+    else:
+        held.append(b"x" * int(size))
     print("held", flush=True)
+end_worker()
 """
 
 
@@ -36,10 +56,10 @@ class Holder:
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self.hold(1)
 
-    def hold(self, more_bytes: int) -> None:
+    def hold(self, more_bytes: int, who: str = "main") -> None:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(more_bytes, file=self.process.stdin, flush=True)
+        print(who, more_bytes, file=self.process.stdin, flush=True)
         assert self.process.stdout.readline() == "held\n"
 
 
@@ -69,59 +89,105 @@ class Clock:
         self.now_ns += round(seconds * 1e9)
 
 
-def has_sizes(sampler: Sampler) -> bool:
+def has_pss(sampler: Sampler) -> bool:
     reading = sampler.sample()
     assert reading is not None
     return reading.pss_bytes is not None
 
 
-def test_the_first_sample_has_sizes_and_the_next_has_none(
+def test_the_first_sample_has_the_proportional_size_and_the_next_has_not(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(monkeypatch)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
     clock.pass_s(0.5)
-    assert not has_sizes(sampler)
+    assert not has_pss(sampler)
 
 
-def test_sizes_are_read_again_when_memory_has_grown(
+def test_the_proportional_size_is_read_again_when_memory_has_grown(
     sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_MOST_SHARE", 1e-9)  # whatever it takes, it is costly
+    monkeypatch.setattr(pace, "MOST_SHARE", 1e-9)  # whatever it takes, it is costly
     clock = Clock(monkeypatch)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
     clock.pass_s(2)
-    assert not has_sizes(sampler)
+    assert not has_pss(sampler)
     holder.hold(20 * MIB)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
     clock.pass_s(0.5)
     holder.hold(20 * MIB)
-    assert not has_sizes(sampler), "at most once a second"
+    assert not has_pss(sampler), "at most once a second"
     clock.pass_s(0.6)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
 
 
 def test_what_is_costly_is_read_all_the_same_after_half_a_minute(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_MOST_SHARE", 1e-9)
+    monkeypatch.setattr(pace, "MOST_SHARE", 1e-9)
     clock = Clock(monkeypatch)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
     clock.pass_s(29)
-    assert not has_sizes(sampler)
+    assert not has_pss(sampler)
     clock.pass_s(2)
-    assert has_sizes(sampler)
+    assert has_pss(sampler)
 
 
 def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_MOST_SHARE", 1e9)
+    monkeypatch.setattr(telemetry, "MOST_SHARE", 1e9)
     sampler.sample()
     assert sampler.pause_s == 0.5
-    monkeypatch.setattr(pace, "_MOST_SHARE", 1e-9)
+    monkeypatch.setattr(telemetry, "MOST_SHARE", 1e-9)
     sampler.sample()
     assert sampler.pause_s == 1.0
+
+
+def test_the_last_sample_has_every_size(
+    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "MOST_SHARE", 1e-9)
+    clock = Clock(monkeypatch)
+    holder.hold(1, "worker")
+    assert has_pss(sampler)
+    clock.pass_s(0.1)
+    last = sampler.sample(is_last=True)
+    assert last is not None
+    assert last.pss_bytes is not None
+    assert last.workers_private_bytes is not None
+
+
+def test_workers_are_weighed_once_a_second_however_costly(
+    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "MOST_SHARE", 1e-9)
+    clock = Clock(monkeypatch)
+    holder.hold(20 * MIB, "worker")
+    assert has_pss(sampler)
+    assert sampler.others_bytes > 20 * MIB
+    for size in (30 * MIB, 10 * MIB):  # others in its place, with more and with less
+        holder.hold(size, "worker")
+        clock.pass_s(1.1)
+        reading = sampler.sample()
+        assert reading is not None
+        assert (reading.workers, reading.pss_bytes) == (1, None)
+        assert size < sampler.others_bytes < size + 10 * MIB
+    assert sampler.peak_others_bytes > 30 * MIB
+
+
+def test_workers_that_have_ended_hold_nothing(
+    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    holder.hold(20 * MIB, "worker")
+    sampler.sample()
+    holder.hold(1)
+    clock.pass_s(0.1)
+    reading = sampler.sample()
+    assert reading is not None
+    assert (reading.workers, reading.workers_private_bytes) == (0, 0)
+    assert sampler.others_bytes < MIB
 
 
 def test_a_process_that_has_ended_is_sampled_no_more(sampler: Sampler, holder: Holder) -> None:
@@ -142,13 +208,13 @@ def test_a_process_may_be_named_like_a_size() -> None:
 
 
 def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder: Holder) -> None:
-    holder.hold(50 * MIB)
-    process = psutil.Process(holder.process.pid)
-    reading = read_tree(process)
+    holder.hold(50 * MIB, "worker")
+    reading = read_tree(psutil.Process(holder.process.pid))
     assert reading is not None
     assert (reading.pss_bytes, reading.workers_private_bytes) == (None, None)
-    sized, told = with_sizes(reading), process.memory_full_info()
-    assert sized.pss_bytes == pytest.approx(told.pss, rel=0.02)
-    assert sized.workers_private_bytes == 0
-    assert sized.rss_bytes == sized.tree_rss_bytes == pytest.approx(told.rss, rel=0.02)
-    assert sized.swap_bytes == told.swap
+    sized = with_pss(with_workers_sizes(reading))
+    main, worker = (process.memory_full_info() for process in reading.processes)
+    assert sized.pss_bytes == pytest.approx(main.pss + worker.pss, rel=0.02)
+    assert sized.workers_private_bytes == pytest.approx(worker.uss, rel=0.02)
+    assert sized.rss_bytes == pytest.approx(main.rss, rel=0.02)
+    assert sized.swap_bytes == pytest.approx(main.swap + worker.swap, abs=MIB)

@@ -1,4 +1,4 @@
-"""The run's own tables while its ranks train, looked after by a parent twice a second.
+"""The run's own tables while its ranks train, looked after by a parent with each sample.
 
 A step is there as soon as every rank has made it. What is in the run's tables already is read from
 them, not remembered: a rank that goes back to a checkpoint takes rows out of its own tables, and

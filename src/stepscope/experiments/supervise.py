@@ -186,7 +186,8 @@ def supervise(
         except MachineError as error:
             watch.trouble = error
         outcome = charge.judge(watch, child.wait())
-        outcome.instrument["beside_cpu_share"] = own_cpu.share()
+        of_ranks = outcome.instrument.get("beside_cpu_share") or 0.0
+        outcome.instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
         if watch.overdue:
             limit = format_duration(charge.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
@@ -261,6 +262,7 @@ class Watch:
         if message["type"] == "outcome":
             known = {key: value for key, value in message.items() if key in vars(Outcome())}
             self.outcome = Outcome(**known)
+            self._sample(is_last=True)
         elif message["type"] == "forecast":
             self.forecast = message["forecast"]
             self.onlooker.message(message)
@@ -273,6 +275,7 @@ class Watch:
             self.memory.unified = message["unified"]
         elif message["type"] == "last words":
             self.last_words = message
+            self._sample(is_last=True)
             self._note_what_is_known(message)
         else:
             self.onlooker.message(message)
@@ -344,11 +347,11 @@ class Watch:
             except MachineError as error:
                 self._give_up(error)
 
-    def _sample(self) -> None:
+    def _sample(self, *, is_last: bool = False) -> None:
         if self.trouble is not None:
             return
         try:
-            reading = self.sampler.sample()
+            reading = self.sampler.sample(is_last=is_last)
             self.charge.meanwhile()
         except MachineError as error:
             self._give_up(error)

@@ -20,7 +20,6 @@ class TreeReading:
 
     processes: tuple[psutil.Process, ...]  # the main one first
     rss_bytes: int
-    tree_rss_bytes: int  # of all, pages that they share counted more than once
     peak_rss_bytes: int | None
     shared_rss_bytes: int | None
     workers: int
@@ -29,12 +28,13 @@ class TreeReading:
     read_bytes: int | None
     major_faults: int | None
     swap_bytes: int | None
-    pss_bytes: int | None = None
-    workers_private_bytes: int | None = None
+    workers_private_bytes: int | None  # 0 without workers
+    workers_pss_bytes: int | None
+    pss_bytes: int | None = None  # of all
 
 
 def read_tree(main: psutil.Process) -> TreeReading | None:
-    """Read a process and its descendants, without the sizes that `with_sizes` adds.
+    """Read a process and its descendants, without the sizes that take milliseconds.
 
     None when it has ended. A child that ends meanwhile is left out.
     """
@@ -49,11 +49,10 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
     status = status_bytes(main.pid)
     worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
     processes = (main, *workers)
-    of_workers = [status_bytes(worker.pid) for worker in workers]
+    statuses = [status, *(status_bytes(worker.pid) for worker in workers)]
     return TreeReading(
         processes=processes,
         rss_bytes=rss,
-        tree_rss_bytes=rss + sum(each.get("VmRSS", 0) for each in of_workers),
         peak_rss_bytes=status.get("VmHWM"),
         shared_rss_bytes=status.get("RssShmem"),
         workers=len(worker_cpu),
@@ -61,18 +60,28 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
         workers_cpu_s=sum(worker_cpu),
         read_bytes=_total([_read_bytes(process) for process in processes]),
         major_faults=_total([_major_faults(process.pid) for process in processes]),
-        swap_bytes=_total([each.get("VmSwap") for each in (status, *of_workers)]),
+        swap_bytes=_total([each.get("VmSwap") for each in statuses]),
+        workers_private_bytes=None if workers else 0,
+        workers_pss_bytes=None if workers else 0,
     )
 
 
-def with_sizes(tree: TreeReading) -> TreeReading:
-    """Add the proportional and private sizes, which take milliseconds for each process."""
-    measured = [_sizes(process) for process in tree.processes]
+def with_workers_sizes(tree: TreeReading) -> TreeReading:
+    """Add the proportional and private sizes of the workers."""
+    measured = [_sizes(process) for process in tree.processes[1:]]
     return replace(
         tree,
-        pss_bytes=_total([pss for pss, _ in measured]),
-        workers_private_bytes=_total([private for _, private in measured[1:]], nothing=0),
+        workers_private_bytes=_total([private for _, private in measured], nothing=0),
+        workers_pss_bytes=_total([pss for pss, _ in measured], nothing=0),
     )
+
+
+def with_pss(tree: TreeReading) -> TreeReading:
+    """Add the main process's proportional size to that of the workers."""
+    pss_bytes, _ = _sizes(tree.processes[0])
+    if pss_bytes is None or tree.workers_pss_bytes is None:
+        return tree
+    return replace(tree, pss_bytes=pss_bytes + tree.workers_pss_bytes)
 
 
 def resident_bytes(process: psutil.Process) -> int | None:

@@ -100,10 +100,14 @@ class Session:
             print_run(Console(file=sys.stderr), reader.load_run(self.made.path))
 
     def _end_sampler(self) -> dict[str, Any]:
-        """Return what the sampler has found; nothing where somebody has ended it."""
+        """Return what the sampler has found; nothing where it did not come to say it."""
         assert self._sampler is not None
         said, _ = self._sampler.communicate()  # closes its input, which tells it to end
-        return json.loads(said) if said.strip() else {}
+        try:
+            found = json.loads(said.strip().rpartition(b"\n")[2])
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
 
 def _judge(error: BaseException | None) -> tuple[str, str | None]:

@@ -7,24 +7,24 @@ time something takes to read, the longer it is let alone, and what was used in a
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from time import monotonic, thread_time
+from time import monotonic, process_time
 
-_MOST_SHARE = 0.001  # of one core, for each thing that is read
+MOST_SHARE = 0.001  # of one core, for each thing that is read
 
 
 def pause_after_s(cost_s: float, shortest_and_longest_s: tuple[float, float]) -> float:
     """Return the pause after a reading that took so much CPU time."""
     shortest_s, longest_s = shortest_and_longest_s
-    return min(longest_s, max(shortest_s, cost_s / _MOST_SHARE))
+    return min(longest_s, max(shortest_s, cost_s / MOST_SHARE))
 
 
 @dataclass(frozen=True)
 class CpuShare:
-    """What share of one core the thread that made this has used since."""
+    """What share of one core this process has used since this was made."""
 
     _began_s: float = field(default_factory=monotonic)
-    _used_s: float = field(default_factory=thread_time)
+    _used_s: float = field(default_factory=process_time)
 
     def share(self) -> float:
         """Return the share up to now."""
-        return (thread_time() - self._used_s) / (monotonic() - self._began_s)
+        return (process_time() - self._used_s) / (monotonic() - self._began_s)

@@ -8,7 +8,7 @@ import psutil
 
 from stepscope.hardware import own_memory
 from stepscope.hardware.allocator import read_allocator
-from stepscope.hardware.processes import read_tree, with_sizes
+from stepscope.hardware.processes import read_tree, with_workers_sizes
 from stepscope.measure.beside import Beside
 
 
@@ -72,7 +72,7 @@ class PeakWithWorkers:
         """Weigh the workers, in some milliseconds each."""
         tree = read_tree(psutil.Process())
         if tree is not None:
-            others_bytes = self._beside.bytes_of(with_sizes(tree))
+            others_bytes = self._beside.bytes_of(with_workers_sizes(tree))
             self.others_bytes = max(self.others_bytes, others_bytes or 0)
 
     def peak_bytes(self) -> int | None:

@@ -32,6 +32,7 @@ def main() -> None:
         while sampler.sample() is not None:
             told, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)
             if told:
+                sampler.sample(is_last=True)
                 break
     found = {
         "peak_memory_bytes": sampler.peak_memory_bytes,

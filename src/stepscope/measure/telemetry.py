@@ -1,9 +1,10 @@
 """Telemetry of a training, sampled by a process that is not the training's.
 
-A row once or twice a second. Proportional sizes take the kernel 15 ms for a process of 600 MB, on a
-core that the training could use: they are read when memory has grown, and else every few seconds.
-The sampler also keeps the host pool's peak: the kernel's high-water mark of the training process,
-plus the others' private bytes, plus what lies in /dev/shm and is not already in the first.
+A row once or twice a second, and the sizes of workers at most once. The proportional size of the
+training process itself takes the kernel 15 ms for 600 MB, on a core that the training could use: it
+is read when memory has grown, and else every few seconds. The sampler also keeps the host pool's
+peak: the kernel's high-water mark of the training process, plus the others' private bytes, plus
+what lies in /dev/shm and is not already in the first.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from time import thread_time
 import psutil
 
 from stepscope.hardware import host
-from stepscope.hardware.processes import TreeReading, read_tree, with_sizes
+from stepscope.hardware.processes import TreeReading, read_tree, with_pss, with_workers_sizes
 from stepscope.measure.beside import Beside
 from stepscope.measure.clock import now_ns, seconds
-from stepscope.measure.pace import pause_after_s
+from stepscope.measure.pace import MOST_SHARE, pause_after_s
 from stepscope.measure.surroundings import Surroundings
 from stepscope.records import schema
 from stepscope.records.csvlog import CsvLog, number
 
-_SAMPLE_EVERY_S = (0.5, 1.0)
-_SIZES_EVERY_S = (1.0, 30.0)
-# Memory that workers share with their parent becomes their own as they touch it, and nothing else
-# tells of it.
-_SIZES_OF_WORKERS_EVERY_S = (1.0, 5.0)
-_GROWN = 1.05  # times what it was: the sizes are worth another look
+_SAMPLE_EVERY_S, _SAMPLE_SLOWLY_EVERY_S = 0.5, 1.0
+_WORKERS_SIZES_EVERY_S = 1.0
+_PSS_EVERY_S = (1.0, 30.0)
+_GROWN = 1.05  # times what it was at most: its proportional size is worth another look
 
 
 @dataclass
@@ -44,11 +43,12 @@ class Sampler:
     device_memory_bytes: int | None = None  # as last told by the training
     peak_device_memory_bytes: int | None = None
 
-    pause_s: float = _SAMPLE_EVERY_S[0]  # until the next sample
+    pause_s: float = _SAMPLE_EVERY_S  # until the next sample
 
-    _sizes_at_ns: int = 0
-    _sizes_pause_s: float = 0.0
-    _largest: tuple[int, int] = (0, 0)  # processes and resident bytes, when sizes were read
+    _workers_sizes_at_ns: int = 0
+    _pss_at_ns: int = 0
+    _pss_pause_s: float = 0.0
+    _largest_bytes: int = 0  # resident, when the proportional size was read
     _beside: Beside = field(default_factory=Beside)
 
     @property
@@ -68,16 +68,24 @@ class Sampler:
         if self.peak_main_bytes is not None:
             self.peak_main_bytes = max(self.peak_main_bytes, resident_bytes)
 
-    def sample(self) -> TreeReading | None:
-        """Take one reading and append its row; None when the process has ended."""
+    def sample(self, *, is_last: bool = False) -> TreeReading | None:
+        """Take one reading and append its row; None when the process has ended.
+
+        The last one has every size, due or not.
+        """
         began_s = thread_time()
         now = now_ns()
         reading = read_tree(self.process)
         if reading is None:
             return None
-        sizes_s = 0.0
-        if self._wants_sizes(reading, now):
-            reading, sizes_s = self._add_sizes(reading, now)
+        sampled_s = thread_time() - began_s
+        wants_pss = is_last or self._wants_pss(reading, now)
+        if wants_pss or now - self._workers_sizes_at_ns >= _WORKERS_SIZES_EVERY_S * 1e9:
+            self._workers_sizes_at_ns = now
+            reading = with_workers_sizes(reading)
+        if wants_pss:
+            reading = self._add_pss(reading, now)
+        began_s = thread_time()
         self._keep_peak(reading)
         time_s = seconds(now - self.origin_ns)
         known: dict[str, float | None] = {
@@ -101,31 +109,24 @@ class Sampler:
         if self.surroundings is not None:
             known |= self.surroundings.read(time_s, reading.main_cpu_s + reading.workers_cpu_s)
         self.log.append(",".join(number(known.get(name)) for name in schema.TELEMETRY_COLUMNS))
-        self.pause_s = pause_after_s(thread_time() - began_s - sizes_s, _SAMPLE_EVERY_S)
+        sampled_s += thread_time() - began_s
+        is_costly = sampled_s > MOST_SHARE * _SAMPLE_EVERY_S
+        self.pause_s = _SAMPLE_SLOWLY_EVERY_S if is_costly else _SAMPLE_EVERY_S
         return reading
 
-    def _wants_sizes(self, reading: TreeReading, now: int) -> bool:
-        """Say whether it is time for sizes: after a while, or sooner when there is more to see."""
-        processes, rss_bytes = self._largest
-        has_grown = (
-            len(reading.processes) > processes or reading.tree_rss_bytes > _GROWN * rss_bytes
-        )
-        wait_s = _SIZES_EVERY_S[0] if has_grown else self._sizes_pause_s
-        return now - self._sizes_at_ns >= wait_s * 1e9
+    def _wants_pss(self, reading: TreeReading, now: int) -> bool:
+        """Say whether it is time for the proportional size: after a while, sooner if it grows."""
+        has_grown = reading.rss_bytes > _GROWN * self._largest_bytes
+        pause_s = _PSS_EVERY_S[0] if has_grown else self._pss_pause_s
+        return now - self._pss_at_ns >= pause_s * 1e9
 
-    def _add_sizes(self, reading: TreeReading, now: int) -> tuple[TreeReading, float]:
-        """Return the reading with its sizes, and the CPU time that these took."""
+    def _add_pss(self, reading: TreeReading, now: int) -> TreeReading:
         began_s = thread_time()
-        reading = with_sizes(reading)
-        took_s = thread_time() - began_s
-        processes, rss_bytes = self._largest
-        self._largest = (
-            max(processes, len(reading.processes)),
-            max(rss_bytes, reading.tree_rss_bytes),
-        )
-        every_s = _SIZES_OF_WORKERS_EVERY_S if reading.workers else _SIZES_EVERY_S
-        self._sizes_at_ns, self._sizes_pause_s = now, pause_after_s(took_s, every_s)
-        return reading, took_s
+        reading = with_pss(reading)
+        self._pss_at_ns = now
+        self._pss_pause_s = pause_after_s(thread_time() - began_s, _PSS_EVERY_S)
+        self._largest_bytes = max(self._largest_bytes, reading.rss_bytes)
+        return reading
 
     def _keep_peak(self, reading: TreeReading) -> None:
         if reading.peak_rss_bytes is not None:

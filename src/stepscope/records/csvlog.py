@@ -1,7 +1,7 @@
 """A CSV file that grows by rows and is readable at every moment.
 
-Rows are collected and written with one system call about twice a second, so a short step does
-not pay for a write of its own, and a process killed with SIGKILL loses less than a second.
+Rows are collected and written with one system call once or twice a second, so a short step does
+not pay for a write of its own, and a process killed with SIGKILL loses a second or so.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _closing_lines(run: Run) -> list[str]:
         lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
     if summary.get("peak_memory_bytes"):
         peak = format_bytes(summary["peak_memory_bytes"])
-        lines.append(f"peak memory {peak}{_on_device(summary)}{_sampled(run)}")
+        lines.append(f"peak memory {peak}{_on_device(summary)}{_beside(run)}")
     if (energy := about_energy(summary.get("energy") or {})) is not None:
         lines.append(energy)
     if (throttling := summary.get("throttling")) and throttling["steps"]:
@@ -172,9 +172,9 @@ def _on_device(summary: dict[str, Any]) -> str:
     return f", and {format_bytes(peak_bytes)} of the device" if peak_bytes else ""
 
 
-def _sampled(run: Run) -> str:
+def _beside(run: Run) -> str:
     share = (run.info.get("instrument") or {}).get("beside_cpu_share")
-    return "" if share is None else f"; sampling took {format_share(share)} of a core"
+    return "" if share is None else f"; watching took {format_share(share)} of a core"
 
 
 def _about_layers(run: Run) -> str:
