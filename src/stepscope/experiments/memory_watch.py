@@ -100,7 +100,7 @@ class MemoryWatch:
         if tree.swap_bytes is not None:
             self._swap_growth_bytes = tree.swap_bytes - self._swap_bytes
             self._swap_bytes = tree.swap_bytes
-        self._pressure_percent = host.pressure_percent("memory")
+        self._pressure_percent = self.sampler.memory_pressure_percent
         tightest = control_group.tightest(self._around)
         self._container = () if tightest is None else (Pool("container", *tightest),)
 

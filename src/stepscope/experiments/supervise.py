@@ -38,7 +38,7 @@ from stepscope.units import format_duration
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
 _GRACE_S = 10.0  # between a word to stop and a kill
-_LONGEST_PAUSE_S = 0.25  # until a signal is passed on; each look takes 0.2 ms of a busy core
+_LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each look takes 0.1 ms of a busy core
 
 
 class Onlooker(Protocol):

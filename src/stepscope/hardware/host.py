@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import psutil
 
 from stepscope.hardware import control_group
-from stepscope.hardware.pseudo_files import first_line_of, lines_of, matching
+from stepscope.hardware.pseudo_files import bytes_of, first_line_of, lines_of, matching
 
 _PROC = Path("/proc")
+_MHZ = re.compile(rb"^cpu MHz\s*: *([0-9.]+)", re.MULTILINE)
 
 
 def describe_host() -> dict[str, Any]:
@@ -97,11 +99,7 @@ def pressure_percent(resource: str) -> float | None:
 def cpu_mhz() -> float | None:
     """Return the mean clock of the CPUs now, where the system tells."""
     scaling = [int(text) / 1000 for file in _clocks() if (text := first_line_of(file)) is not None]
-    clocks = scaling or [
-        float(line.partition(":")[2])
-        for line in lines_of(_PROC / "cpuinfo")
-        if line.startswith("cpu MHz")
-    ]
+    clocks = scaling or [float(mhz) for mhz in _MHZ.findall(bytes_of(_PROC / "cpuinfo"))]
     return sum(clocks) / len(clocks) if clocks else None
 
 

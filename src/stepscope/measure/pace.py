@@ -12,10 +12,12 @@ from time import monotonic, process_time
 MOST_SHARE = 0.001  # of one core, for each thing that is read
 
 
-def pause_after_s(cost_s: float, shortest_and_longest_s: tuple[float, float]) -> float:
+def pause_after_s(
+    cost_s: float, shortest_and_longest_s: tuple[float, float], most_share: float = MOST_SHARE
+) -> float:
     """Return the pause after a reading that took so much CPU time."""
     shortest_s, longest_s = shortest_and_longest_s
-    return min(longest_s, max(shortest_s, cost_s / MOST_SHARE))
+    return min(longest_s, max(shortest_s, cost_s / most_share))
 
 
 @dataclass(frozen=True)

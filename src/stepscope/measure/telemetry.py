@@ -25,7 +25,8 @@ from stepscope.records.csvlog import CsvLog, number
 
 _SAMPLE_EVERY_S, _SAMPLE_SLOWLY_EVERY_S = 0.5, 1.0
 _WORKERS_SIZES_EVERY_S = 1.0
-_PSS_EVERY_S = (1.0, 30.0)
+_PSS_EVERY_S = (1.0, 60.0)
+_PSS_MOST_SHARE = MOST_SHARE / 4  # a chart shows it, and nothing rests on it
 _GROWN = 1.05  # times what it was at most: its proportional size is worth another look
 
 
@@ -40,6 +41,7 @@ class Sampler:
     peak_main_bytes: int | None = None
     peak_others_bytes: int = 0
     others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
+    memory_pressure_percent: float | None = None  # as last read
     device_memory_bytes: int | None = None  # as last told by the training
     peak_device_memory_bytes: int | None = None
 
@@ -87,6 +89,7 @@ class Sampler:
             reading = self._add_pss(reading, now)
         began_s = thread_time()
         self._keep_peak(reading)
+        self.memory_pressure_percent = host.pressure_percent("memory")
         time_s = seconds(now - self.origin_ns)
         known: dict[str, float | None] = {
             "time_s": time_s,
@@ -102,7 +105,7 @@ class Sampler:
             "major_faults": reading.major_faults,
             "pressure_cpu": host.pressure_percent("cpu"),
             "pressure_io": host.pressure_percent("io"),
-            "pressure_memory": host.pressure_percent("memory"),
+            "pressure_memory": self.memory_pressure_percent,
             "cpu_mhz": host.cpu_mhz(),
             "device_memory_bytes": self.device_memory_bytes,
         }
@@ -124,7 +127,7 @@ class Sampler:
         began_s = thread_time()
         reading = with_pss(reading)
         self._pss_at_ns = now
-        self._pss_pause_s = pause_after_s(thread_time() - began_s, _PSS_EVERY_S)
+        self._pss_pause_s = pause_after_s(thread_time() - began_s, _PSS_EVERY_S, _PSS_MOST_SHARE)
         self._largest_bytes = max(self._largest_bytes, reading.rss_bytes)
         return reading
 
