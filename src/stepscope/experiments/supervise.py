@@ -38,6 +38,7 @@ from stepscope.units import format_duration
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
 _GRACE_S = 10.0  # between a word to stop and a kill
+_ENDING_S = 0.05  # between two looks at a child that has closed its pipes and is not gone yet
 _LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each look takes 0.1 ms of a busy core
 
 
@@ -235,7 +236,7 @@ class Watch:
             ended_at = None
             timeout_s = min(_LONGEST_PAUSE_S, self.memory.look_every_s, self.energy.every_s)
             while selector.get_map() or self.child.poll() is None:
-                for key, _ in selector.select(timeout=timeout_s):
+                for key, _ in selector.select(timeout_s if selector.get_map() else _ENDING_S):
                     data = os.read(key.fd, 65536)
                     key.data.take(data)
                     if not data:
