@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from as_a_person import closes
@@ -59,6 +60,21 @@ def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int
     assert set(run.steps["load_worker"]) == ({0, 1} if workers else {-1})
     assert run.info["instrument"]["overhead_per_step_s"] > 0
     assert 0 < run.info["instrument"]["beside_cpu_share"] < 1
+
+
+def test_a_sampler_that_is_killed_takes_its_figures_with_it_and_nothing_else(
+    tmp_path: Path, training
+) -> None:
+    with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
+        train_with(scope, training)
+        for child in psutil.Process().children():
+            if "stepscope.measure.sampler" in child.cmdline():
+                child.kill()
+    run = stepscope.load_run(scope.path)
+    assert (run.status, run.summary["steps"]) == ("completed", 2 * SAMPLES // BATCH)
+    assert run.summary["peak_memory_bytes"] is None
+    assert "samples its memory" in run.summary["absent"]["peak_memory_bytes"]
+    assert run.info["instrument"]["beside_cpu_share"] is None
 
 
 def test_several_batches_may_be_one_step(tmp_path: Path, training) -> None:

@@ -23,6 +23,8 @@ from stepscope.measure.clock import now_ns, seconds
 from stepscope.records import folder, reader, schema
 from stepscope.report.terminal import print_run
 
+_NOT_SAMPLED = "the process beside the program that samples its memory did not live to say it"
+
 
 @dataclass
 class Session:
@@ -78,7 +80,7 @@ class Session:
             "peak_memory_bytes": sampled.get("peak_memory_bytes"),
             "device_peak_memory_bytes": (device_memory or {}).get("peak_bytes"),
             "layers": layers,
-            "absent": absent or {},
+            "absent": (absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
         }
         info = self.made.read_info()
         summary = summarize(reader.load_run(self.made.path), measured)
