@@ -87,10 +87,13 @@ def outcome_of(ranks: list[reader.Run], world: int) -> Outcome | None:
     if not ranks:
         return None
     first = ranks[0].info
-    shares = [(run.info["instrument"] or {}).get("beside_cpu_share") for run in ranks]
-    beside_cpu_share = sum(share for share in shares if share is not None)
+    shares = [run.info["instrument"].get("beside_cpu_share") for run in ranks]
+    known = [share for share in shares if share is not None]
     figures: dict[str, Any] = {
-        "instrument": {**first["instrument"], "beside_cpu_share": beside_cpu_share},
+        "instrument": {
+            **first["instrument"],
+            "beside_cpu_share": sum(known) if known else None,
+        },
         "layers": first["summary"].get("layers"),
         "absent": absent_of(first),
         "preparation_s": first["summary"].get("preparation_s"),

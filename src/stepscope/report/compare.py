@@ -28,9 +28,8 @@ def print_comparison(console: Console, found: Comparison) -> None:
     print_table(console, _verdict_table(found))
     print_table(console, _figures_table(found))
     for line in _lines(found):
-        console.print(
-            Text(printable(line)), soft_wrap=True
-        )  # a command folded at the edge cannot be copied
+        # A command that is folded at the edge cannot be copied.
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:

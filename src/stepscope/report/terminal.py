@@ -35,9 +35,8 @@ def print_run(console: Console, run: Run) -> None:
     for table in _tables(run):
         print_table(console, table)
     for line in _closing_lines(run):
-        console.print(
-            Text(printable(line)), soft_wrap=True
-        )  # a path folded at the edge cannot be copied
+        # A path that is folded at the edge cannot be copied.
+        console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _tables(run: Run) -> Iterator[Table]:
