@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from stepscope.errors import RequestError
 from stepscope.experiments import together
+from stepscope.experiments.fork_server import ForkServer
 from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.supervise import Charge, Outcome, Watch
@@ -45,12 +46,17 @@ def charge_of(
     limit: MemoryLimit | None,
     options: Options,
     time_limit_s: float | None = None,
+    fork_server: ForkServer | None = None,
 ) -> Charge:
     """Return the training that a folder asks for, in as many processes as it asks for."""
     if spec.processes == 1:
-        has_workers = spec.workers > 0
         return training_of(
-            made, limit, has_workers=has_workers, options=options, time_limit_s=time_limit_s
+            made,
+            limit,
+            has_workers=spec.workers > 0,
+            options=options,
+            time_limit_s=time_limit_s,
+            fork_server=fork_server,
         )
     return Charge(
         functools.partial(_start, made, spec, limit, options),

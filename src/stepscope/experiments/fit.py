@@ -29,6 +29,7 @@ from stepscope.experiments.fit_search import (
     search,
 )
 from stepscope.experiments.forecast import forecast
+from stepscope.experiments.fork_server import ForkServer
 from stepscope.experiments.trial import try_out
 from stepscope.spec import RunSpec
 from stepscope.train.reading import reading_of
@@ -62,10 +63,12 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
         checkpoint_activations=spec.checkpoint_activations,
     )
 
+    fork_server = ForkServer()
+
     def attempt(into: list[Trial], **changed: Any) -> Trial:
         tried = spec.model_copy(update=changed)
         onlooker.trying(tried.model_dump())
-        trial = try_out(tried, answer.limit, summarize, answer.pool)
+        trial = try_out(tried, answer.limit, summarize, answer.pool, fork_server)
         into.append(trial)
         onlooker.tried(trial.to_json())
         return trial
@@ -83,6 +86,8 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
                 attempt(answer.instead, checkpoint_activations=True)
     except (Interrupted, KeyboardInterrupt):
         answer.interrupted = True
+    finally:
+        fork_server.close()
     return answer
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from stepscope.errors import MachineError
+from stepscope.experiments.fork_server import ChildProcess
 from stepscope.experiments.memory_guard import Action, Limits, Pool, Reading, decide
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.hardware import control_group, host
@@ -44,7 +44,7 @@ class MemoryWatch:
     """
 
     folder: RunFolder
-    child: subprocess.Popen[bytes]
+    child: ChildProcess
     sampler: Sampler
     say: Callable[[str], None]
     limit: MemoryLimit | None = None

@@ -10,7 +10,6 @@ import argparse
 import functools
 import json
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import IO, Any
 from stepscope.analyze.where_time_goes import summarize
 from stepscope.experiments import together
 from stepscope.experiments.carry_out import Summarize, carry_out, lived_s
+from stepscope.experiments.fork_server import ChildProcess
 from stepscope.experiments.ranks import Place, find_place
 from stepscope.experiments.supervise import Onlooker, Outcome, Watch
 from stepscope.experiments.training import end_training, judge_training, training_of
@@ -89,7 +89,7 @@ def carry_out_rank(
 
 
 def stop_rank(
-    rank: Rank, made: folder.RunFolder, child: subprocess.Popen[bytes], number: int, before: int
+    rank: Rank, made: folder.RunFolder, child: ChildProcess, number: int, before: int
 ) -> None:
     """Ask a rank to stop; one that may be waiting for a peer that is gone is given seconds.
 

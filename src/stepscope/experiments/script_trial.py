@@ -16,6 +16,7 @@ from pathlib import Path
 
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.fork_server import ChildProcess
 from stepscope.experiments.memory_limit import MemoryLimit, holding
 from stepscope.experiments.script_loaders import why_not_set
 from stepscope.experiments.supervise import Charge, Onlooker, Outcome, Watch
@@ -141,7 +142,7 @@ def _start(
         )
 
 
-def _stop(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+def _stop(child: ChildProcess, number: int, before: int) -> None:
     """Ask with Ctrl-C's signal, which scripts know; then end it."""
     if before > 0:
         child.kill()

@@ -12,6 +12,7 @@ from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
 from stepscope.experiments.conditions import check_requirements
 from stepscope.experiments.distributed import charge_of, require_one_process
+from stepscope.experiments.fork_server import ForkServer
 from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.experiments.supervise import Onlooker, Outcome
@@ -36,12 +37,16 @@ LOADER_SETTINGS = {
 
 @dataclass(frozen=True)
 class Attempt:
-    """How a trial is made: the exact folder of its record, who looks on, how long it may take."""
+    """How a trial is made: the exact folder of its record, who looks on, how long it may take.
+
+    A training of ours is forked from the `fork_server`, where there is one.
+    """
 
     path: Path
     onlooker: Onlooker
     summarize: Summarize
     time_limit_s: float | None = None
+    fork_server: ForkServer | None = None
 
 
 class Subject(Protocol):
@@ -105,7 +110,9 @@ class OwnTraining:
         made = folder.create_at(attempt.path, spec.run_name, kind, asked, self.choice)
         with holding(spec.memory_limit) as limit:
             options = Options(forecast=not self.quick, checkpoint=False)
-            charge = charge_of(made, spec, limit, options, attempt.time_limit_s)
+            charge = charge_of(
+                made, spec, limit, options, attempt.time_limit_s, attempt.fork_server
+            )
             return carry_out(made, charge, attempt.onlooker, attempt.summarize)
 
     def to_json(self) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import json
 import os
 import selectors
 import signal
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import psutil
 
 from stepscope.errors import MachineError
 from stepscope.experiments.energy_watch import EnergyWatch
+from stepscope.experiments.fork_server import ChildProcess, ForkedProcess
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.memory_watch import MemoryWatch
 from stepscope.hardware.system_root import system_root
@@ -111,8 +111,8 @@ class Charge:
     of several charges on it reads them. `meanwhile` is called with each sample as long as it lives.
     """
 
-    start: Callable[[int, int], subprocess.Popen[bytes]]
-    stop: Callable[[subprocess.Popen[bytes], int, int], None]
+    start: Callable[[int, int], ChildProcess]
+    stop: Callable[[ChildProcess, int, int], None]
     judge: Callable[[Watch, int], Outcome]
     own_session: bool = True
     has_workers: bool = False
@@ -189,6 +189,7 @@ def supervise(
         outcome = charge.judge(watch, child.wait())
         of_ranks = outcome.instrument.get("beside_cpu_share") or 0.0
         outcome.instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
+        outcome.instrument["forked"] = isinstance(child, ForkedProcess)
         if watch.overdue:
             limit = format_duration(charge.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
@@ -211,7 +212,7 @@ class Watch:
 
     folder: RunFolder
     charge: Charge
-    child: subprocess.Popen[bytes]
+    child: ChildProcess
     sampler: Sampler
     onlooker: Onlooker
     signals: StopSignals
@@ -264,6 +265,8 @@ class Watch:
             known = {key: value for key, value in message.items() if key in vars(Outcome())}
             self.outcome = Outcome(**known)
             self._sample(is_last=True)
+            if message.get("main_peak_bytes"):  # it may have gone before that sample
+                self.sampler.glimpsed(message["main_peak_bytes"])
         elif message["type"] == "forecast":
             self.forecast = message["forecast"]
             self.onlooker.message(message)
@@ -391,7 +394,7 @@ class _Lines:
             self._handle(line.decode("utf-8", errors="replace"))
 
 
-def _end(charge: Charge, child: subprocess.Popen[bytes]) -> None:
+def _end(charge: Charge, child: ChildProcess) -> None:
     """Leave nothing of the child behind, however the parent's part ended."""
     with contextlib.suppress(ProcessLookupError):
         if charge.own_session:

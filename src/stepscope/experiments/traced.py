@@ -20,6 +20,7 @@ from typing import Any
 from stepscope import measure
 from stepscope.errors import RequestError
 from stepscope.experiments.carry_out import Summarize, carry_out
+from stepscope.experiments.fork_server import ChildProcess
 from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.in_place import answer_for_all
 from stepscope.experiments.ranks import Place, find_place
@@ -215,7 +216,7 @@ def environment_for(
     }
 
 
-def _pass_on(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+def _pass_on(child: ChildProcess, number: int, before: int) -> None:
     """Pass a signal on to the script, unless the terminal has given it the signal already."""
     if number == signal.SIGINT and _in_foreground():
         return

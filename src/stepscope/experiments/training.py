@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from stepscope.experiments.fork_server import ChildProcess, ForkServer
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.supervise import Charge, Outcome, Watch
 from stepscope.experiments.what_would_help import what_would_help
@@ -29,10 +30,11 @@ def training_of(
     has_workers: bool,
     options: Options | None = None,
     time_limit_s: float | None = None,
+    fork_server: ForkServer | None = None,
 ) -> Charge:
-    """Return the training that a folder asks for."""
+    """Return the training that a folder asks for, forked where a fork server is given."""
     return Charge(
-        functools.partial(_start, folder, limit, options or Options()),
+        functools.partial(_start, folder, limit, options or Options(), fork_server),
         end_training,
         judge_training,
         has_workers=has_workers,
@@ -45,17 +47,25 @@ def _start(
     folder: RunFolder,
     limit: MemoryLimit | None,
     options: Options,
+    fork_server: ForkServer | None,
     messages: int,
     origin_ns: int,
-) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "stepscope.train.child", str(folder.path.resolve())]
+) -> ChildProcess:
+    arguments = [str(folder.path.resolve())]
     for name, value in {
         "--messages": messages,
         "--parent": os.getpid(),
         "--origin-ns": origin_ns,
     }.items():
-        command += [name, str(value)]
-    return start_training([*command, *options.switches()], messages, limit, os.environ)
+        arguments += [name, str(value)]
+    arguments += options.switches()
+    if fork_server is not None:
+        group = None if limit is None or limit.group is None else limit.group.folder
+        forked = fork_server.fork(arguments, _environment(os.environ), messages, group)
+        if forked is not None:
+            return forked
+    command = [sys.executable, "-m", "stepscope.train.child", *arguments]
+    return start_training(command, messages, limit, os.environ)
 
 
 def start_training(
@@ -71,12 +81,16 @@ def start_training(
         stderr=subprocess.STDOUT,
         pass_fds=[messages],
         start_new_session=True,
-        # A file in the working directory that is called like a library must not be taken for it.
-        env={**environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"},
+        env=_environment(environment),
     )
 
 
-def end_training(child: subprocess.Popen[bytes], number: int, before: int) -> None:
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    # A file in the working directory that is called like a library must not be taken for it.
+    return {**environment, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def end_training(child: ChildProcess, number: int, before: int) -> None:
     """Ask a training to stop between two steps; the second time, end it."""
     if before == 0:
         child.terminate()

@@ -15,6 +15,7 @@ from stepscope.experiments import preflight
 from stepscope.experiments.carry_out import Summarize, carry_out
 from stepscope.experiments.distributed import require_one_process
 from stepscope.experiments.fit_search import EDGE, Trial
+from stepscope.experiments.fork_server import ForkServer
 from stepscope.experiments.memory_guard import Action
 from stepscope.experiments.memory_limit import holding
 from stepscope.experiments.training import training_of
@@ -25,7 +26,13 @@ from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
 
-def try_out(spec: RunSpec, limit: Limit, summarize: Summarize, pool: str = "host") -> Trial:
+def try_out(
+    spec: RunSpec,
+    limit: Limit,
+    summarize: Summarize,
+    pool: str = "host",
+    fork_server: ForkServer | None = None,
+) -> Trial:
     """Make a short run of a spec under its memory limit, and say whether it fits.
 
     `limit` is what the `pool` holds whose peak and forecast are wanted.
@@ -44,7 +51,11 @@ def try_out(spec: RunSpec, limit: Limit, summarize: Summarize, pool: str = "host
         made = folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
             charge = training_of(
-                made, held, has_workers=spec.workers > 0, options=Options(force=True)
+                made,
+                held,
+                has_workers=spec.workers > 0,
+                options=Options(force=True),
+                fork_server=fork_server,
             )
             outcome = carry_out(made, charge, Nobody(), summarize)
         if outcome.status == schema.INTERRUPTED:

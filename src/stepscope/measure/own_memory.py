@@ -23,6 +23,11 @@ def private_bytes() -> int:
     return own_memory.private_bytes()
 
 
+def peak_bytes() -> int | None:
+    """Return the kernel's high-water mark of this process; None where the system keeps none."""
+    return own_memory.peak_bytes()
+
+
 def growth_during(work: Callable[[], object]) -> int | None:
     """Return by how much the process grew at most meanwhile; None where the system cannot tell.
 

@@ -10,7 +10,7 @@ JSON object a line) to the parent, and leaves `run.json` to it. Messages:
     testing    a test begins; epoch: an epoch's row
     workers    the loader goes on with fewer workers: from how many, to how many, why
     outcome    status, reason, exit code, what the instrument cost, the time of the layers, the most
-               that it held of its device
+               that it held of its device and, since its forecast, of the host's memory
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.lifetime import die_with_parent
+from stepscope.measure.own_memory import peak_bytes
 from stepscope.records import schema
 from stepscope.records.folder import RunFolder
 from stepscope.train.lifetime import Send, StopRequest
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> int:
 
         folder = RunFolder(args.folder)
         outcome = _outcome_of(folder, args.origin_ns, stop, send, Options.of(args))
-        send(outcome)
+        send({**outcome, "main_peak_bytes": peak_bytes()})
     return int(outcome["exit_code"])
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from stepscope.analyze.trial_metrics import metrics
 from stepscope.errors import Interrupted
 from stepscope.experiments.carry_out import Summarize
+from stepscope.experiments.fork_server import ForkServer
 from stepscope.experiments.runners import Order, Runner
 from stepscope.experiments.runners.here import HERE
 from stepscope.experiments.subjects import Attempt, Subject
@@ -42,7 +43,10 @@ class Onlooker(RunOnlooker, Protocol):
 
 @dataclass(frozen=True)
 class Bench:
-    """Where trials are made: their record, what is tried, who looks on, and who makes them."""
+    """Where trials are made: their record, what is tried, who looks on, and who makes them.
+
+    On this machine, trainings of ours are forked from one process that has torch imported.
+    """
 
     folder: SweepFolder
     subject: Subject
@@ -50,6 +54,7 @@ class Bench:
     summarize: Summarize
     time_limit_s: float | None = None
     runner: Runner = HERE
+    fork_server: ForkServer = field(default_factory=ForkServer)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -59,7 +64,7 @@ class Bench:
             RequestError: another process is at it.
             Interrupted: somebody asked to stop; what is done is kept.
         """
-        with self.folder.held():
+        with self.folder.held(), self.fork_server:
             self.folder.update_info(status=schema.RUNNING, reason=None, process=os.getpid())
             try:
                 yield
@@ -167,7 +172,13 @@ class Bench:
         return [
             Order(
                 replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
-                Attempt(sweep.folder_of(trial), self.onlooker, self.summarize, self.time_limit_s),
+                Attempt(
+                    sweep.folder_of(trial),
+                    self.onlooker,
+                    self.summarize,
+                    self.time_limit_s,
+                    self.fork_server,
+                ),
                 kinds.get(trial.repeat),
             )
             for trial in trials

@@ -9,6 +9,7 @@ search       the trials themselves, and the answer
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def find_workers(
             setup = setup_of_training(subject)
         else:
             setup = _look_at_script(bench, subject)
-        search = Search(Bench(bench.folder, setup.subject, onlooker, summarize), setup)
+        search = Search(replace(bench, subject=setup.subject), setup)
         answer = search.run().to_json()
     return {**answer, "path": str(bench.folder.path)}
 

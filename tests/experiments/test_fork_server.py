@@ -1,0 +1,111 @@
+"""Trainings forked from a process that has torch imported, against those started from nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stepscope.analyze.where_time_goes import summarize
+from stepscope.experiments.fork_server import ForkServer
+from stepscope.experiments.subjects import Attempt, OwnTraining
+from stepscope.experiments.supervise import Outcome
+from stepscope.experiments.trial import Nobody
+from stepscope.records import schema
+from stepscope.records.reader import load_run
+
+SHORT = {"samples": 320, "batch_size": 32, "epochs": 1, "evaluate": False, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    with ForkServer() as server:
+        yield server
+
+
+def train(path: Path, server: ForkServer | None, **changed: object) -> Outcome:
+    training = OwnTraining({**SHORT, **changed}, quick=True)
+    return training.run({}, Attempt(path, Nobody(), summarize, None, server))
+
+
+def test_a_forked_training_learns_the_same_and_takes_the_same_memory(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    outcomes = [train(tmp_path / "started", None), train(tmp_path / "forked", server)]
+    started, forked = (load_run(tmp_path / name) for name in ("started", "forked"))
+    assert [each.instrument["forked"] for each in outcomes] == [False, True]
+    assert list(forked.steps["loss"]) == list(started.steps["loss"])
+    peaks = [run.summary["peak_memory_bytes"] for run in (forked, started)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.05)
+
+
+def children_besides(server: ForkServer) -> list[psutil.Process]:
+    assert server._process is not None
+    return [each for each in psutil.Process().children() if each.pid != server._process.pid]
+
+
+def test_a_forked_training_is_our_child_in_a_session_of_its_own(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    sessions: list[int] = []
+
+    class Looking(Nobody):
+        def message(self, message: dict[str, object]) -> None:
+            if message["type"] == "ready":
+                sessions.extend(os.getsid(each.pid) for each in children_besides(server))
+
+    training = OwnTraining({**SHORT, "workers": 1}, quick=True)
+    outcome = training.run({}, Attempt(tmp_path / "run", Looking(), summarize, None, server))
+    assert outcome.status == schema.COMPLETED
+    assert len(sessions) == 1
+    assert sessions[0] != os.getsid(0)
+
+
+def test_a_forked_training_that_is_killed_is_told_as_one(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    class Killing(Nobody):
+        def message(self, message: dict[str, object]) -> None:
+            if message["type"] == "ready":
+                for each in children_besides(server):
+                    each.kill()
+
+    training = OwnTraining(SHORT, quick=True)
+    outcome = training.run({}, Attempt(tmp_path / "run", Killing(), summarize, None, server))
+    assert outcome.status == schema.FAILED
+    assert "SIGKILL" in str(outcome.reason)
+    assert train(tmp_path / "next", server).instrument["forked"]
+
+
+def test_without_its_server_a_training_is_started_from_nothing(tmp_path: Path) -> None:
+    with ForkServer() as server:
+        assert train(tmp_path / "forked", server).instrument["forked"]
+        server._process.kill()  # type: ignore[union-attr]
+        server._process.wait()  # type: ignore[union-attr]
+        outcome = train(tmp_path / "started", server)
+    assert outcome.status == schema.COMPLETED
+    assert not outcome.instrument["forked"]
+    assert "gone" in str(server.reason)
+
+
+def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch on this board')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with ForkServer() as server:
+        assert server.fork(["folder"], environment, 2) is None
+        assert server.reason == "ImportError: no torch on this board"
+
+
+def test_a_server_that_would_take_memory_from_trainings_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.hardware.host.available_bytes", lambda: 2**30)
+    with ForkServer() as server:
+        assert server.fork(["folder"], os.environ, 2) is None
+        assert "memory" in str(server.reason)
+        assert server._process is None
