@@ -12,7 +12,7 @@ BENCHES := $(filter-out bench/_%,$(sort $(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run train-cifar test test-long check format bench clean
+.PHONY: help run train-cifar test test-all check format bench clean
 
 help: ## List the targets
 	@echo "make TARGET [NAME=value ...]"
@@ -44,7 +44,7 @@ test: check ## Format, lint and type checks, then the tests
 	  set -x; $(BIN)/pytest -m "alone and not long"; \
 	else echo "no test is marked alone: no second pass"; fi
 
-test-long: .venv/.stamp-test ## The tests that take minutes, one after the other
+test-all: test ## Everything in `test`, then the tests marked long, one after the other
 	$(BIN)/pytest -m long
 
 check: .venv/.stamp-test ## Format, lint and type checks only

@@ -1,12 +1,15 @@
-"""The set-up of `.venv`: its messages, the torch it chooses, the versions it pins."""
+"""The setup of `.venv`: its messages, the torch it chooses, the versions it pins."""
 
 import ast
 import importlib.util
+import io
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tools" / "setup_venv.py"
 CONSTRAINTS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 OLDEST_TORCH = (2, 4)
+# The Python that our own environment was made from: it is the one that `make` would be given.
+BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 
 
 def load_script() -> ModuleType:
@@ -55,7 +60,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def copy_of_checkout(folder: Path) -> Path:
-    """Copy what the set-up reads, so that no test touches the `.venv` it runs in."""
+    """Copy what the setup reads, so that no test touches the `.venv` it runs in."""
     (folder / "tools").mkdir(parents=True)
     shutil.copy(SCRIPT, folder / "tools")
     for name in ("pyproject.toml", "constraints.txt"):
@@ -63,17 +68,78 @@ def copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-def run_set_up(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    # The Python that our own environment was made from: it is the one that `make` would be given.
-    python = getattr(sys, "_base_executable", sys.executable)
-    return subprocess.run(
-        [python, "tools/setup_venv.py", "--for", "run"],
+def start_setup(checkout: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [BASE_PYTHON, "tools/setup_venv.py", "--for", "run"],
         cwd=checkout,
         env={**os.environ, **environment},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,  # a signal to its group is what Ctrl-C is on a terminal
     )
+
+
+def run_setup(checkout: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    process = start_setup(checkout, **environment)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+# Takes the place of the module `venv`: its Python runs a shell script where pip would be run.
+VENV_STUB = """
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[-1])
+    system = str("--system-site-packages" in sys.argv).lower()
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("include-system-site-packages = " + system)
+    python = folder / "bin" / "python"
+    python.write_text({script!r})
+    python.chmod(0o755)
+"""
+NOISY_PIP = """
+echo "Collecting something"
+echo "WARNING: pip has something to say" >&2
+"""
+
+
+class FakedCheckout:
+    """A checkout whose setup calls a shell script instead of pip, and finds no torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = copy_of_checkout(folder / "checkout with a blank")
+        self.venv = setup_venv.Venv(self.path)
+        self.modules = folder / "modules"
+        self.modules.mkdir()
+        (self.modules / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+        self.pip(NOISY_PIP)
+
+    def pip(self, script: str) -> None:
+        script = f'#!/bin/sh\n[ "$1" = -m ] || exec "{BASE_PYTHON}" "$@"\n{script}'
+        (self.modules / "venv.py").write_text(VENV_STUB.format(script=script))
+
+    def start(self) -> subprocess.Popen[str]:
+        return start_setup(self.path, PYTHONPATH=str(self.modules))
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        return run_setup(self.path, PYTHONPATH=str(self.modules))
+
+    def log(self) -> str:
+        return self.venv.log.read_text() if self.venv.log.exists() else ""
+
+
+@pytest.fixture
+def faked(tmp_path: Path) -> FakedCheckout:
+    return FakedCheckout(tmp_path)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -131,7 +197,7 @@ def test_a_python_without_venv_or_ensurepip_is_told_the_debian_package(tmp_path:
     shadow.mkdir()
     (shadow / f"{module}.py").write_text(f"raise ImportError('no {module} here')\n")
     checkout = copy_of_checkout(tmp_path / "checkout")
-    done = run_set_up(checkout, PYTHONPATH=str(shadow))
+    done = run_setup(checkout, PYTHONPATH=str(shadow))
     assert done.returncode == 1
     assert f"no {module} here" in done.stderr
     assert "apt install python{}.{}-venv".format(*sys.version_info) in done.stderr
@@ -147,36 +213,35 @@ def test_the_lower_bound_of_torch_is_read_from_pyproject():
     assert setup_venv.oldest_torch(text) == OLDEST_TORCH
 
 
-def test_the_systems_torch_is_used_when_it_is_new_enough(fake_torch):
+def test_an_installed_torch_is_found_when_it_is_new_enough(fake_torch):
     fake_torch("print('hello from a vendor')\n__version__ = '2.5.0a0+nv24.8'\n", "2.5.0a0+nv24.8")
-    assert setup_venv.usable_torch(sys.executable, OLDEST_TORCH) == "2.5.0a0+nv24.8"
+    found = setup_venv.find_torch(sys.executable, OLDEST_TORCH)
+    assert found == ("2.5.0a0+nv24.8", None)
 
 
-def test_a_torch_that_is_too_old_is_named_and_not_used(fake_torch, capsys):
-    fake_torch("__version__ = '1.13.1'\n", "1.13.1")
-    assert setup_venv.usable_torch(sys.executable, OLDEST_TORCH) is None
-    assert "torch is 1.13.1, stepscope needs 2.4 or newer" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("source", "metadata_version", "problem"),
+    [
+        ("__version__ = '1.13.1'", "1.13.1", "it is 1.13.1, and stepscope needs 2.4 or newer"),
+        ("raise OSError('libcudart.so.12: not found')", "2.5.0", "libcudart.so.12: not found"),
+        ("import os\nos.kill(os.getpid(), 9)", "2.5.0", "its import fails (exit code -9"),
+        ("__version__ = '2.5.0'", None, "has no package metadata"),
+    ],
+    ids=["too old", "broken", "kills the interpreter", "unknown to pip"],
+)
+def test_a_torch_that_cannot_be_used_is_reported(fake_torch, source, metadata_version, problem):
+    fake_torch(source + "\n", metadata_version)
+    found = setup_venv.find_torch(sys.executable, OLDEST_TORCH)
+    assert found.version is None
+    assert problem in found.problem
 
 
-def test_a_torch_that_fails_to_import_is_reported_and_not_used(fake_torch, capsys):
-    fake_torch("raise OSError('libcudart.so.12: cannot open shared object file')\n", "2.5.0")
-    assert setup_venv.usable_torch(sys.executable, OLDEST_TORCH) is None
-    assert "libcudart.so.12: cannot open shared object file" in capsys.readouterr().out
-
-
-def test_a_torch_that_kills_the_interpreter_is_reported_and_not_used(fake_torch, capsys):
-    fake_torch("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "2.5.0")
-    assert setup_venv.usable_torch(sys.executable, OLDEST_TORCH) is None
-    assert "exit code -9" in capsys.readouterr().out
-
-
-def test_without_a_torch_nothing_is_said(tmp_path: Path, capsys):
+def test_no_torch_is_no_problem(tmp_path: Path):
     # -S leaves out the site-packages, and with them any torch that the tests run with.
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)
-    assert setup_venv.usable_torch(str(bare), OLDEST_TORCH) is None
-    assert capsys.readouterr().out == ""
+    assert setup_venv.find_torch(str(bare), OLDEST_TORCH) == (None, None)
 
 
 def test_with_the_systems_torch_its_version_replaces_our_torch_section():
@@ -215,24 +280,240 @@ def test_every_line_of_the_constraints_is_a_comment_or_an_exact_version():
         assert line == "" or line.startswith("#") or re.fullmatch(rf"[\w-]+==[\w.]+{marker}", line)
 
 
+# --- the line of a stage --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (119.4, "119 s"), (125.2, "2 min 5 s")],
+)
+def test_a_duration_is_printed_with_few_digits(seconds: float, text: str):
+    assert setup_venv.duration(seconds) == text
+
+
+def stage_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, columns: int = 80) -> str:
+    """Run a stage that lasts until a terminal would have shown its time, or for a moment."""
+    monkeypatch.setattr(setup_venv, "TICK_S", 0.001)
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with setup_venv.Stage("waiting"):
+        end_s = time.monotonic() + (10 if stream.isatty() and columns > 40 else 0.05)
+        while stream.getvalue().count("\r") < 2 and time.monotonic() < end_s:
+            time.sleep(0.001)
+    return stream.getvalue()
+
+
+def test_a_terminal_shows_the_time_while_a_stage_runs(monkeypatch: pytest.MonkeyPatch):
+    shown = stage_on(Terminal(), monkeypatch).split("\r")
+    assert shown[0] == "setup: waiting ... "
+    assert len(shown) >= 4
+    assert all(re.fullmatch(r"setup: waiting \.\.\. \d\.\d s\n?", line) for line in shown[1:])
+    assert [line.endswith("\n") for line in shown].count(True) == 1
+
+
+@pytest.mark.parametrize(("stream", "columns"), [(io.StringIO, 80), (Terminal, 25)])
+def test_a_log_and_a_narrow_terminal_get_the_time_only_at_the_end(
+    stream: type[io.StringIO], columns: int, monkeypatch: pytest.MonkeyPatch
+):
+    shown = stage_on(stream(), monkeypatch, columns)
+    assert re.fullmatch(r"setup: waiting \.\.\. \d\.\d s\n", shown)
+
+
+def test_the_stages_fit_a_terminal_of_80_columns():
+    for text in (setup_venv.TORCH_STAGE, *setup_venv.STAGES.values()):
+        assert len(f"setup: {text} ... 59 min 59 s") < 80
+
+
+# --- the errors in the log ------------------------------------------------------------------------
+
+
+def test_the_cause_of_a_failed_build_is_shown_and_the_hint_to_look_above_is_not():
+    log = """$ python -m pip install torch
+ERROR: of an earlier command
+$ python -m pip install -e .
+Obtaining file:///checkout
+      OSError: file does not exist: nope.py
+      [end of output]
+  note: This error originates from a subprocess, and is likely not a problem with pip.
+error: metadata-generation-failed
+hint: See above for details.
+"""
+    assert setup_venv.last_errors(log) == [
+        "      OSError: file does not exist: nope.py",
+        "error: metadata-generation-failed",
+    ]
+
+
+def test_of_repeated_warnings_only_the_last_is_shown():
+    log = """WARNING: Retrying, 1 left: connection refused
+WARNING: Location 'a' is ignored
+WARNING: Retrying, 0 left: connection refused
+WARNING: Location 'b' is ignored
+ERROR: No matching distribution found for torch
+"""
+    assert setup_venv.last_errors(log) == log.splitlines()[2:]
+
+
+def test_without_an_error_the_last_lines_are_shown():
+    lines = [f"Collecting package-{number}" for number in range(20)]
+    assert setup_venv.last_errors("\n\n".join(lines)) == lines[-setup_venv.LAST_LINES :]
+
+
+def test_a_very_long_line_is_cut():
+    (line,) = setup_venv.last_errors("ERROR: " + "x" * 5000)
+    assert len(line) < 500
+
+
 # --- the whole ------------------------------------------------------------------------------------
 
 
-def test_a_failing_pip_ends_in_advice_and_leaves_a_mark_to_start_anew(tmp_path: Path):
-    checkout = copy_of_checkout(tmp_path / "checkout with a blank")
-    done = run_set_up(
-        checkout, PIP_NO_INDEX="1", PIP_FIND_LINKS="", PIP_CONFIG_FILE=os.devnull, PYTHONPATH=""
+def test_each_stage_prints_one_line_with_its_time(faked: FakedCheckout):
+    done = faked.run()
+    assert done.returncode == 0, done.stderr
+    expected = [
+        r"setup: making \.venv with Python 3\.\S+ \.\.\. \d[\d.]* s",
+        r"setup: installing PyTorch \(.+\) \.\.\. \d[\d.]* s",
+        r"setup: installing stepscope and its dependencies \(.+\) \.\.\. \d[\d.]* s",
+        r"setup: done in \d[\d.]* s",
+    ]
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(expected), done.stdout
+    for line, pattern in zip(lines, expected, strict=True):
+        assert re.fullmatch(pattern, line)
+
+
+def test_the_output_of_pip_is_in_the_log_and_not_on_the_terminal(faked: FakedCheckout):
+    done = faked.run()
+    assert done.stderr == ""
+    assert "something" not in done.stdout
+    assert faked.log().count("Collecting something\nWARNING: pip has something to say\n") == 2
+
+
+def test_a_second_setup_keeps_the_environment_and_starts_a_new_log(faked: FakedCheckout):
+    faked.run()
+    (faked.venv.path / "lib/python3/site-packages/torch").mkdir(parents=True)
+    done = faked.run()
+    stages = [line.split(" ... ")[0] for line in done.stdout.splitlines()]
+    assert stages[0] == "setup: checking .venv"
+    assert stages[1].startswith("setup: installing stepscope")
+    assert stages[2].startswith("setup: done in")
+    assert faked.log().count("Collecting") == 1
+
+
+def test_the_installed_torch_is_used_and_pinned(faked: FakedCheckout):
+    (faked.modules / "sitecustomize.py").unlink()
+    (faked.modules / "torch.py").write_text("__version__ = '2.5.0'\n")
+    (faked.modules / "torch-2.5.0.dist-info").mkdir()
+    (faked.modules / "torch-2.5.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: torch\nVersion: 2.5.0\n"
     )
+    done = faked.run()
+    assert "setup: using PyTorch 2.5.0 of" in done.stdout
+    assert "installing PyTorch" not in done.stdout
+    assert faked.venv.sees_system_packages()
+    assert pins(faked.venv.constraints.read_text())["torch"] == ["2.5.0"]
+
+
+def test_pip_is_given_the_constraints_as_a_url_without_blanks(faked: FakedCheckout):
+    faked.pip('echo "constraints: $PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT."')
+    faked.run()
+    url = faked.venv.constraints.as_uri()
+    assert " " not in url
+    assert f"constraints: {url} {url}." in faked.log()
+
+
+def test_a_failing_pip_ends_in_its_errors_the_log_and_advice(faked: FakedCheckout):
+    faked.pip('echo "ERROR: No matching distribution found" >&2; echo "hint: Look above"; exit 3')
+    done = faked.run()
     assert done.returncode == 1
-    assert "is the package index reachable" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (checkout / ".venv" / ".stamp-run").exists()
-    assert setup_venv.Venv(checkout).fault() == "an earlier set-up did not come to its end"
+    assert re.search(r"installing PyTorch .* \.\.\. failed after \d[\d.]* s\n$", done.stdout)
+    assert done.stderr.startswith(
+        "setup failed: pip failed with exit code 3. From its log, .venv/setup.log:\n"
+        "    ERROR: No matching distribution found\n"
+        "Check that\n"
+        "  - the package index can be reached"
+    )
+    assert "hint: Look above" in faked.log()
+    assert not (faked.venv.path / ".stamp-run").exists()
+
+    faked.pip(NOISY_PIP)
+    again = faked.run()
+    assert again.returncode == 0, again.stderr
+    assert "setup: replacing .venv: an earlier setup did not finish\n" in again.stdout
+    assert (faked.venv.path / ".stamp-run").exists()
+    assert faked.venv.problem() is None
 
 
-def test_a_folder_that_is_no_environment_is_made_anew(tmp_path: Path):
-    (tmp_path / ".venv").mkdir()
-    assert "its Python is missing" in setup_venv.Venv(tmp_path).fault()
+def test_a_failing_venv_ends_in_its_errors_and_the_log(faked: FakedCheckout):
+    stub = "import sys\nif __name__ == '__main__':\n    sys.exit('Error: no room for .venv')\n"
+    (faked.modules / "venv.py").write_text(stub)
+    done = faked.run()
+    assert done.returncode == 1
+    assert "python -m venv failed with exit code 1. From its log, .venv/setup.log:" in done.stderr
+    assert "    Error: no room for .venv\n" in done.stderr
+
+
+def test_an_interrupted_setup_says_so_and_is_unfinished(faked: FakedCheckout):
+    faked.pip("echo pip is at work; exec sleep 60")
+    process = faked.start()
+    try:
+        end_s = time.monotonic() + 30
+        while "pip is at work" not in faked.log() and time.monotonic() < end_s:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert re.search(r"installing PyTorch .* \.\.\. interrupted after \d[\d.]* s\n$", out)
+    assert err == "setup interrupted; run the same make command to start again\n"
+    assert faked.venv.problem() == "an earlier setup did not finish"
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_a_pip_that_outlives_the_interrupt_is_killed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(setup_venv, "INTERRUPT_GRACE_S", 0.01)
+    process = subprocess.Popen(["sleep", "60"])
+    setup_venv.stop(process)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_an_interrupted_removal_leaves_the_environment_marked(
+    faked: FakedCheckout, monkeypatch: pytest.MonkeyPatch
+):
+    faked.run()
+
+    def interrupted(path: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup_venv.shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        faked.venv.make(system_packages=False)
+    assert faked.venv.problem() == "an earlier setup did not finish"
+
+
+@pytest.mark.parametrize(
+    ("missing", "problem"),
+    [("pyvenv.cfg", "not a complete virtual environment"), ("bin/python", "its Python is missing")],
+)
+def test_a_damaged_environment_is_not_kept(faked: FakedCheckout, missing: str, problem: str):
+    faked.run()
+    (faked.venv.path / missing).unlink()
+    assert problem in faked.venv.problem()
+
+
+def test_make_test_all_adds_the_long_tests_to_make_test():
+    def commands(target: str) -> list[str]:
+        # A make that runs the tests would hand its own flags and level down to this one.
+        outside = {name: value for name, value in os.environ.items() if "MAKE" not in name}
+        command = ["make", "-n", target]
+        shown = subprocess.run(
+            command, cwd=ROOT, env=outside, capture_output=True, text=True, check=True
+        )
+        return shown.stdout.splitlines()
+
+    assert commands("test-all") == [*commands("test"), ".venv/bin/pytest -m long"]
 
 
 @pytest.mark.long
@@ -243,7 +524,7 @@ def test_a_copy_of_the_repo_sets_itself_up_and_runs(tmp_path: Path):
         shutil.copy(ROOT / name, checkout)
     for name in ("src", "tools"):
         shutil.copytree(ROOT / name, checkout / name)
-    done = run_set_up(checkout)
+    done = run_setup(checkout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (checkout / ".venv" / ".stamp-run").exists()
     helped = subprocess.run(
