@@ -13,7 +13,7 @@ import stepscope
 
 SOURCE = Path(stepscope.__file__).parent
 
-BASE = frozenset({"errors", "units", "stats", "written"})
+BASE = frozenset({"errors", "units", "stats", "user_folders", "written"})
 
 # Which rooms a room may import, beside itself and the base modules. The docs may quote this table.
 MAY_IMPORT: dict[str, frozenset[str]] = {

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from stepscope.data.listing import shown
 from stepscope.errors import DataError
+from stepscope.user_folders import cache_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, models
@@ -63,7 +64,10 @@ def vocabulary_of(texts: Sequence[str], most_tokens: int) -> list[str]:
     checksum = hashlib.sha256(f"{_RECIPE} {most_tokens}".encode())
     for text in texts:
         checksum.update(b"\n" + text.encode())
-    cached = _cache() / f"{checksum.hexdigest()}.txt"
+    cache = cache_folder()
+    if cache is None:
+        return train_vocabulary(texts, most_tokens)
+    cached = cache / "vocabularies" / f"{checksum.hexdigest()}.txt"
     try:
         return cached.read_text(encoding="utf-8").split("\n")
     except OSError:  # not there yet, or no place that a file can be in
@@ -132,11 +136,6 @@ def _alphabet(text: str) -> list[str]:
 def _use_one_thread() -> None:
     """Keep the library's thread pool off: the work of a loader then belongs to its process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _cache() -> Path:
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "stepscope" / "vocabularies"
 
 
 def _keep(cached: Path, content: str) -> None:

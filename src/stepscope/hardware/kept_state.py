@@ -16,10 +16,11 @@ from typing import Any
 from stepscope.errors import MachineError, RequestError
 from stepscope.hardware.knobs import KNOBS, State
 from stepscope.hardware.power_mode import STATUS
+from stepscope.user_folders import STATE_VARIABLE, is_chosen, state_folder
 
 PUT_BACK = "stepscope doctor --restore"
 
-_NAME = "stepscope/machine-before.json"
+_NAME = "machine-before.json"
 
 
 def kept_states(root: Path) -> list[tuple[str, State]]:
@@ -73,15 +74,12 @@ def _places(root: Path) -> list[Path]:
 
     Root keeps it where everybody looks: who prepares by `sudo` asks later without it.
     """
-    of_machine = root / "var/lib" / _NAME
-    named = os.environ.get("XDG_STATE_HOME")
-    if named:
-        return [Path(named) / _NAME, of_machine]
-    try:
-        own = Path.home() / ".local/state" / _NAME
-    except RuntimeError:  # a user without a home, as in some containers
+    of_machine, folder = root / "var/lib/stepscope" / _NAME, state_folder()
+    if folder is None:
         return [of_machine]
-    return [of_machine, own] if os.geteuid() == 0 else [own, of_machine]
+    own = folder / _NAME
+    own_first = is_chosen(STATE_VARIABLE) or os.geteuid() != 0
+    return [own, of_machine] if own_first else [of_machine, own]
 
 
 def keep(states: Mapping[str, State], root: Path) -> None:
@@ -135,7 +133,7 @@ def _write(
     except OSError as error:
         raise MachineError(
             f"what was cannot be kept: {file}: {error.strerror}. Make its folder writable, or "
-            "name another one by XDG_STATE_HOME."
+            f"name another one by {STATE_VARIABLE}."
         ) from error
     finally:
         if beside is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 
 from stepscope.errors import MachineError
 from stepscope.hardware.pseudo_files import first_line_of, matching
+from stepscope.user_folders import CACHE_VARIABLE, cache_folder
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SCHEMA = 1
@@ -141,7 +141,7 @@ def _write(file: Path, peak: Peak) -> None:
             beside.unlink(missing_ok=True)
         raise MachineError(
             f"the peaks were measured, but cannot be kept in {file.parent}: {error.strerror}. Make "
-            "it writable, or name another cache folder by XDG_CACHE_HOME."
+            f"it writable, or name another cache folder by {CACHE_VARIABLE}."
         ) from error
 
 
@@ -151,12 +151,9 @@ def _file_of(conditions: Conditions) -> Path:
 
 
 def _folder() -> Path:
-    named = os.environ.get("XDG_CACHE_HOME")
-    if not named:
-        try:
-            named = str(Path.home() / ".cache")
-        except RuntimeError as error:  # a user without a home, as in some containers
-            raise MachineError(
-                "no folder for peaks: this user has no home. Name one by XDG_CACHE_HOME."
-            ) from error
-    return Path(named) / "stepscope" / "peaks"
+    cache = cache_folder()
+    if cache is None:
+        raise MachineError(
+            f"no folder for peaks: this user has no home. Name one by {CACHE_VARIABLE}."
+        )
+    return cache / "peaks"

@@ -5,12 +5,12 @@ To make it takes seconds, to read it a millisecond, and every run ends with a pa
 
 from __future__ import annotations
 
-import os
 import tempfile
 from importlib import metadata
 from pathlib import Path
 
 from stepscope.errors import MissingExtraError
+from stepscope.user_folders import cache_folder
 
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
 
@@ -21,29 +21,33 @@ def vega_script() -> str:
     Raises:
         MissingExtraError: vl-convert is not installed, and no earlier page left the script behind.
     """
+    cache = cache_folder()
+    folder = None if cache is None else cache / "vega"
     try:
         version = metadata.version("vl-convert-python")
     except metadata.PackageNotFoundError:
-        kept = sorted(_folder().glob("*.js"))
+        kept = [] if folder is None else sorted(folder.glob("*.js"))
         if not kept:
             raise MissingExtraError("drawing a page", "vl-convert", "report") from None
         return kept[-1].read_text(encoding="utf-8")
-    kept_as = _folder() / f"{version}.js"
+    if folder is None:
+        return _make()
+    kept_as = folder / f"{version}.js"
     try:
         return kept_as.read_text(encoding="utf-8")
     except OSError:
-        return _make(kept_as)
+        script = _make()
+    _keep(kept_as, script)
+    return script
 
 
-def _make(kept_as: Path) -> str:
+def _make() -> str:
     import vl_convert
 
     newest = vl_convert.get_vegalite_versions()[-1]  # made for the Vega that is beside it
     script = str(vl_convert.javascript_bundle(_SNIPPET, vl_version=newest))
     # Within a page the script must not seem to end before its end.
-    script = script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    _keep(kept_as, script)
-    return script
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _keep(kept_as: Path, script: str) -> None:
@@ -60,8 +64,3 @@ def _keep(kept_as: Path, script: str) -> None:
     except OSError:  # a home that cannot be written to: the next page makes it again
         if beside is not None:
             beside.unlink(missing_ok=True)
-
-
-def _folder() -> Path:
-    named = os.environ.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "stepscope" / "vega"
