@@ -139,8 +139,13 @@ def _text_of(file: IO[bytes]) -> str:
 
 
 # Two test processes with two threads each would wait for one another on two cores; and of the
-# hundreds that are started, each finds compiled what another has imported.
-FRUGAL = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+# hundreds that are started, each finds compiled what another has imported. The cache is one of the
+# tests' own that outlives a session: what takes seconds to make is made once in a checkout.
+FRUGAL = {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "XDG_CACHE_HOME": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "user"),
+}
 ENVIRONMENT = {**os.environ, **FRUGAL, "COLUMNS": "100"}
 
 # A training that takes a second: LeNet on a few built-in images.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +36,12 @@ class TestBytes:
     def test_the_first_thousand_are_those_of_every_machine(self) -> None:
         assert md5(shapes.draw("train", 0, 1000)) == "48a6ed3c368ca569736daf82662691a9"
 
-    def test_the_first_training_file_has_its_published_checksum(self, train: MemorySamples) -> None:
-        assert md5(train) == shapes.FILES["train"][0].md5
+    def test_the_first_training_file_has_its_published_checksums(
+        self, train: MemorySamples
+    ) -> None:
+        published = shapes.FILES["train"][0]
+        assert md5(train) == published.md5
+        assert zlib.crc32(pack(train.images, train.labels).data) == published.crc32
 
     @pytest.mark.parametrize("count", [1, 7, 199, 201, 1000])
     def test_fewer_samples_are_a_prefix(self, train: MemorySamples, count: int) -> None:
@@ -186,6 +191,18 @@ class TestWholeDataSet:
     def test_all_files_have_their_published_checksums(self, tmp_path: Path) -> None:
         shapes.get(tmp_path, lambda line: None)
         assert [one.status for one in shapes.verify(tmp_path)] == ["ok"] * 6
+
+    def test_all_of_it_is_kept_and_read_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        splits: tuple[Split, ...] = ("train", "test")
+        drawn = [md5(shapes.load(split, NOWHERE)) for split in splits]
+        kept = shapes.verify_cache()
+        assert kept is not None
+        assert [one.status for one in kept.files] == ["ok"] * 6
+        monkeypatch.delattr(shapes, "_draw")
+        assert [md5(shapes.load(split, NOWHERE)) for split in splits] == drawn
 
     def test_mean_and_deviation_are_exact_over_all_of_it(self) -> None:
         images = shapes.load("train", NOWHERE).images

@@ -6,12 +6,13 @@ import json as json_module
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from stepscope.data import catalogue
 from stepscope.data.address import parse_address
+from stepscope.data.samples import VerifiedCache
 from stepscope.errors import DataError, RequestError
 from stepscope.units import format_bytes
 
@@ -45,13 +46,16 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
         A data set, such as cifar10.
     """
     dataset = catalogue.find(name, catalogue.Reading(data_dir=data_dir))
-    checked = dataset.verify(data_dir)
+    checked, cache = dataset.verify(data_dir), dataset.verify_cache()
     if json:
         files = [asdict(found) for found in checked]
-        print(json_module.dumps({"data": name, "data_dir": str(data_dir), "files": files}))
+        answer = {"data": name, "data_dir": str(data_dir), "files": files}
+        print(json_module.dumps({**answer, "cache": _cache_as_json(cache)}))
     else:
         for found in checked:
             print(f"{found.status:10} {found.file}  {found.detail}")
+        if cache is not None:
+            _print_cache(cache)
     wrong = [found for found in checked if not found.ok]
     if not wrong:
         return 0
@@ -61,6 +65,23 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
         file=sys.stderr,
     )
     return DataError.exit_code
+
+
+def _cache_as_json(cache: VerifiedCache | None) -> dict[str, Any] | None:
+    if cache is None:
+        return None
+    files = [asdict(found) for found in cache.files]
+    return {"folder": str(cache.folder), "size_bytes": cache.size_bytes, "files": files}
+
+
+def _print_cache(cache: VerifiedCache) -> None:
+    """Name the folder, its size, and the files in it that are damaged."""
+    held = f"{len(cache.files)} files, {format_bytes(cache.size_bytes)}" if cache.files else "empty"
+    print(f"{'cache':10} {cache.folder}  {held}")
+    for found in cache.files:
+        if not found.ok:
+            detail = f"{found.detail}; drawn again when needed"
+            print(f"{found.status:10} {cache.folder / found.file}  {detail}")
 
 
 @app.command

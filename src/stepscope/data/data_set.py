@@ -15,6 +15,7 @@ from stepscope.data.samples import (
     RecordFiles,
     Split,
     Verified,
+    VerifiedCache,
     samples_taken,
 )
 
@@ -92,6 +93,8 @@ class DataSet:
     records: Records | None = None
     held_bytes: Callable[[Split, int | None], int] | None = None
     """What a split takes in memory, where that is not its samples times their shape."""
+    verify_cache: Callable[[], VerifiedCache | None] = lambda: None
+    """Check what is in the user's cache; None where nothing of it would be."""
 
     @property
     def input_bytes(self) -> int:

@@ -199,11 +199,15 @@ def unpack(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class RecordFile:
-    """What a file of records must be: its name, how many records, and the md5 of its bytes."""
+    """What a file of records must be: its name, how many records, and the md5 of its bytes.
+
+    Where it is read often, their crc32 is pinned too, which is quicker to check.
+    """
 
     name: str
     records: int
     md5: str
+    crc32: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -223,6 +227,19 @@ class Verified:
     def ok(self) -> bool:
         """Whether the file is as published."""
         return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class VerifiedCache:
+    """What a check of a data set's folder in the user's cache found: the files that are there."""
+
+    folder: Path
+    files: tuple[Verified, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """What lies in the folder now."""
+        return sum(file.stat().st_size for file in self.folder.glob("*"))
 
 
 def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> Verified:

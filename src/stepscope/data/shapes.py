@@ -10,13 +10,14 @@ The bytes are part of the interface: sample i of a split depends on nothing but 
 split and i. So `--samples N` is a prefix of the whole, and a result on one machine is comparable
 with another's. To that end randomness is splitmix64 in integers, not a library's generator, and
 drawing uses only what IEEE 754 rounds one way (+ - * / sqrt, min, max, in float32, one array at a
-time): no sine, no sum whose order depends on the machine. `FILES` pins the md5s.
+time): no sine, no sum whose order depends on the machine. `FILES` pins the checksums.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from stepscope.data.archive import write_whole
 from stepscope.data.data_set import DataSet
 from stepscope.data.reading import Reading
+from stepscope.data.record_cache import PIECE, keep_records, read_records
 from stepscope.data.record_set import record_set
 from stepscope.data.samples import (
     IMAGE_BYTES,
@@ -35,12 +37,14 @@ from stepscope.data.samples import (
     RecordFiles,
     Split,
     Verified,
+    VerifiedCache,
     inspect,
     pack,
     samples_taken,
 )
 from stepscope.data.splitmix import GOLDEN, Words, mix
 from stepscope.errors import DataError
+from stepscope.user_folders import cache_folder
 
 NAME = "shapes"
 ABOUT = "drawn figures, built in; nothing to download"
@@ -52,21 +56,24 @@ STD = (0.148021, 0.148539, 0.148247)
 
 FOLDER = "shapes-v1"
 RECORDS_PER_FILE = 10_000
+CACHED_FROM = 2_000  # samples of a file: fewer are drawn each time, in some 0.1 s
 FILES: dict[Split, tuple[RecordFile, ...]] = {
     "train": tuple(
-        RecordFile(f"train_{number}.bin", RECORDS_PER_FILE, md5)
-        for number, md5 in enumerate(
+        RecordFile(f"train_{number}.bin", RECORDS_PER_FILE, md5, crc32)
+        for number, (md5, crc32) in enumerate(
             (
-                "fbaf27c35d32ee7184cdf28e5dcafc38",
-                "dc89d6142bcdb301297b1dddfcf4667b",
-                "7bdb4a756c488f54bad1b1f96066b756",
-                "7ffde23488aa6a418adc664ed6ff1f49",
-                "de75dc96420d6ffcf1f069aef49523fd",
+                ("fbaf27c35d32ee7184cdf28e5dcafc38", 0xC6E1_B3CF),
+                ("dc89d6142bcdb301297b1dddfcf4667b", 0x47B4_EFAF),
+                ("7bdb4a756c488f54bad1b1f96066b756", 0x3B0A_7F11),
+                ("7ffde23488aa6a418adc664ed6ff1f49", 0xF593_00DD),
+                ("de75dc96420d6ffcf1f069aef49523fd", 0x8AAB_0B73),
             ),
             start=1,
         )
     ),
-    "test": (RecordFile("test.bin", RECORDS_PER_FILE, "c393b9c82b480fd7fdbd85c9ed5cb1e5"),),
+    "test": (
+        RecordFile("test.bin", RECORDS_PER_FILE, "c393b9c82b480fd7fdbd85c9ed5cb1e5", 0xBB7C_AFCD),
+    ),
 }
 
 _SEED = 0x5EED_5A4E_5001
@@ -190,13 +197,22 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def draw(split: Split, start: int, stop: int) -> MemorySamples:
     """Draw samples `start` to `stop` of a split; some 40 microseconds each on one core."""
-    images = np.empty((stop - start, *IMAGE_SHAPE), dtype=np.uint8)
-    labels = labels_of(split, np.arange(start, stop))
-    for first in range(0, stop - start, _BLOCK):
-        part = labels[first : first + _BLOCK]
+    samples = _room_for(stop - start)
+    _draw_into(samples, split, start)
+    return samples
+
+
+def _room_for(count: int) -> MemorySamples:
+    images = np.empty((count, *IMAGE_SHAPE), dtype=np.uint8)
+    return MemorySamples(images, np.empty(count, dtype=np.int64))
+
+
+def _draw_into(samples: MemorySamples, split: Split, start: int) -> None:
+    samples.labels[:] = labels_of(split, np.arange(start, start + len(samples)))
+    for first in range(0, len(samples), _BLOCK):
+        part = samples.labels[first : first + _BLOCK]
         order = np.argsort(part, kind="stable")
-        images[first + order] = _draw(split, start + first + order, part[order])
-    return MemorySamples(images, labels)
+        samples.images[first + order] = _draw(split, start + first + order, part[order])
 
 
 def check(data_dir: Path) -> None:
@@ -204,8 +220,41 @@ def check(data_dir: Path) -> None:
 
 
 def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
-    """Draw the first samples of a split; `data_dir` is not touched."""
-    return draw(split, 0, samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES))
+    """Give the first samples of a split; `data_dir` is not touched.
+
+    They are drawn once: record files in the user's cache keep them. Of a file of which few are
+    wanted, those are drawn each time, which is quicker than to read and check all of it.
+    """
+    count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
+    loaded, folder = _room_for(count), _cache()
+    for file, start in _files_of(split, count):
+        stop = min(count, start + file.records)
+        part = MemorySamples(loaded.images[start:stop], loaded.labels[start:stop])
+        if folder is None or len(part) < CACHED_FROM:
+            _draw_into(part, split, start)
+        elif not read_records(folder / file.name, file, part.images, part.labels):
+            _draw_into(part, split, start)
+            if not keep_records(folder / file.name, file, _records_of(file, part, split, start)):
+                folder = None
+    return loaded
+
+
+def _records_of(
+    file: RecordFile, drawn: MemorySamples, split: Split, start: int
+) -> Iterator[np.ndarray]:
+    """Give the records of a whole file piece by piece; what is not drawn yet is drawn."""
+    for first in range(0, file.records, PIECE):
+        stop = min(first + PIECE, file.records)
+        if stop <= len(drawn):
+            yield pack(drawn.images[first:stop], drawn.labels[first:stop])
+        else:
+            more = draw(split, start + first, start + stop)
+            yield pack(more.images, more.labels)
+
+
+def _cache() -> Path | None:
+    cache = cache_folder()
+    return None if cache is None else cache / FOLDER
 
 
 def open_files(split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
@@ -216,11 +265,10 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
     should be.
     """
     count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
-    wanted = FILES[split][: -(-count // RECORDS_PER_FILE)]
-    for number, file in enumerate(wanted):
+    wanted = _files_of(split, count)
+    for file, start in wanted:
         path = data_dir / FOLDER / file.name
         if not _examine(path, file).ok:
-            start = number * RECORDS_PER_FILE
             drawn = draw(split, start, start + file.records)
             records = pack(drawn.images, drawn.labels)
             found = inspect(records, file, len(CLASS_NAMES))
@@ -230,7 +278,7 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
                     "Please report it; --source memory works nonetheless."
                 )
             write_whole(path, [records.tobytes()])
-    paths = [data_dir / FOLDER / file.name for file in wanted]
+    paths = [data_dir / FOLDER / file.name for file, _ in wanted]
     return RecordFiles(paths, RECORDS_PER_FILE, count)
 
 
@@ -252,6 +300,21 @@ def verify(data_dir: Path) -> list[Verified]:
     ]
 
 
+def verify_cache() -> VerifiedCache | None:
+    """Check the files of the user's cache; one that is damaged is drawn again when needed."""
+    folder = _cache()
+    if folder is None:
+        return None
+    found = [_examine(folder / file.name, file) for file in _all_files()]
+    return VerifiedCache(folder, tuple(one for one in found if one.status != "missing"))
+
+
+def _files_of(split: Split, count: int) -> list[tuple[RecordFile, int]]:
+    """List the files that the first samples of a split touch, each with its first sample."""
+    wanted = FILES[split][: -(-count // RECORDS_PER_FILE)]
+    return [(file, number * RECORDS_PER_FILE) for number, file in enumerate(wanted)]
+
+
 def _all_files() -> Iterator[RecordFile]:
     for files in FILES.values():
         yield from files
@@ -269,4 +332,4 @@ def _examine(path: Path, file: RecordFile) -> Verified:
 
 def describe(reading: Reading) -> DataSet:
     """Say what it is, which does not depend on where it lies."""
-    return record_set(sys.modules[__name__])
+    return replace(record_set(sys.modules[__name__]), verify_cache=verify_cache)
