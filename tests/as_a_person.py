@@ -1,6 +1,7 @@
-"""The command as a person calls it: a process of its own, in a folder of its own.
+"""The command as a person calls it, in a folder of the test's own.
 
-`Stepscope.here` calls it in the test's own process: the start of one is saved.
+It runs in the test's process, and what it starts is forked from a process that has torch imported:
+that saves seconds each time. Where starting Python is what is tested there is `as_process`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -19,6 +26,7 @@ from typing import IO, Any, TextIO
 from unittest import mock
 
 import pytest
+from warm_start import cold_start
 
 from stepscope.cli.main import main
 from stepscope.records.reader import Run
@@ -51,7 +59,7 @@ def closes(run: Run, within: float = 0.02) -> bool:
 
 
 class Stepscope:
-    """Call stepscope in a folder of the test's own, as a process of its own."""
+    """Call stepscope in a folder of the test's own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,7 +78,8 @@ class Stepscope:
             **options,
         )
 
-    def __call__(self, *args: object, **options: Any) -> Answer:
+    def as_process(self, *args: object, **options: Any) -> Answer:
+        """Call it as a process of its own, where that is what is tested."""
         done = subprocess.run(
             self.command(*args),
             cwd=self.folder,
@@ -93,10 +102,12 @@ class Stepscope:
         out, err = process.communicate(timeout=120)
         return Answer(process.returncode, out, err)
 
-    def here(self, *args: object, env: Mapping[str, str] | None = None) -> Answer:
-        """Call it in the test's own process; its children are processes as ever.
+    def __call__(
+        self, *args: object, env: Mapping[str, str] | None = None, warm: bool = True
+    ) -> Answer:
+        """Call it in the test's own process; trainings and scripts are forked processes.
 
-        Of a command that is refused or only reads, the start of Python is nearly all the time.
+        Not `warm`, they are started as ever.
         """
         with (
             TemporaryFile(buffering=0) as out,
@@ -106,6 +117,7 @@ class Stepscope:
             patch.chdir(self.folder)
             with (
                 mock.patch.dict(os.environ, {**ENVIRONMENT, **(env or {})}),
+                nullcontext() if warm else cold_start(),
                 _into(out, 1, redirect_stdout),
                 _into(err, 2, redirect_stderr),
                 pytest.raises(SystemExit) as ended,

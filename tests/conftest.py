@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from as_a_person import FRUGAL, TINY, Stepscope
 from hypothesis import HealthCheck, settings
+from warm_start import cold_start, warm_start
 
 # Also for what a test computes in its own process, or starts without `Stepscope`: torch looks at
 # it when it is imported, which is later than here.
@@ -57,6 +59,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def stepscope(tmp_path: Path) -> Stepscope:
     return Stepscope(tmp_path)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def warm() -> Iterator[None]:
+    with warm_start():
+        yield
+
+
+@pytest.fixture(scope="module")
+def cold() -> Iterator[None]:
+    """Start trainings and scripts as a user's command does."""
+    with cold_start():
+        yield
 
 
 @pytest.fixture

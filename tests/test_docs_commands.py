@@ -85,7 +85,7 @@ class Reader:
         if (command := shlex.join(shorter)) in self.done and not again:
             return
         self.done.add(command)
-        answer = self.stepscope.here(*shorter)
+        answer = self.stepscope(*shorter)
         assert answer.code == 0, f"{shlex.join(words)}: {answer.err}"
 
     def run_python(self, text: str) -> None:

@@ -39,7 +39,7 @@ WRONG_REQUESTS = {
 @pytest.mark.parametrize("case", WRONG_REQUESTS)
 def test_a_wrong_request_ends_with_2_and_one_message(stepscope, case):
     args, wanted = WRONG_REQUESTS[case]
-    answer = stepscope.here("run", *args)
+    answer = stepscope("run", *args)
     assert answer.code == 2
     assert wanted in answer.err
     assert "Traceback" not in answer.err + answer.out
@@ -47,7 +47,7 @@ def test_a_wrong_request_ends_with_2_and_one_message(stepscope, case):
 
 
 def test_a_model_whose_module_does_not_exist_ends_with_2(stepscope, tiny):
-    answer = stepscope.here("run", *tiny, "--model", "nowhere:net")
+    answer = stepscope("run", *tiny, "--model", "nowhere:net")
     assert answer.code == 2
     assert "nowhere" in answer.err
 
@@ -58,27 +58,27 @@ def test_a_wrong_request_makes_no_folder_when_it_can_be_known_before(stepscope):
 
 
 def test_with_json_an_error_is_one_object_too(stepscope):
-    answer = stepscope.here("run", "--batch-size", 0, "--json")
+    answer = stepscope("run", "--batch-size", 0, "--json")
     assert answer.json["exit_code"] == answer.code == 2
     assert "batch_size" in answer.json["error"]
 
 
 def test_an_unknown_command_suggests_the_nearest(stepscope):
-    answer = stepscope.here("rnu")
+    answer = stepscope("rnu")
     assert answer.code == 2
     assert 'Did you mean "run"' in answer.err
 
 
 def test_an_output_folder_that_cannot_be_made_ends_with_2(stepscope, tiny):
     (stepscope.folder / "taken").write_text("a file")
-    answer = stepscope.here("run", *tiny[:-1], "taken/below")
+    answer = stepscope("run", *tiny[:-1], "taken/below")
     assert answer.code == 2
     assert "cannot make a run folder" in answer.err
     assert "--out" in answer.err
 
 
 def test_data_that_is_not_there_ends_with_3(stepscope):
-    answer = stepscope.here("run", "--data", "cifar10", "--data-dir", "nothing")
+    answer = stepscope("run", "--data", "cifar10", "--data-dir", "nothing")
     assert answer.code == 3
     assert "stepscope data get cifar10" in answer.err
 
@@ -92,7 +92,7 @@ def test_a_truncated_data_file_ends_with_3(stepscope, shared_data):
     content = cut.read_bytes()[:1000]
     cut.unlink()
     cut.write_bytes(content)
-    answer = stepscope.here("run", "--data", "cifar10", "--data-dir", "data")
+    answer = stepscope("run", "--data", "cifar10", "--data-dir", "data")
     assert answer.code == 3
     assert "data_batch_2.bin" in answer.err
     assert "30730000" in answer.err
@@ -103,14 +103,14 @@ def test_a_device_that_is_missing_ends_with_5_and_the_folder_says_why(stepscope,
 
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA")
-    answer = stepscope.here("run", *tiny, "--device", "cuda", "--json")
+    answer = stepscope("run", *tiny, "--device", "cuda", "--json")
     assert answer.code == 5
     assert answer.json["status"] == "failed"
     assert "CUDA" in answer.json["reason"]
 
 
 def test_a_loss_that_turns_nan_ends_with_1_and_keeps_the_steps(stepscope, tiny):
-    answer = stepscope.here("run", *tiny, "--lr", 1e9, "--json")
+    answer = stepscope("run", *tiny, "--lr", 1e9, "--json")
     assert answer.code == 1
     assert answer.json["status"] == "failed"
     assert "the loss became" in answer.json["reason"]
@@ -141,7 +141,7 @@ def test_a_model_of_ones_own_that_fails_only_in_training_ends_with_2(stepscope, 
         "def net():\n"
         "    return Net()\n"
     )
-    answer = stepscope.here("run", *tiny, "--model", "late:net", "--json")
+    answer = stepscope("run", *tiny, "--model", "late:net", "--json")
     assert answer.code == 2
     assert "only when training" in answer.json["reason"]
     assert "late.py:8" in answer.json["reason"], "the line is named"
@@ -149,11 +149,11 @@ def test_a_model_of_ones_own_that_fails_only_in_training_ends_with_2(stepscope, 
 
 
 def test_with_an_error_any_form_of_json_prints_json(stepscope):
-    assert stepscope.here("run", "--batch-size", 0, "--json=true").json["exit_code"] == 2
+    assert stepscope("run", "--batch-size", 0, "--json=true").json["exit_code"] == 2
 
 
 def test_workers_that_shared_memory_cannot_hold_are_refused_before_they_start(stepscope):
-    answer = stepscope.here("run", "--batch-size", 50000, "--workers", 1000, "--prefetch", 1000)
+    answer = stepscope("run", "--batch-size", 50000, "--workers", 1000, "--prefetch", 1000)
     assert answer.code == 5
     assert "/dev/shm" in answer.err
 
@@ -164,7 +164,7 @@ def limit_file_size(size_bytes: int):
 
 
 def test_a_disk_that_fills_up_ends_with_5_and_loses_nothing_written(stepscope):
-    answer = stepscope(
+    answer = stepscope.as_process(
         *("run", "--samples", 4000, "--batch-size", 4, "--epochs", 3, "--out", "runs", "--json"),
         preexec_fn=limit_file_size(300_000),
     )

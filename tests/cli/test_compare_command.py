@@ -30,7 +30,7 @@ def folder(stepscope: Stepscope) -> Path:
 
 
 def test_a_slower_set_is_shown_as_slower(stepscope, folder):
-    answer = stepscope.here("compare", "steady", "half")
+    answer = stepscope("compare", "steady", "half")
     assert answer.code == 0, answer.err
     row = next(line for line in answer.out.splitlines() if line.split()[:1] == ["half"])
     assert row.split()[1:3] == ["6", "50"]
@@ -42,7 +42,7 @@ def test_a_slower_set_is_shown_as_slower(stepscope, folder):
 
 
 def test_json_has_every_field(stepscope, folder):
-    answer = stepscope.here("compare", "steady", "half", "--json")
+    answer = stepscope("compare", "steady", "half", "--json")
     found = answer.json
     assert answer.err == ""
     assert set(found["baseline"]["samples_per_s"]) == {"median", "low", "high"}
@@ -57,7 +57,7 @@ def test_json_has_every_field(stepscope, folder):
 
 
 def test_no_difference_says_what_could_have_been_seen_and_how_to_see_more(stepscope, folder):
-    answer = stepscope.here("compare", "sweep")
+    answer = stepscope("compare", "sweep")
     assert answer.code == 0, answer.err
     assert "workers=2: no difference detected: its throughput is" in answer.out
     assert "to find a slowdown of 5 % in four cases of five takes" in answer.out
@@ -69,7 +69,7 @@ def test_no_difference_says_what_could_have_been_seen_and_how_to_see_more(stepsc
 def test_where_5_percent_are_excluded_it_says_so_and_offers_nothing(stepscope, folder):
     calm = [100.0, 101.0, 100.0, 101.0]
     write_sweep(folder / "calm", {"workers": [0, 2]}, {0: calm, 2: calm[::-1]})
-    answer = stepscope.here("compare", "calm")
+    answer = stepscope("compare", "calm")
     assert answer.code == 0, answer.err
     assert "of the baseline's, so it is not 5 % slower" in answer.out
     assert "to find out" not in answer.out
@@ -79,13 +79,13 @@ def test_where_5_percent_are_excluded_it_says_so_and_offers_nothing(stepscope, f
 def test_rounds_that_were_not_lucky_are_told_from_those_that_would_mostly_do(stepscope, folder):
     slower = [97.4, 93.4, 101.4] * 3
     write_sweep(folder / "unlucky", {"workers": [0, 2]}, {0: [100.0] * 9, 2: slower})
-    answer = stepscope.here("compare", "unlucky")
+    answer = stepscope("compare", "unlucky")
     assert "and the 9 run left it open" in answer.out
     assert "--over workers=0,2 --repeats 10" in answer.out
 
 
 def test_two_runs_are_too_few_to_tell(stepscope, folder):
-    answer = stepscope.here("compare", "steady/run-0", "half/run-0")
+    answer = stepscope("compare", "steady/run-0", "half/run-0")
     assert answer.code == 0
     assert "cannot tell" in answer.out
     assert "a side that ran once" in answer.out
@@ -106,7 +106,7 @@ def test_the_answer_no_is_the_exit_code(stepscope, folder):
 
 
 def test_not_slower_than_allowed_exits_with_0(stepscope, folder):
-    answer = stepscope.here("compare", "half", "steady", "--fail-if-slower", "5%", "--json")
+    answer = stepscope("compare", "half", "steady", "--fail-if-slower", "5%", "--json")
     assert answer.code == 0
     assert "steady is not slower" in answer.err
     assert answer.json["fail_if_slower"] == {
@@ -118,7 +118,7 @@ def test_not_slower_than_allowed_exits_with_0(stepscope, folder):
 
 
 def test_what_could_not_be_shown_exits_with_0_and_says_so(stepscope, folder):
-    answer = stepscope.here("compare", "sweep", "--fail-if-slower=5%")
+    answer = stepscope("compare", "sweep", "--fail-if-slower=5%")
     assert answer.code == 0
     assert "it could not be shown whether workers=2 is slower" in answer.err
 
@@ -141,7 +141,7 @@ def test_a_limit_that_is_no_share_is_refused(limit):
     ],
 )
 def test_what_cannot_be_compared_ends_with_2(stepscope, folder, arguments, words):
-    answer = stepscope.here("compare", *arguments)
+    answer = stepscope("compare", *arguments)
     assert (answer.code, answer.out) == (2, "")
     assert "Traceback" not in answer.err
     assert all(word in answer.err for word in words), answer.err
@@ -149,7 +149,7 @@ def test_what_cannot_be_compared_ends_with_2(stepscope, folder, arguments, words
 
 def test_nothing_left_to_compare_is_no_crash(stepscope, folder):
     write_run(folder / "dead", 1.0, status="failed", reason="it fell over")
-    answer = stepscope.here("compare", "dead", "dead", "--fail-if-slower", "5%")
+    answer = stepscope("compare", "dead", "dead", "--fail-if-slower", "5%")
     assert answer.code == 0
     assert "dead is left out: failed (it fell over)" in answer.out
     assert "cannot tell" in answer.out
@@ -165,9 +165,9 @@ def test_a_name_is_shown_as_it_is(folder, monkeypatch, capsys):
 
 def test_real_runs_are_compared(stepscope):
     for workers in (0, 1):
-        assert stepscope.here("run", *TINY, "--workers", workers, "--name", f"w{workers}").code == 0
+        assert stepscope("run", *TINY, "--workers", workers, "--name", f"w{workers}").code == 0
     first, second = sorted(path for path in (stepscope.folder / "runs").glob("*-w*"))
-    found = stepscope.here("compare", first, second, "--json").json
+    found = stepscope("compare", first, second, "--json").json
     assert found["others"][0]["verdict"] == "cannot tell"
     assert found["others"][0]["changed"] == {"workers": {"baseline": 0, "other": 1}}
     assert found["others"][0]["environment_differs"] == {}
@@ -195,5 +195,5 @@ def test_a_planted_50_percent_is_found_in_real_runs(stepscope):
     for _ in range(6):  # in turn
         for step_s, paths in sets.items():
             paths.append(record_loop(stepscope.folder / "runs", step_s))
-    answer = stepscope.here("compare", *(",".join(each) for each in sets.values()), "--json")
+    answer = stepscope("compare", *(",".join(each) for each in sets.values()), "--json")
     assert answer.json["others"][0]["verdict"] == "slower", answer.out

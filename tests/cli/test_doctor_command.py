@@ -40,8 +40,11 @@ class OnATree(Stepscope):
             "XDG_STATE_HOME": str(folder / "state"),
         }
 
-    def __call__(self, *args: object, **options: object) -> Answer:
-        return super().__call__(*args, env=self.env, **options)
+    def __call__(self, *args: object) -> Answer:  # type: ignore[override]
+        return super().__call__(*args, env=self.env)
+
+    def as_process(self, *args: object, **options: object) -> Answer:
+        return super().as_process(*args, env=self.env, **options)
 
     def governor(self) -> str:
         return (self.root / GOVERNOR).read_text().strip()
@@ -92,7 +95,7 @@ def test_a_machine_without_torch_is_examined_all_the_same(stepscope: Stepscope) 
 
 
 def test_a_tree_that_is_not_there_is_a_wrong_request(stepscope: Stepscope) -> None:
-    answer = stepscope.here("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
+    answer = stepscope("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
     assert answer.code == 2
     assert "STEPSCOPE_SYSTEM_ROOT" in answer.err
 
@@ -111,7 +114,7 @@ def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier: OnATree) -> N
 
 
 def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi: OnATree) -> None:
-    answer = pi("doctor", "--apply", stdin=subprocess.DEVNULL)
+    answer = pi.as_process("doctor", "--apply", stdin=subprocess.DEVNULL)
     assert answer.code == 2
     assert "--yes" in answer.err
     assert pi.governor() == "ondemand"
@@ -121,7 +124,7 @@ def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi: OnATree)
 def test_apply_does_what_a_person_at_a_terminal_says(pi: OnATree, said: str, governor: str) -> None:
     ours, theirs = pty.openpty()
     os.write(ours, said.encode())
-    answer = pi("doctor", "--apply", stdin=theirs)
+    answer = pi.as_process("doctor", "--apply", stdin=theirs)
     os.close(ours)
     os.close(theirs)
     assert answer.code == 0, answer.err

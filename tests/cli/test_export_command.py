@@ -62,7 +62,7 @@ def test_a_trace_is_written_into_the_run_folder(stepscope, run):
 
 
 def test_the_blocks_are_as_long_as_the_rows_say(stepscope, run):
-    stepscope.here("export", run)
+    stepscope("export", run)
     steps = load_run(run).steps
     events = trace_in(run / "trace.json")
     for phase in ("data", "forward", "backward"):
@@ -71,7 +71,7 @@ def test_the_blocks_are_as_long_as_the_rows_say(stepscope, run):
 
 
 def test_json_is_one_object_with_the_path_and_the_events(stepscope, run):
-    answer = stepscope.here("export", run, "--json", "--output", "mine.json")
+    answer = stepscope("export", run, "--json", "--output", "mine.json")
     assert answer.code == 0, answer.err
     assert answer.json == {
         "path": "mine.json",
@@ -80,7 +80,7 @@ def test_json_is_one_object_with_the_path_and_the_events(stepscope, run):
 
 
 def test_a_hyphen_means_standard_output(stepscope, run):
-    answer = stepscope.here("export", run, "--output", "-")
+    answer = stepscope("export", run, "--output", "-")
     assert answer.code == 0
     assert len(json.loads(answer.out)["traceEvents"]) > 100
     assert not (run / "trace.json").exists()
@@ -88,12 +88,12 @@ def test_a_hyphen_means_standard_output(stepscope, run):
 
 def test_a_second_export_replaces_the_first(stepscope, run):
     (run / "trace.json").write_text("old")
-    assert stepscope.here("export", run).code == 0
+    assert stepscope("export", run).code == 0
     assert trace_in(run / "trace.json")
 
 
 def test_a_real_run_s_accuracy_is_a_table_in_its_folder(stepscope, run):
-    answer = stepscope.here("export", run, "--to", "tsv", "--json")
+    answer = stepscope("export", run, "--to", "tsv", "--json")
     assert answer.json == {"path": str(run / "accuracy.tsv"), "rows": 3}
     read = pandas.read_csv(run / "accuracy.tsv", sep="\t")
     assert read["epoch"].tolist() == [0, 1, 2]
@@ -101,11 +101,11 @@ def test_a_real_run_s_accuracy_is_a_table_in_its_folder(stepscope, run):
     assert read["top1Accuracy"].iloc[-1] == pytest.approx(
         load_run(run).summary["test_accuracy"] * 100
     )
-    assert stepscope.here("export", run, "--to", "tsv", "--output", "-").out.count("\n") == 4
+    assert stepscope("export", run, "--to", "tsv", "--output", "-").out.count("\n") == 4
 
 
 def test_a_real_run_is_read_by_tensorboard(stepscope, run):
-    answer = stepscope.here("export", run, "--to", "tensorboard")
+    answer = stepscope("export", run, "--to", "tensorboard")
     assert answer.code == 0, answer.err
     assert f"tensorboard --logdir {run / 'tensorboard'}" in answer.out
     read = EventAccumulator(str(run / "tensorboard")).Reload()
@@ -118,7 +118,7 @@ def test_a_real_run_is_read_by_tensorboard(stepscope, run):
 
 
 def test_the_tables_of_a_real_run_are_parquet_files(stepscope, run):
-    answer = stepscope.here("export", run, "--to", "parquet", "--output", "tables", "--json")
+    answer = stepscope("export", run, "--to", "parquet", "--output", "tables", "--json")
     recorded = load_run(run)
     tables = {name: getattr(recorded, name) for name in ("steps", "epochs", "telemetry")}
     assert answer.json == {"path": "tables", "rows": sum(map(len, tables.values()))}
@@ -130,11 +130,11 @@ def test_the_tables_of_a_real_run_are_parquet_files(stepscope, run):
 
 @pytest.mark.parametrize("to", ["parquet", "tensorboard"])
 def test_a_format_with_a_folder_is_written_to_nothing_else(stepscope, run, to):
-    answer = stepscope.here("export", run, "--to", to, "--output", "-")
+    answer = stepscope("export", run, "--to", to, "--output", "-")
     assert is_refused(answer, 2, "a folder, not to standard output")
     (stepscope.folder / "taken").write_text("a file")
     for output in ("missing/folder", "taken"):
-        answer = stepscope.here("export", run, "--to", to, "--output", output)
+        answer = stepscope("export", run, "--to", to, "--output", output)
         assert is_refused(answer, 2, "cannot write", "--output DIR")
     assert (stepscope.folder / "taken").read_text() == "a file"
 
@@ -143,7 +143,7 @@ def test_a_folder_is_written_again_and_what_else_is_in_it_stays(stepscope, run):
     (stepscope.folder / "tables").mkdir()
     (stepscope.folder / "tables" / "mine.txt").write_text("mine")
     for _ in range(2):
-        assert stepscope.here("export", run, "--to", "parquet", "--output", "tables").code == 0
+        assert stepscope("export", run, "--to", "parquet", "--output", "tables").code == 0
     names = sorted(each.name for each in (stepscope.folder / "tables").iterdir())
     assert names == ["epochs.parquet", "mine.txt", "steps.parquet", "telemetry.parquet"]
 
@@ -153,7 +153,7 @@ def test_a_run_that_goes_on_is_exported_as_far_as_it_is(stepscope, run):
     (run / "run.json").write_text(json.dumps({**info, "status": "running", "summary": {}}))
     with (run / "steps.csv").open("a") as file:
         file.write("3,1,4.5,32,0.0")
-    answer = stepscope.here("export", run, "--json")
+    answer = stepscope("export", run, "--json")
     assert answer.code == 0
     assert "has not been closed" in answer.err
     assert answer.json["events"] == len(trace_in(run / "trace.json"))
@@ -161,65 +161,63 @@ def test_a_run_that_goes_on_is_exported_as_far_as_it_is(stepscope, run):
 
 def test_a_link_or_the_run_file_will_do(stepscope, run):
     (stepscope.folder / "latest").symlink_to(run)
-    assert stepscope.here("export", "latest").code == 0
-    assert stepscope.here("export", run / "run.json").code == 0
+    assert stepscope("export", "latest").code == 0
+    assert stepscope("export", run / "run.json").code == 0
 
 
 def test_an_unknown_format_is_answered_with_the_nearest(stepscope, run):
-    assert is_refused(stepscope.here("export", run, "--to", "crome"), 2, "Did you mean 'chrome'?")
+    assert is_refused(stepscope("export", run, "--to", "crome"), 2, "Did you mean 'chrome'?")
     assert is_refused(
-        stepscope.here("export", run, "--to", "xyz"), 2, "Known: chrome, parquet, tensorboard, tsv."
+        stepscope("export", run, "--to", "xyz"), 2, "Known: chrome, parquet, tensorboard, tsv."
     )
 
 
 def test_a_folder_that_is_no_run_ends_with_2(stepscope):
-    assert is_refused(stepscope.here("export", "nowhere"), 2, "nowhere is not a run folder")
-    assert is_refused(stepscope.here("export"), 2, "RUN")
+    assert is_refused(stepscope("export", "nowhere"), 2, "nowhere is not a run folder")
+    assert is_refused(stepscope("export"), 2, "RUN")
 
 
 def test_a_run_without_a_step_ends_with_1_and_leaves_no_file(stepscope):
     empty = create(stepscope.folder, "empty", "run", {}).path
-    answer = stepscope.here("export", empty)
+    answer = stepscope("export", empty)
     assert is_refused(answer, 1, "no training step is recorded", "Try again")
-    assert is_refused(stepscope.here("export", empty, "--output", "-"), 1)
+    assert is_refused(stepscope("export", empty, "--output", "-"), 1)
     assert not (empty / "trace.json").exists()
-    assert stepscope.here("export", empty, "--json").json["exit_code"] == 1
+    assert stepscope("export", empty, "--json").json["exit_code"] == 1
     before = {each.name for each in empty.iterdir()}
     for to, wanted in (("parquet", "row"), ("tensorboard", "training step"), ("tsv", "test")):
-        assert is_refused(
-            stepscope.here("export", empty, "--to", to), 1, f"no {wanted} is recorded"
-        )
+        assert is_refused(stepscope("export", empty, "--to", to), 1, f"no {wanted} is recorded")
     assert {each.name for each in empty.iterdir()} == before, "no empty folder is left"
 
 
 def test_a_file_that_cannot_be_written_ends_with_2(stepscope, run):
     (stepscope.folder / "taken").write_text("a file")
     for output in ("missing/trace.json", "taken/trace.json", "."):
-        answer = stepscope.here("export", run, "--output", output)
+        answer = stepscope("export", run, "--output", output)
         assert is_refused(answer, 2, "cannot write", "--output FILE")
 
 
 def test_the_record_itself_is_never_replaced(stepscope, run):
     before = (run / "steps.csv").read_bytes()
-    answer = stepscope.here("export", run, "--output", run / "steps.csv")
+    answer = stepscope("export", run, "--output", run / "steps.csv")
     assert is_refused(answer, 2, "part of the run itself")
     assert (run / "steps.csv").read_bytes() == before
 
 
 def test_an_option_is_not_taken_for_a_file(stepscope, run):
-    answer = stepscope.here("export", run, "--output", "--json")
+    answer = stepscope("export", run, "--output", "--json")
     assert answer.code == 2
     assert "--output wants a file" in answer.json["error"]
 
 
 def test_a_place_without_a_name_is_not_the_folder_where_one_is(stepscope, run):
     for to in ("chrome", "parquet"):
-        answer = stepscope.here("export", run, "--to", to, "--output", "")
+        answer = stepscope("export", run, "--to", to, "--output", "")
         assert is_refused(answer, 2, "--output wants a file, a folder or -, found ''")
 
 
 def test_two_that_want_standard_output_are_refused(stepscope, run):
-    answer = stepscope.here("export", run, "--json", "--output", "-")
+    answer = stepscope("export", run, "--json", "--output", "-")
     assert answer.code == 2
     assert "both want standard output" in answer.json["error"]
 
@@ -227,13 +225,13 @@ def test_two_that_want_standard_output_are_refused(stepscope, run):
 def test_a_table_that_cannot_be_read_ends_with_2(stepscope, run):
     (run / "steps.csv").unlink()
     (run / "steps.csv").mkdir()
-    assert is_refused(stepscope.here("export", run), 2, "cannot read the run", "steps.csv")
+    assert is_refused(stepscope("export", run), 2, "cannot read the run", "steps.csv")
     assert not (run / "trace.json").exists()
 
 
 def test_a_full_disk_ends_with_5_and_keeps_the_earlier_trace(stepscope, run):
     (run / "trace.json").write_text("old")
-    answer = stepscope(
+    answer = stepscope.as_process(
         *("export", run),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )
@@ -269,5 +267,5 @@ def test_what_is_no_file_is_written_to_and_not_replaced(stepscope, run):
     assert done.returncode == 0, done.stderr
     assert '"traceEvents"' in done.stdout
     assert pipe.is_fifo()
-    assert stepscope.here("export", run, "--output", "/dev/null").code == 0
+    assert stepscope("export", run, "--output", "/dev/null").code == 0
     assert Path("/dev/null").is_char_device()

@@ -198,4 +198,4 @@ def test_a_model_that_fails_ends_with_2_and_its_reason(mine):
     ],
 )
 def test_a_wrong_request_ends_with_2(stepscope, args, words):
-    assert is_refused(stepscope.here("fit", *args), *words)
+    assert is_refused(stepscope("fit", *args), *words)

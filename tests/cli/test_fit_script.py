@@ -213,4 +213,4 @@ def is_refused(answer: Answer, *words: str) -> bool:
     ],
 )
 def test_a_wrong_request_ends_with_2(here: Stepscope, args: list[str], words: list[str]) -> None:
-    assert is_refused(here.here("fit", *args), *words)
+    assert is_refused(here("fit", *args), *words)

@@ -22,13 +22,13 @@ def test_help_lists_every_command(stepscope):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(stepscope, command):
-    answer = stepscope.here(command, "--help")
+    answer = stepscope(command, "--help")
     assert answer.code == 0
     assert len(answer.out.splitlines()) > 5
 
 
 def test_every_setting_is_a_flag(stepscope):
-    shown = stepscope.here("run", "--help").out
+    shown = stepscope("run", "--help").out
     for name in field_names():
         assert f"--{name.replace('_', '-')}" in shown
 

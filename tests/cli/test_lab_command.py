@@ -18,23 +18,23 @@ SMALL = ("--samples", 640, "--batch-size", 64, "--threads", 1)
 
 
 def test_without_a_name_the_labs_are_listed(stepscope):
-    answer = stepscope.here("lab")
+    answer = stepscope("lab")
     assert answer.code == 0, answer.err
     assert [line.split()[0] for line in answer.out.splitlines()] == list(labs())
-    listed = stepscope.here("lab", "--json").json["labs"]
+    listed = stepscope("lab", "--json").json["labs"]
     assert {lab["name"]: lab["about"] for lab in listed} == labs()
 
 
 def test_an_unknown_lab_ends_with_2_and_the_nearest(stepscope):
-    answer = stepscope.here("lab", "second-epcoh")
+    answer = stepscope("lab", "second-epcoh")
     assert (answer.code, answer.out) == (2, "")
     assert "Did you mean 'second-epoch'" in answer.err
-    assert stepscope.here("lab", "memroy", "--json").json["exit_code"] == 2
+    assert stepscope("lab", "memroy", "--json").json["exit_code"] == 2
 
 
 def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
     for wrong in (("--batch-size", "many"), ("--device", "cuda"), ("--model", "lenett")):
-        answer = stepscope.here("lab", "memory", *wrong)
+        answer = stepscope("lab", "memory", *wrong)
         assert (answer.code, answer.out) == (2, ""), answer.err
         assert "Traceback" not in answer.err
 
@@ -42,7 +42,7 @@ def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
 def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_worker(stepscope):
     # A limit that never binds: then the lab ends a worker itself, whatever this machine does.
     flags = ("--memory-limit", "64GiB", "--validation", 64)
-    answer = stepscope("lab", "second-epoch", *SMALL, *flags, "--json")
+    answer = stepscope.as_process("lab", "second-epoch", *SMALL, *flags, "--json")
     assert answer.code == 0, answer.err
     found = answer.json
     assert found["holds"]
@@ -78,7 +78,7 @@ def test_a_lab_has_a_table_a_plot_as_text_and_as_files_and_an_answer(stepscope):
 
 
 def test_the_finding_of_a_sheet_is_one_flat_object_and_all_of_it_is_on_the_page(stepscope):
-    answer = stepscope.here("lab", "model", "--json")
+    answer = stepscope("lab", "model", "--json")
     assert answer.code == 0, answer.err
     found = answer.json
     assert {"lab", "answer", "holds", "scale", "missing", "rows", "plots", "path"} <= {*found}
@@ -96,7 +96,7 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
         "raise ModuleNotFoundError('hidden', name='vl_convert')\n"
     )
     hidden = {"PYTHONPATH": str(stepscope.folder / "hidden")}
-    answer = stepscope("lab", "model", "--json", env=hidden)
+    answer = stepscope.as_process("lab", "model", "--json", env=hidden)
     assert answer.code == 0, answer.err
     assert answer.json["plots"] == []
     (lacking,) = answer.json["missing"]
@@ -117,7 +117,7 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
     ],
 )
 def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, words):
-    answer = stepscope.here("lab", *wrong)
+    answer = stepscope("lab", *wrong)
     assert (answer.code, answer.out) == (2, ""), answer.err
     assert words in answer.err
     assert not (stepscope.folder / "runs").exists()

@@ -65,22 +65,20 @@ def test_a_run_ends_near_what_was_forecast(stepscope: Stepscope) -> None:
 
 
 def test_adam_keeps_twice_what_momentum_keeps(stepscope: Stepscope) -> None:
-    bill = stepscope.here("memory", "lenet", "--optimizer", "adam", "--json").json
+    bill = stepscope("memory", "lenet", "--optimizer", "adam", "--json").json
     assert bill["items"]["optimizer_state"]["bytes"] == 2 * 62_006 * 4
 
 
 def test_recomputed_activations_are_not_kept(stepscope: Stepscope) -> None:
     def kept(*flags: str) -> int:
-        bill = stepscope.here(
-            "memory", "efficient-small", "--batch-size", 64, *flags, "--json"
-        ).json
+        bill = stepscope("memory", "efficient-small", "--batch-size", 64, *flags, "--json").json
         return int(bill["items"]["activations"]["bytes"])
 
     assert kept("--checkpoint-activations") < 0.7 * kept()
 
 
 def test_the_table_is_for_people(stepscope: Stepscope) -> None:
-    answer = stepscope.here("memory", "lenet")
+    answer = stepscope("memory", "lenet")
     assert answer.code == 0
     for word in ("runtime", "activations", "calibrated", "in all", "backward", "fits"):
         assert word in answer.out
@@ -90,7 +88,7 @@ def test_a_batch_that_no_memory_holds_is_answered_with_what_would_help(
     stepscope: Stepscope,
 ) -> None:
     (stepscope.folder / "nets.py").write_text(WIDE)
-    answer = stepscope.here(
+    answer = stepscope(
         *("memory", "nets:wide", "--batch-size", 20_000, "--memory-limit", "1GiB", "--json")
     )
     bill = answer.json
@@ -116,7 +114,7 @@ def test_what_cannot_be_forecast_is_refused_with_the_reason(
     stepscope: Stepscope, model: str, code: int, word: str
 ) -> None:
     (stepscope.folder / "nets.py").write_text(WIDE)
-    answer = stepscope.here("memory", model, "--json")
+    answer = stepscope("memory", model, "--json")
     assert answer.code == code
     assert word in answer.err
     assert "Traceback" not in answer.err

@@ -49,13 +49,13 @@ def test_a_page_is_written_into_the_run_folder(stepscope, run):
 
 
 def test_a_page_goes_where_it_is_wanted_and_nowhere_else(stepscope, run, tmp_path):
-    assert stepscope.here("report", run, "--html", "mine.html").code == 0
+    assert stepscope("report", run, "--html", "mine.html").code == 0
     assert (tmp_path / "mine.html").exists()
     assert not (run / "report.html").exists()
 
 
 def test_every_chart_is_a_file_with_a_speaking_name(stepscope, run, tmp_path):
-    answer = stepscope.here("report", run, "--charts", "drawn", "--format", "svg")
+    answer = stepscope("report", run, "--charts", "drawn", "--format", "svg")
     assert answer.code == 0, answer.err
     names = {file.name for file in (tmp_path / "drawn").iterdir()}
     assert {"phases-by-step.svg", "memory-bill.svg", "accuracy-by-time.svg"} <= names
@@ -63,14 +63,14 @@ def test_every_chart_is_a_file_with_a_speaking_name(stepscope, run, tmp_path):
 
 
 def test_json_has_findings_and_figures_and_nothing_beside_them(stepscope, run):
-    told = stepscope.here("report", run, "--json").json
+    told = stepscope("report", run, "--json").json
     assert told["figures"]["phases"]["backward"]["share"] == pytest.approx(0.5)
     assert {"name", "text", "evidence", "command", "weight"} <= told["findings"][0].keys()
     assert (told["page"], told["charts"]) == (None, [])
 
 
 def test_markdown_is_a_page_of_text(stepscope, run):
-    out = stepscope.here("report", run, "--markdown").out
+    out = stepscope("report", run, "--markdown").out
     assert out.startswith("# lenet\n")
     assert "| backward | 50.0 % |" in out
     assert "## Environment" in out
@@ -79,13 +79,13 @@ def test_markdown_is_a_page_of_text(stepscope, run):
 def test_several_runs_have_a_page_in_the_folder_one_is_in(stepscope, tmp_path):
     for size in (8, 16, 32):
         write_whole_run(tmp_path / "runs" / f"b{size}", spec={"batch_size": size})
-    answer = stepscope.here("report", *(f"runs/b{size}" for size in (8, 16, 32)))
+    answer = stepscope("report", *(f"runs/b{size}" for size in (8, 16, 32)))
     assert answer.code == 0, answer.err
     assert answer.out.splitlines()[-1] == "report: report.html"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Time of a mini-batch by batch size" in page
     (tmp_path / "runs" / "latest").symlink_to("b32")
-    told = stepscope.here("report", "runs", "--json").json
+    told = stepscope("report", "runs", "--json").json
     assert [group["name"] for group in told["figures"]["groups"]] == [
         "batch_size=16",
         "batch_size=32",
@@ -95,7 +95,7 @@ def test_several_runs_have_a_page_in_the_folder_one_is_in(stepscope, tmp_path):
 
 def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(stepscope, tmp_path):
     sweep = write_sweep_of_runs(tmp_path / "sweep", b8=(2.0, 2.1), b32=(1.0, 1.1))
-    answer = stepscope.here("report", sweep)
+    answer = stepscope("report", sweep)
     assert answer.code == 0, answer.err
     assert answer.out.startswith("batch_size=32 has the highest median")
     assert "Throughput by batch size" in (sweep / "report.html").read_text(encoding="utf-8")
@@ -103,7 +103,7 @@ def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(ste
     for trial in info["trials"]:
         trial |= {"status": "failed", "reason": EVIL, "metrics": {}}
     (sweep / "sweep.json").write_text(json.dumps(info))
-    answer = stepscope.here("report", sweep)
+    answer = stepscope("report", sweep)
     assert answer.code == 0, answer.err
     assert "Nothing can be compared" in answer.out
     assert EVIL not in (sweep / "report.html").read_text(encoding="utf-8")
@@ -112,42 +112,40 @@ def test_a_sweep_has_its_graph_and_one_without_a_result_says_what_is_missing(ste
 def test_a_run_that_goes_on_has_a_page_of_what_is_on_disk(stepscope, run, tmp_path):
     going_on = create_at(tmp_path / "now", "now", "run", {})
     shutil.copy(run / "steps.csv", going_on.path)
-    answer = stepscope.here("report", going_on.path)
+    answer = stepscope("report", going_on.path)
     assert answer.code == 0, answer.err
     assert "The run has not been closed: this is what is on disk so far." in answer.out
     empty = create_at(tmp_path / "empty", "empty", "run", {})
-    answer = stepscope.here("report", empty.path)
+    answer = stepscope("report", empty.path)
     assert (answer.code, "no step is recorded" in answer.out) == (0, True), answer.err
 
 
 def test_what_cannot_be_reported_is_refused_with_what_to_do(stepscope, run, tmp_path):
     sweep = write_sweep_of_runs(tmp_path / "sweep", b8=(1.0,))
-    assert is_refused(stepscope.here("report"), 2, "runs/latest")
-    assert is_refused(stepscope.here("report", "nowhere"), 2, "is not a run folder")
-    assert is_refused(stepscope.here("report", run, run), 2, "named more than once")
-    assert is_refused(stepscope.here("report", run, sweep), 2, "Name it alone")
-    assert is_refused(stepscope.here("report", run, "--format", "gif"), 2, "Known: pdf, png, svg")
-    assert is_refused(stepscope.here("report", run, "--html", run / "run.json"), 2, "ends in .html")
-    assert is_refused(
-        stepscope.here("report", run, "--html", "no/such/place.html"), 2, "cannot write"
-    )
-    assert is_refused(stepscope.here("report", run, "--charts", run / "run.json"), 2, "cannot make")
-    both = stepscope.here("report", run, "--markdown", "--json")
+    assert is_refused(stepscope("report"), 2, "runs/latest")
+    assert is_refused(stepscope("report", "nowhere"), 2, "is not a run folder")
+    assert is_refused(stepscope("report", run, run), 2, "named more than once")
+    assert is_refused(stepscope("report", run, sweep), 2, "Name it alone")
+    assert is_refused(stepscope("report", run, "--format", "gif"), 2, "Known: pdf, png, svg")
+    assert is_refused(stepscope("report", run, "--html", run / "run.json"), 2, "ends in .html")
+    assert is_refused(stepscope("report", run, "--html", "no/such/place.html"), 2, "cannot write")
+    assert is_refused(stepscope("report", run, "--charts", run / "run.json"), 2, "cannot make")
+    both = stepscope("report", run, "--markdown", "--json")
     assert (both.code, "Leave one of them out" in both.json["error"]) == (2, True)
 
 
 def test_a_newer_schema_and_half_a_record_are_refused(stepscope, run):
     record = run / "run.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
-    assert is_refused(stepscope.here("report", run), 2, "newer stepscope")
+    assert is_refused(stepscope("report", run), 2, "newer stepscope")
     record.write_text('{"schema": 1, "na')
-    assert is_refused(stepscope.here("report", run), 2, "cannot read")
+    assert is_refused(stepscope("report", run), 2, "cannot read")
 
 
 def test_a_full_disk_keeps_the_page_that_was_there(stepscope, run):
     (run / "report.html").write_text("the old one")
     small = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))}
-    assert is_refused(stepscope("report", run, **small), 5, "Free some space")
+    assert is_refused(stepscope.as_process("report", run, **small), 5, "Free some space")
     assert (run / "report.html").read_text() == "the old one"
     assert not list(run.glob("*.tmp")) + list(run.glob(".*.tmp"))
 
@@ -180,7 +178,7 @@ def test_a_page_that_cannot_be_made_is_one_line_and_changes_no_exit_code(stepsco
     )
     paths = os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])])
     bare = {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    answer = stepscope("run", *TINY, "--max-steps", 2, "--json", env=bare)
+    answer = stepscope.as_process("run", *TINY, "--max-steps", 2, "--json", env=bare)
     assert answer.code == 0, answer.err
     assert answer.json["status"] == "completed"
     (line,) = [line for line in answer.err.splitlines() if "no report" in line]

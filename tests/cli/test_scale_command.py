@@ -116,13 +116,13 @@ def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason() -> None:
 def test_a_wrong_request_is_refused_before_anything_is_made(
     stepscope: Stepscope, words: str, said: str
 ) -> None:
-    answer = stepscope.here("scale", *words.split())
+    answer = stepscope("scale", *words.split())
     assert (answer.code, said in answer.err) == (2, True), answer.err
     assert not any(stepscope.folder.iterdir())
 
 
 def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope: Stepscope) -> None:
-    answer = stepscope.here("scale", "--data", "cifar10")
+    answer = stepscope("scale", "--data", "cifar10")
     assert (answer.code, "CIFAR-10 is not complete" in answer.err) == (3, True), answer.err
     assert not any(stepscope.folder.iterdir())
 

@@ -56,7 +56,7 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
 def test_a_wrong_request_is_refused_before_anything_is_made(
     stepscope: Stepscope, words: str, said: str
 ) -> None:
-    answer = stepscope.here("search", *words.split())
+    answer = stepscope("search", *words.split())
     assert answer.code == 2
     assert said in answer.err
     assert "Traceback" not in answer.err

@@ -168,9 +168,9 @@ def test_a_training_killed_outright_is_recorded_and_can_be_resumed(stepscope, un
 
 
 def test_a_completed_run_is_left_as_it_is(stepscope, tiny):
-    path = stepscope.folder / stepscope.here("run", *tiny, "--json").json["path"]
+    path = stepscope.folder / stepscope("run", *tiny, "--json").json["path"]
     before = {file.name: file.read_bytes() for file in path.iterdir()}
-    answer = stepscope.here("resume", path, "--json")
+    answer = stepscope("resume", path, "--json")
     assert answer.code == 0
     assert answer.json["status"] == "completed"
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
@@ -180,7 +180,7 @@ def test_a_run_that_is_alive_is_not_resumed(stepscope):
     process = stepscope.start("run", *LONG)
     try:
         wait_for(lambda: steps_on_disk(stepscope.folder) > 1, "some steps")
-        answer = stepscope.here("resume", "runs/latest")
+        answer = stepscope("resume", "runs/latest")
         assert answer.code == 2
         assert "still running" in answer.err
     finally:
@@ -189,12 +189,12 @@ def test_a_run_that_is_alive_is_not_resumed(stepscope):
 
 
 def test_without_a_checkpoint_a_run_begins_again(stepscope, tiny):
-    path = stepscope.folder / stepscope.here("run", *tiny, "--max-steps", 5, "--json").json["path"]
+    path = stepscope.folder / stepscope("run", *tiny, "--max-steps", 5, "--json").json["path"]
     whole = load_run(path).steps["loss"]
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
     (path / "checkpoint.pt").unlink()
-    assert stepscope.here("resume", path).code == 0
+    assert stepscope("resume", path).code == 0
     assert load_run(path).steps["loss"] == whole
 
 
@@ -205,7 +205,7 @@ def test_what_is_no_run_folder_cannot_be_resumed(stepscope, what):
         target.write_text("x")
     elif what == "empty folder":
         target.mkdir()
-    answer = stepscope.here("resume", target)
+    answer = stepscope("resume", target)
     assert answer.code == 2
     assert "not a run folder" in answer.err
 

@@ -105,7 +105,7 @@ def test_resnet18_as_one_object(stepscope):
 
 
 def test_resnet18_without_batch_norm_on_a_terminal(stepscope):
-    answer = stepscope.here("summary", "resnet18", "--norm", "none")
+    answer = stepscope("summary", "resnet18", "--norm", "none")
     assert answer.code == 0, answer.err
     for figure in ("without batch norm", "11,164,362", "6.56", "42.59", "49.16", "555,422,720 MAC"):
         assert figure in answer.out
@@ -116,7 +116,7 @@ def test_resnet18_without_batch_norm_on_a_terminal(stepscope):
 
 
 def test_another_input_and_another_number_of_classes(stepscope):
-    answer = stepscope.here("summary", "resnet18", "--input", "3, 64,64", "--classes", 7, "--json")
+    answer = stepscope("summary", "resnet18", "--input", "3, 64,64", "--classes", 7, "--json")
     assert answer.code == 0, answer.err
     assert answer.json["input"] == [3, 64, 64]
     assert answer.json["classes"] == 7
@@ -148,30 +148,28 @@ def test_names_are_shown_as_they_are_and_whole(mine):
     "shape", ["", "3,a,32", "3,0,32", "3,-1,2", "3x32x32", "3,,32", "1e3", "٣"]
 )
 def test_an_input_that_does_not_read_ends_with_2(stepscope, shape):
-    answer = stepscope.here("summary", "lenet", f"--input={shape}")
+    answer = stepscope("summary", "lenet", f"--input={shape}")
     assert is_refused(answer, 2, "--input: wanted", "like 3,32,32", f"found {shape!r}")
 
 
 @pytest.mark.parametrize("classes", ["0", "-1", "2.5", "ten"])
 def test_classes_that_do_not_read_end_with_2(stepscope, classes):
-    answer = stepscope.here("summary", "lenet", f"--classes={classes}")
+    answer = stepscope("summary", "lenet", f"--classes={classes}")
     assert is_refused(answer, 2, "--classes: wanted a whole number", repr(classes))
 
 
 def test_an_unknown_model_or_norm_is_answered_with_the_nearest(stepscope):
-    assert is_refused(stepscope.here("summary", "resnet19"), 2, "Did you mean 'resnet18'")
-    assert is_refused(
-        stepscope.here("summary", "lenet", "--norm", "nome"), 2, "Did you mean 'none'"
-    )
-    assert is_refused(stepscope.here("summary"), 2, "MODEL")
-    answer = stepscope.here("summary", "resnet19", "--json")
+    assert is_refused(stepscope("summary", "resnet19"), 2, "Did you mean 'resnet18'")
+    assert is_refused(stepscope("summary", "lenet", "--norm", "nome"), 2, "Did you mean 'none'")
+    assert is_refused(stepscope("summary"), 2, "MODEL")
+    answer = stepscope("summary", "resnet19", "--json")
     assert answer.json["exit_code"] == answer.code == 2
 
 
 def test_an_input_that_the_model_does_not_take_ends_with_2_and_the_reason(stepscope):
-    channels = stepscope.here("summary", "resnet18", "--input", "1,32,32")
+    channels = stepscope("summary", "resnet18", "--input", "1,32,32")
     assert is_refused(channels, 2, "fails on an input of 1x32x32 in stem.0 (Conv2d)", "3 channels")
-    size = stepscope.here("summary", "lenet", "--input", "3,64,64")
+    size = stepscope("summary", "lenet", "--input", "3,64,64")
     assert is_refused(size, 2, "classifier.0 (Linear)", "cannot be multiplied")
 
 

@@ -144,7 +144,7 @@ def test_a_table_that_is_gone_is_named_or_put_back(stepscope, twelve_steps, file
     info = (path / "run.json").read_text()
     (path / "run.json").write_text(info.replace('"completed"', '"interrupted"'))
     (path / file).unlink()
-    answer = stepscope.here("resume", path)
+    answer = stepscope("resume", path)
     if file in ("telemetry.csv", "energy.csv"):
         assert answer.code == 0, answer.err
     else:
@@ -152,5 +152,5 @@ def test_a_table_that_is_gone_is_named_or_put_back(stepscope, twelve_steps, file
         assert file in answer.err
     (path / "checkpoint.pt").unlink()
     (path / "run.json").write_text(info.replace('"completed"', '"failed"'))
-    assert stepscope.here("resume", path).code == 0
+    assert stepscope("resume", path).code == 0
     assert len(load_run(path).steps) == 12

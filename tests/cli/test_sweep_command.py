@@ -200,7 +200,7 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
 def test_a_request_that_could_only_fail_is_refused_before_anything_starts(
     stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    answer = stepscope.here("sweep", *arguments)
+    answer = stepscope("sweep", *arguments)
 
     assert answer.code == 2, answer.err
     assert complaint in answer.err
@@ -209,7 +209,7 @@ def test_a_request_that_could_only_fail_is_refused_before_anything_starts(
 
 
 def test_resume_takes_no_other_flag(stepscope: Stepscope) -> None:
-    answer = stepscope.here("sweep", "--resume", "runs/x", "--over", "workers=0,1")
+    answer = stepscope("sweep", "--resume", "runs/x", "--over", "workers=0,1")
 
     assert answer.code == 2
     assert "takes no other flag" in answer.err
@@ -220,7 +220,7 @@ def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope: Stepsc
     folder.mkdir()
     (folder / "sweep.json").write_text('{"schema": 1, "trials": []}')
 
-    answer = stepscope.here("sweep", "--over", "workers=0,1", "--out", "old")
+    answer = stepscope("sweep", "--over", "workers=0,1", "--out", "old")
 
     assert answer.code == 2
     assert "another sweep" in answer.err

@@ -24,7 +24,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "1
 def test_several_of_a_command_that_starts_its_own_trials_are_refused(
     stepscope: Stepscope, words: tuple[str, ...]
 ) -> None:
-    answer = stepscope.here(*words, env=TORCHRUN)
+    answer = stepscope(*words, env=TORCHRUN)
 
     assert answer.code == 2, answer.err
     assert f"{words[0]}: wanted one process" in answer.err
@@ -33,7 +33,7 @@ def test_several_of_a_command_that_starts_its_own_trials_are_refused(
 
 
 def test_one_process_of_torchrun_is_as_good_as_none(stepscope: Stepscope) -> None:
-    answer = stepscope.here("sweep", env={**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"})
+    answer = stepscope("sweep", env={**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"})
 
     assert answer.code == 2
     assert "over: wanted at least one axis" in answer.err

@@ -136,7 +136,7 @@ def test_a_script_that_fails_says_why_and_where_its_words_are(stepscope: Stepsco
 def test_a_request_for_workers_that_could_only_fail_is_refused(
     stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    answer = stepscope.here("workers", *arguments)
+    answer = stepscope("workers", *arguments)
 
     assert answer.code == 2, answer.err
     assert complaint in answer.err
@@ -172,7 +172,7 @@ def test_stalls_names_what_was_made_slow(
 
 
 def test_stalls_of_synthetic_batches_are_refused(stepscope: Stepscope) -> None:
-    answer = stepscope.here("stalls", "--source", "synthetic")
+    answer = stepscope("stalls", "--source", "synthetic")
 
     assert answer.code == 2
     assert "one of the three ways" in answer.err

@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_made(
     given = {"--samples": SAMPLES, "--endpoint-url": proxy.url}
     given |= dict(zip(options[::2], options[1::2], strict=True))  # type: ignore[call-overload]
     flags = [word for option in given.items() for word in option]
-    done = stepscope.here("run", *flags, env=SECRETS)
+    done = stepscope("run", *flags, env=SECRETS)
     assert (done.code, "hunter2" in done.err) == (code, False), done.err
     assert words in " ".join(done.err.split())
     assert not Path(stepscope.folder / "runs").exists()
@@ -196,6 +196,6 @@ def test_without_the_client_library_the_extra_is_named(stepscope: Stepscope) -> 
 
 def test_put_says_what_it_did_as_json(stepscope: Stepscope, proxy: Proxy) -> None:
     put = ("data", "put", "shapes", f"s3://{BUCKET}/objects", "--samples", SAMPLES)
-    done = stepscope.here(*put, "--endpoint-url", proxy.url, "--json", env=SECRETS)
+    done = stepscope(*put, "--endpoint-url", proxy.url, "--json", env=SECRETS)
     assert json.loads(done.out)["kept"] == SAMPLES + SAMPLES // 5
     assert json.loads(done.out)["sent"] == 0

@@ -242,7 +242,7 @@ def test_fit_holds_the_devices_peak_against_the_devices_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = {"room_bytes": 390 * MIB}
-    monkeypatch.setattr(fit, "forecast", lambda spec: bill_on(device, spec))
+    monkeypatch.setattr(fit, "forecast", lambda spec, fork_server: bill_on(device, spec))
     monkeypatch.setattr(
         trial,
         "training_of",

@@ -17,11 +17,13 @@ from stepscope.experiments.trial import Nobody
 from stepscope.records import schema
 from stepscope.records.reader import load_run
 
+pytestmark = pytest.mark.usefixtures("cold")
+
 SHORT = {"samples": 320, "batch_size": 32, "epochs": 1, "evaluate": False, "threads": 1}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
+def server(cold: None) -> Iterator[ForkServer]:
     with ForkServer() as server:
         yield server
 
@@ -42,9 +44,10 @@ def test_a_forked_training_learns_the_same_and_takes_the_same_memory(
     assert peaks[0] == pytest.approx(peaks[1], rel=0.05)
 
 
-def children_besides(server: ForkServer) -> list[psutil.Process]:
-    assert server._process is not None
-    return [each for each in psutil.Process().children() if each.pid != server._process.pid]
+def young_children() -> list[psutil.Process]:
+    """Return the processes that were started last: servers were there before."""
+    children = psutil.Process().children()
+    return [max(children, key=psutil.Process.create_time)]
 
 
 def test_a_forked_training_is_our_child_in_a_session_of_its_own(
@@ -55,7 +58,7 @@ def test_a_forked_training_is_our_child_in_a_session_of_its_own(
     class Looking(Nobody):
         def message(self, message: dict[str, object]) -> None:
             if message["type"] == "ready":
-                sessions.extend(os.getsid(each.pid) for each in children_besides(server))
+                sessions.extend(os.getsid(each.pid) for each in young_children())
 
     training = OwnTraining({**SHORT, "workers": 1}, quick=True)
     outcome = training.run({}, Attempt(tmp_path / "run", Looking(), summarize, None, server))
@@ -70,7 +73,7 @@ def test_a_forked_training_that_is_killed_is_told_as_one(
     class Killing(Nobody):
         def message(self, message: dict[str, object]) -> None:
             if message["type"] == "ready":
-                for each in children_besides(server):
+                for each in young_children():
                     each.kill()
 
     training = OwnTraining(SHORT, quick=True)
@@ -97,7 +100,7 @@ def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(
     (tmp_path / "torch.py").write_text("raise ImportError('no torch on this board')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with ForkServer() as server:
-        assert server.fork(["folder"], environment, 2) is None
+        assert server.fork("this", [], environment) is None
         assert server.reason == "ImportError: no torch on this board"
 
 
@@ -106,6 +109,6 @@ def test_a_server_that_would_take_memory_from_trainings_is_ended(
 ) -> None:
     monkeypatch.setattr("stepscope.hardware.host.available_bytes", lambda: 2**30)
     with ForkServer() as server:
-        assert server.fork(["folder"], os.environ, 2) is None
+        assert server.fork("this", [], os.environ) is None
         assert "memory" in str(server.reason)
         assert server._process is None

@@ -145,7 +145,7 @@ def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
     script = person.write("print(mine, __import__('sitecustomize').__file__)")
     environment = {"PYTHONPATH": str(person.folder / "site")}
     plain = person.python(script, env=environment)
-    assert person.trace(script, env=environment).out == plain.out
+    assert person.trace(script, env=environment, warm=False).out == plain.out
     assert plain.out.startswith("yes")
 
 
@@ -170,7 +170,7 @@ ENDINGS = {
 def test_a_script_ends_as_it_would_and_the_folder_says_how(person: Person, ending: str) -> None:
     code, exit_code, status, reason = ENDINGS[ending]
     (person.folder / "script.py").write_text(code, encoding="latin-1")
-    plain, traced = person.python("script.py"), person.trace("script.py")
+    plain, traced = person.python("script.py"), person.trace("script.py", warm=False)
     run = person.latest()
     assert (run.info["status"], traced.out) == (status, plain.out), traced.err
     assert reason in (run.info["reason"] or "")
@@ -340,7 +340,7 @@ os.environ["MKL_NUM_THREADS"] = "2"
 """
     code += BEGIN + "print(torch.get_num_threads())\ntorch.set_num_threads(1)\nepoch()"
     script = person.write(code)
-    assert person.trace(script).out == person.python(script).out == "2\n"
+    assert person.trace(script, warm=False).out == person.python(script).out == "2\n"
 
 
 def test_a_script_that_goes_elsewhere_is_recorded_where_it_began(person: Person) -> None:

@@ -96,7 +96,7 @@ ASKED = ("--data", "folder", "--model", "lenet", "--input", "3,32,32", "--batch-
 
 def test_a_person_sees_how_many_images_could_not_be_read(stepscope: Stepscope, photos: Path):
     quick = ("--data-dir", photos, "--epochs", "1", "--max-steps", "4", "--threads", "1")
-    found = stepscope.here("run", *ASKED, *quick)
+    found = stepscope("run", *ASKED, *quick)
     assert found.code == 0, found.err
     assert "images that could not be read: 2, named in events.jsonl" in found.out
     info = json.loads((stepscope.folder / "runs" / "latest" / "run.json").read_text())
@@ -108,14 +108,14 @@ def test_a_run_that_is_to_fail_at_a_broken_image_ends_with_3_and_its_name(
     stepscope: Stepscope, photos: Path
 ):
     quick = ("--data-dir", photos, "--workers", "1", "--no-evaluate", "--threads", "1")
-    found = stepscope.here("run", *ASKED, *quick, "--on-bad-sample", "fail", "--json")
+    found = stepscope("run", *ASKED, *quick, "--on-bad-sample", "fail", "--json")
     assert found.code == 3
     assert "train/blue/1.jpg: no image that can be read" in found.json["reason"]
     assert found.json["reason"].endswith("or give --on-bad-sample skip.")
 
 
 def test_a_folder_that_is_none_is_refused_before_a_run_folder_is_made(stepscope: Stepscope):
-    found = stepscope.here("run", *ASKED, "--data-dir", "nowhere")
+    found = stepscope("run", *ASKED, "--data-dir", "nowhere")
     assert found.code == 3
     assert "wanted a folder for each class in nowhere/train" in found.err
     assert not (stepscope.folder / "runs").exists()

@@ -182,7 +182,7 @@ QUICK = ("--model", "mobilebert-small", "--data", "text", "--max-steps", "2", "-
 def test_a_broken_line_ends_a_run_before_it_begins(stepscope: Stepscope, reviews: Path):
     with (reviews / "train.tsv").open("a") as file:
         file.write("a film without a label\n")
-    found = stepscope.here("run", *QUICK, "--data-dir", reviews)
+    found = stepscope("run", *QUICK, "--data-dir", reviews)
     assert found.code == 3
     assert "train.tsv, line 50: wanted 2 values" in found.err
     assert not (stepscope.folder / "runs").exists()
@@ -190,7 +190,7 @@ def test_a_broken_line_ends_a_run_before_it_begins(stepscope: Stepscope, reviews
 
 def test_a_person_trains_mobilebert_small(stepscope: Stepscope, reviews: Path):
     quick = (*QUICK, "--data-dir", reviews, "--workers", "1", "--sequence-length", "16")
-    found = stepscope.here("run", *quick, "--json")
+    found = stepscope("run", *quick, "--json")
     assert found.code == 0, found.err
     assert found.json["summary"]["steps"] == 2
     assert found.json["summary"]["memory_bill"]["items"]["parameters"]["bytes"] > 3_000_000

@@ -111,7 +111,7 @@ def test_a_stopped_run_that_lost_a_worker_goes_on_as_if_nothing_had_been(train, 
 def test_a_person_is_told_and_the_run_completes(stepscope, tiny):
     shutil.copy(HELPERS / "dying_workers.py", stepscope.folder)
     asked = ("run", *tiny, "--model", "dying_workers:one", "--json")
-    alone, answer = stepscope.here(*asked), stepscope.here(*asked, "--workers", 2)
+    alone, answer = stepscope(*asked), stepscope(*asked, "--workers", 2)
     assert answer.code == 0, answer.err
     assert answer.json["status"] == "completed"
     for figure in ("samples", "steps", "train_accuracy", "test_accuracy"):

@@ -6,35 +6,64 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import IO, Any
 
 from stepscope.errors import OutOfMemoryError, error_of
+from stepscope.experiments.fork_server import ChildProcess, ForkServer
 
 
 def ask(
-    module: str, asked: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    module: str,
+    asked: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    fork_server: ForkServer | None = None,
 ) -> dict[str, Any]:
     """Start a module that answers once, ask it, and return its answer.
+
+    It is forked where a fork server is given, unless it wants an environment of its own, which
+    torch may have read when it was imported.
 
     Raises:
         StepscopeError: what the process raised, or that it was killed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", module],
-        input=json.dumps(asked),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        # A file in the working directory that is called like a library must not be taken for it.
-        env={**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})},
-    )
-    if not done.stdout:
+    with tempfile.TemporaryFile() as question:
+        question.write(json.dumps(asked).encode())
+        question.seek(0)
+        process = _start(module, question, environment, None if environment else fork_server)
+        assert process.stdout is not None
+        try:
+            with process.stdout:
+                said = process.stdout.read()
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            code = process.wait()
+    if not said:
         raise OutOfMemoryError(
-            f"{module} ended with {done.returncode} and no word: it was killed, or there was no "
+            f"{module} ended with {code} and no word: it was killed, or there was no "
             "memory for the network. Choose a smaller one, or free some memory."
         )
-    answer: dict[str, Any] = json.loads(done.stdout)
+    answer: dict[str, Any] = json.loads(said)
     if "error" in answer:
         raise error_of(answer["exit_code"], answer["error"])
     return answer
+
+
+def _start(
+    module: str,
+    question: IO[bytes],
+    environment: Mapping[str, str] | None,
+    fork_server: ForkServer | None,
+) -> ChildProcess:
+    # A file in the working directory that is called like a library must not be taken for it.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
+    if fork_server is not None:
+        forked = fork_server.fork(module, [], environment, stdin=question.fileno(), stderr=2)
+        if forked is not None:
+            return forked
+    return subprocess.Popen(
+        [sys.executable, "-m", module], stdin=question, stdout=subprocess.PIPE, env=environment
+    )

@@ -74,7 +74,7 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
         return trial
 
     try:
-        question = _question(spec, answer, most, onlooker)
+        question = _question(spec, answer, most, onlooker, fork_server)
         if question is not None:
             search(question, lambda batch: attempt(answer.trials, batch_size=batch))
         if answer.asked_fits is False and answer.largest is not None:
@@ -91,7 +91,9 @@ def fit(spec: RunSpec, onlooker: Onlooker, summarize: Summarize, *, asked: bool)
     return answer
 
 
-def _question(spec: RunSpec, answer: Answer, most: int, onlooker: Onlooker) -> Question | None:
+def _question(
+    spec: RunSpec, answer: Answer, most: int, onlooker: Onlooker, fork_server: ForkServer
+) -> Question | None:
     """Put the search's question, with a forecast where there can be one.
 
     None where the libraries alone are too large, which then is the answer. The answer learns which
@@ -100,7 +102,7 @@ def _question(spec: RunSpec, answer: Answer, most: int, onlooker: Onlooker) -> Q
     limit = answer.limit
     onlooker.forecasting()
     try:
-        bill = forecast(spec)
+        bill = forecast(spec, fork_server)
     except AnswerIsNo:  # not of this device or network: without it there are a few more trials
         return Question(limit.bytes, most, spec.batch_size)
     runtime_bytes = bill["items"]["runtime"]["bytes"]

@@ -1,4 +1,4 @@
-"""Start trainings by a fork of a process that has torch imported (`train.fork_server`).
+"""Start processes by a fork of one that has torch imported (`train.fork_server`).
 
 A trial of a few steps then costs little more than its steps. Where that cannot be done, or would
 change what is measured, there is no fork, and the caller starts a process from nothing:
@@ -58,7 +58,7 @@ class ChildProcess(Protocol):
 
 
 class ForkedProcess:
-    """A training forked by the server; the kernel has made it a child of this process."""
+    """A process forked by the server; the kernel has made it a child of this one."""
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
@@ -117,15 +117,20 @@ class ForkServer:
 
     def fork(
         self,
+        module: str,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        messages: int,
+        *,
+        stdin: int | None = None,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
         cgroup: Path | None = None,
     ) -> ForkedProcess | None:
-        """Start `stepscope.train.child`; None where it must be started from nothing.
+        """Run a module as `python -m` would; None where it must be started from nothing.
 
-        The process has a session of its own, the descriptor for messages under its number, and
-        joins a control group before it takes memory. `reason` says why there is no fork.
+        The process has a session of its own, some descriptors under their numbers, and joins a
+        control group before it takes memory. What it writes to standard error goes to its standard
+        output by default. `reason` says why there is no fork.
         """
         if self.reason is not None:
             return None
@@ -136,20 +141,27 @@ class ForkServer:
             return None
         read_end, write_end = os.pipe()
         with open(os.devnull, "rb") as nothing, os.fdopen(write_end, "wb") as output:  # noqa: PTH123
+            given = {
+                0: nothing.fileno() if stdin is None else stdin,
+                1: output.fileno(),
+                2: output.fileno() if stderr is None else stderr,
+                **{number: number for number in pass_fds},
+            }
             request = {
+                "module": module,
                 "arguments": list(arguments),
                 "environment": dict(environment),
                 "directory": str(Path.cwd()),
-                "descriptors": [0, 1, 2, messages],
+                "descriptors": list(given),
                 "cgroup": None if cgroup is None else str(cgroup),
             }
-            given = [nothing.fileno(), output.fileno(), output.fileno(), messages]
             try:
                 with _adopting_orphans():
-                    socket.send_fds(control, [json.dumps(request).encode()], given)
+                    message = [json.dumps(request).encode()]
+                    socket.send_fds(control, message, list(given.values()))
                     answer = self._answer(_FORK_WITHIN_S)
             except OSError as error:
-                self._give_up(f"the process that forks trainings is gone: {error}")
+                self._give_up(f"the process that forks others is gone: {error}")
                 answer = {}
         if "pid" not in answer:
             os.close(read_end)
@@ -157,7 +169,7 @@ class ForkServer:
         return ForkedProcess(answer["pid"], os.fdopen(read_end, "rb"))
 
     def close(self) -> None:
-        """End the process that waits; a training that it forked goes on."""
+        """End the process that waits; what it forked goes on."""
         if self._control is not None:
             self._control.close()
             self._control = None

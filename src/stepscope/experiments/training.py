@@ -22,6 +22,8 @@ from stepscope.records.folder import RunFolder
 from stepscope.train.options import Options
 from stepscope.units import format_bytes
 
+_MODULE = "stepscope.train.child"
+
 
 def training_of(
     folder: RunFolder,
@@ -61,10 +63,13 @@ def _start(
     arguments += options.switches()
     if fork_server is not None:
         group = None if limit is None or limit.group is None else limit.group.folder
-        forked = fork_server.fork(arguments, _environment(os.environ), messages, group)
+        environment = _environment(os.environ)
+        forked = fork_server.fork(
+            _MODULE, arguments, environment, pass_fds=[messages], cgroup=group
+        )
         if forked is not None:
             return forked
-    command = [sys.executable, "-m", "stepscope.train.child", *arguments]
+    command = [sys.executable, "-m", _MODULE, *arguments]
     return start_training(command, messages, limit, os.environ)
 
 

@@ -1,12 +1,13 @@
-"""A process with torch imported that forks training processes: `stepscope.train.fork_server`.
+"""A process with torch imported that forks other processes: `stepscope.train.fork_server`.
 
 Importing torch takes seconds, a fork takes milliseconds. The parent (`experiments.fork_server`)
-sends one request a training over a socket, with the descriptors that the training is to have.
+sends one request a process over a socket: the module to run as `python -m` would, its arguments,
+and the descriptors that the process is to have.
 
 A forked process shares the memory of the process it came from, and copies a page when it first
-writes to it. Both would change what is measured: the sizes of its memory, and the time of its first
-steps. So the training first makes a copy of its own of every page, and maps the pages of libraries
-that this process has mapped: then it is as large as a process that imported torch itself.
+writes to it. Both would change what is measured: the size of its memory, and the time of its first
+steps. So the new process first copies every page, and maps the pages of libraries that this one has
+mapped: then it is as large as a process that imported torch itself.
 
 This process must not compute in parallel: threads do not survive a fork.
 """
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import ctypes
 import errno
 import gc
 import itertools
 import json
 import os
+import runpy
 import signal
 import socket
 import sys
@@ -50,7 +53,7 @@ class Pages(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Import what a training imports, then fork one for each request until the socket closes."""
+    """Import what a training imports, then fork for each request until the socket closes."""
     parser = argparse.ArgumentParser(prog="stepscope.train.fork_server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -71,7 +74,7 @@ def main(argv: list[str]) -> None:
         request, descriptors = _receive(control)
         if not request:
             return
-        pid = _fork_orphan(control, request, descriptors, pages, args.parent)
+        pid = _fork_orphan(control, request, descriptors, pages)
         for descriptor in descriptors:
             os.close(descriptor)
         control.send(json.dumps({"pid": pid}).encode())
@@ -81,7 +84,7 @@ def _import_training() -> None:
     gc.disable()
     import torch
 
-    from stepscope.train import child, conduct  # noqa: F401
+    from stepscope.train import conduct  # noqa: F401
 
     # The first optimiser of a process imports a good part of torch.
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -107,9 +110,8 @@ def _fork_orphan(
     request: dict[str, Any],
     descriptors: list[int],
     pages: list[Pages],
-    parent: int,
 ) -> int:
-    """Fork a training whose parent is ours; return its pid.
+    """Fork a process whose parent is ours; return its pid.
 
     The process in between ends at once. The kernel gives its child to the nearest process above
     that asked for such orphans (PR_SET_CHILD_SUBREAPER), which our parent has done.
@@ -125,7 +127,7 @@ def _fork_orphan(
         os.close(read_end)
         os.close(write_end)
         control.close()
-        _become_training(request, descriptors, pages, between, parent)
+        _run(request, descriptors, pages, between)
     os.close(write_end)
     with os.fdopen(read_end, "rb") as answer:
         pid = int(answer.read())
@@ -133,10 +135,11 @@ def _fork_orphan(
     return pid
 
 
-def _become_training(
-    request: dict[str, Any], descriptors: list[int], pages: list[Pages], between: int, parent: int
+def _run(
+    request: dict[str, Any], descriptors: list[int], pages: list[Pages], between: int
 ) -> NoReturn:
-    code = 70
+    """Become `python -m module` in a process that was just forked."""
+    code = 1
     try:
         os.setsid()
         while os.getppid() == between:
@@ -150,20 +153,20 @@ def _become_training(
             os.environ.clear()
             os.environ.update(request["environment"])
         take_own_copy(pages)
-        sys.argv = ["stepscope.train.child", *request["arguments"]]
         import numpy as np
 
-        from stepscope.train import child
-
-        np.random.seed()  # or every training would draw the same
-        code = child.main(request["arguments"])
-        sys.stdout.flush()
-        sys.stderr.flush()
+        np.random.seed()  # or every process would draw the same
+        sys.argv = [request["module"], *request["arguments"]]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 70
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code)
 
 

@@ -1,0 +1,166 @@
+"""What tests start is forked from a process that has torch imported, one for each test process.
+
+Where starting Python itself is what is tested, there are `cold_start` and the fixture `cold`, and
+for the command as a process of its own `Stepscope.as_process`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from unittest import mock
+
+from stepscope.experiments import asking, script_trial, traced, training
+from stepscope.experiments.fork_server import ChildProcess, ForkedProcess, ForkServer
+from stepscope.experiments.memory_limit import MemoryLimit
+
+# What Python, the linker and torch look at when they start: it cannot be changed afterwards.
+_READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "MALLOC_", "TORCH", "CUDA")
+_TESTS = str(Path(__file__).parent)
+_AUTOSTART = str(traced._AUTOSTART)
+
+_fork = ForkServer.fork
+_start_training = training.start_training
+_ask = asking._start
+_trace = traced._start
+_try_script = script_trial._start
+
+
+class _Warm:
+    """The process of this test process, started when it is first needed."""
+
+    server: ForkServer | None = None
+    environment: dict[str, str] | None = None
+
+    def fork(
+        self, module: str, arguments: list[str], environment: Mapping[str, str], **options: Any
+    ) -> ForkedProcess | None:
+        wanted = _at_start(environment)
+        if self.server is None or self.server.reason is not None:
+            self.server, self.environment = ForkServer(), wanted
+            self.server._start({**environment, "PYTHONPATH": _TESTS})
+            atexit.register(self.server.close)
+        if wanted != self.environment:
+            return None
+        return _fork(self.server, module, arguments, environment, **options)
+
+
+_WARM = _Warm()
+
+
+def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    usual = {"PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
+    looked_at = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name not in usual
+    }
+    path = [each for each in looked_at.pop("PYTHONPATH", "").split(os.pathsep) if each]
+    return {**looked_at, "PYTHONPATH": str([each for each in path if each != _AUTOSTART])}
+
+
+@contextmanager
+def warm_start() -> Iterator[None]:
+    """Fork what would be started: trainings, questions to them, and users' scripts."""
+    with (
+        mock.patch.object(ForkServer, "fork", _server_fork),
+        mock.patch.object(training, "start_training", _started_training),
+        mock.patch.object(asking, "_start", _asked),
+        mock.patch.object(traced, "_start", _traced),
+        mock.patch.object(script_trial, "_start", _tried_script),
+    ):
+        yield
+
+
+@contextmanager
+def cold_start() -> Iterator[None]:
+    """Start everything as a user's command does."""
+    with (
+        mock.patch.object(ForkServer, "fork", _fork),
+        mock.patch.object(training, "start_training", _start_training),
+        mock.patch.object(asking, "_start", _ask),
+        mock.patch.object(traced, "_start", _trace),
+        mock.patch.object(script_trial, "_start", _try_script),
+    ):
+        yield
+
+
+def _server_fork(
+    server: ForkServer,
+    module: str,
+    arguments: list[str],
+    environment: Mapping[str, str],
+    **options: Any,
+) -> ForkedProcess | None:
+    return _WARM.fork(module, arguments, environment, **options)
+
+
+def _started_training(
+    command: list[str], messages: int, limit: MemoryLimit | None, environment: Mapping[str, str]
+) -> ChildProcess:
+    _, _, module, *arguments = command
+    group = None if limit is None or limit.group is None else limit.group.folder
+    whole = training._environment(environment)
+    forked = _WARM.fork(module, arguments, whole, pass_fds=[messages], cgroup=group)
+    return forked or _start_training(command, messages, limit, environment)
+
+
+def _asked(
+    module: str,
+    question: IO[bytes],
+    environment: Mapping[str, str] | None,
+    fork_server: ForkServer | None,
+) -> ChildProcess:
+    whole = {**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})}
+    forked = _WARM.fork(module, [], whole, stdin=question.fileno(), stderr=2)
+    return forked or _ask(module, question, environment, fork_server)
+
+
+def _traced(
+    request: traced.TraceRequest,
+    path: Path,
+    output_to_stderr: bool,
+    messages: int,
+    origin_ns: int,
+) -> ChildProcess:
+    environment = traced.environment_for(request, path, messages, origin_ns)
+    stdout = 2 if output_to_stderr else 1
+    forked = _fork_script(request, environment, messages, stdout, 2)
+    return forked or _trace(request, path, output_to_stderr, messages, origin_ns)
+
+
+def _tried_script(
+    request: traced.TraceRequest,
+    path: Path,
+    limit: MemoryLimit | None,
+    through_prefetch: bool,
+    messages: int,
+    origin_ns: int,
+) -> ChildProcess:
+    environment = traced.environment_for(
+        request, path, messages, origin_ns, is_trial=True, through_prefetch=through_prefetch
+    )
+    forked = None
+    if limit is None or limit.group is None:
+        with (path / script_trial.OUTPUT).open("wb") as output:
+            forked = _fork_script(request, environment, messages, output.fileno(), output.fileno())
+    return forked or _try_script(request, path, limit, through_prefetch, messages, origin_ns)
+
+
+def _fork_script(
+    request: traced.TraceRequest, environment: dict[str, str], messages: int, *streams: int
+) -> ForkedProcess | None:
+    """Run a script as `python` would, but for what it finds imported (`warm_script`)."""
+    own = [os.dup(stream) for stream in streams]
+    try:
+        for each in own:
+            os.set_inheritable(each, True)
+        arguments = [*map(str, own), _TESTS, *request.command]
+        return _WARM.fork("warm_script", arguments, environment, stdin=0, pass_fds=[messages, *own])
+    finally:
+        for each in own:
+            os.close(each)
