@@ -19,7 +19,7 @@ from stepscope.experiments import in_place, rank, single
 from stepscope.experiments.distributed import judge_run
 from stepscope.experiments.rank import Rank, Relay, carry_out_rank, judge_rank, stop_rank
 from stepscope.experiments.ranks import Place
-from stepscope.experiments.supervise import StopSignals, Watch, listening
+from stepscope.experiments.supervise import Outcome, StopSignals, Watch, listening
 from stepscope.records import folder, schema
 from stepscope.records.reader import Run, load_run
 from stepscope.spec import RunSpec
@@ -154,6 +154,36 @@ def test_what_a_second_ctrl_c_cut_off_was_interrupted(
     for number in (0, 1):
         info = load_run(run.path / schema.RANKS / str(number)).info
         assert (info["status"], info["exit_code"]) == ended
+
+
+def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
+    run: folder.RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(rank: Rank, *others: object) -> tuple[Path, Outcome]:
+        ranks_that_ended(run, schema.FAILED)
+        os.kill(os.getpid(), signal.SIGTERM)  # the launcher, since rank 1 has failed
+        return run.path / schema.RANKS / "0", Outcome(schema.FAILED, "stopped", 2)
+
+    monkeypatch.setattr(in_place, "carry_out_rank", fail)
+    place, spec = Place(0, 2, "m"), RunSpec(processes=2)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in cli.main
+    try:
+        _, ended = in_place.run_in_place(place, run.path, spec, Relay(0, None), lambda *_: {})
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    closed = run.read_info()
+    assert (closed["status"], closed["reason"]) == (ended.status, "stopped")
+
+
+def test_who_listens_within_another_hears_what_came_before() -> None:
+    with listening() as outer:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with listening() as inner:
+            assert inner.stops == 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert outer.stops == 2
+    with listening() as later:
+        assert later.stops == 0
 
 
 def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixture[str]) -> None:

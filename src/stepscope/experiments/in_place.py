@@ -15,7 +15,7 @@ from stepscope.experiments.carry_out import Summarize
 from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.rank import Rank, carry_out_rank
 from stepscope.experiments.ranks import Place
-from stepscope.experiments.supervise import Onlooker, Outcome
+from stepscope.experiments.supervise import Onlooker, Outcome, StopSignals, listening
 from stepscope.records import folder, reader, schema
 from stepscope.spec import RunSpec
 from stepscope.spec.load import with_changes
@@ -68,11 +68,12 @@ def run_in_place(
 
     rank = replace(rank, reads_energy=True, meanwhile=look_after_run)
     top = folder.RunFolder(run)
-    with top.held():
+    # The launcher stops rank 0 when another one fails: it still closes the run, and says why.
+    with top.held(), listening(pausing=False) as signals:
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
         try:
             mine, outcome = carry_out_rank(rank, onlooker, summarize)
-            ended = answer_for_all(place, run, mine, outcome, summarize)
+            ended = answer_for_all(place, run, mine, outcome, summarize, signals)
         except BaseException as error:
             top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
@@ -102,10 +103,15 @@ class Launcher:
 
 
 def answer_for_all(
-    place: Place, run: Path, mine: Path, outcome: Outcome, summarize: Summarize
+    place: Place,
+    run: Path,
+    mine: Path,
+    outcome: Outcome,
+    summarize: Summarize,
+    signals: StopSignals,
 ) -> Outcome:
     """Put the run of all ranks together and close it: rank 0's part under somebody's torchrun."""
-    together.wait_for_others(run, place.world, outcome)
+    together.wait_for_others(run, place.world, outcome, signals)
     top = folder.RunFolder(run)
     ranks = together.put_together(top, place.world)
     ended = together.outcome_of(ranks, place.world)

@@ -124,8 +124,9 @@ class Charge:
 
 @contextlib.contextmanager
 def listening(*, pausing: bool = True) -> Iterator[StopSignals]:
-    """Take signals as requests, for as long as a folder is open."""
-    signals = StopSignals()
+    """Take signals as requests while a folder is open; one within another takes the same."""
+    listener = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    signals = listener if isinstance(listener, StopSignals) else StopSignals()
     handlers = dict.fromkeys(_STOP_SIGNALS, signals.stop)
     if pausing:
         handlers[signal.SIGTSTP] = signals.pause

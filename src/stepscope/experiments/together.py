@@ -23,7 +23,7 @@ from stepscope.experiments.merged import (
     write_records,
     write_samples,
 )
-from stepscope.experiments.supervise import Outcome
+from stepscope.experiments.supervise import Outcome, StopSignals
 from stepscope.records import reader, schema
 from stepscope.records.folder import RunFolder
 
@@ -40,12 +40,18 @@ def rank_folders(run: Path, world: int | None = None) -> list[Path]:
     return [ranks[rank] for rank in sorted(ranks) if world is None or rank < world]
 
 
-def wait_for_others(run: Path, world: int, mine: Outcome) -> None:
+def wait_for_others(run: Path, world: int, mine: Outcome, signals: StopSignals) -> None:
     """Wait until all ranks have closed their folders, or have had time enough to."""
+    stops = signals.stops
+
+    def are_all_closed() -> bool:
+        return len(rank_folders(run, world)) == world and _are_closed(run, world)
+
     wait_s = _WAIT_FOR_OTHERS_S if mine.status == schema.COMPLETED else _WAIT_WHEN_FAILED_S
     if mine.asked_to_stop:
         wait_s = _WAIT_WHEN_STOPPED_S
-    _wait(lambda: len(rank_folders(run, world)) == world and _are_closed(run, world), wait_s)
+    _wait(lambda: are_all_closed() or signals.stops > stops, wait_s)
+    _wait(are_all_closed, _WAIT_WHEN_STOPPED_S if signals.stops > stops else 0.0)
 
 
 def wait_for_rest(run: Path, world: int) -> None:

@@ -24,7 +24,7 @@ from stepscope.experiments.fork_server import ChildProcess
 from stepscope.experiments.growing import GrowingTables
 from stepscope.experiments.in_place import answer_for_all
 from stepscope.experiments.ranks import Place, find_place
-from stepscope.experiments.supervise import Charge, Outcome, Watch
+from stepscope.experiments.supervise import Charge, Outcome, Watch, listening
 from stepscope.records import folder, schema
 
 _AUTOSTART = Path(measure.__path__[0]).resolve() / "autostart"
@@ -133,13 +133,14 @@ def _trace_rank(
     top = place.find_run(out, lambda: folder.create(out, name, "trace", spec).path)
     made = folder.create_rank(top, place.rank, "trace", {**spec, "rank": place.rank})
     tables = GrowingTables(top, place.world) if place.rank == 0 else None
-    outcome = _watch(made, request, summarize, output_to_stderr, tables)
-    if place.rank != 0:
-        return made.path, outcome
-    try:
-        answer_for_all(place, top, made.path, outcome, summarize)
-    finally:
-        place.forget(out)
+    with listening(pausing=False) as signals:
+        outcome = _watch(made, request, summarize, output_to_stderr, tables)
+        if place.rank != 0:
+            return made.path, outcome
+        try:
+            answer_for_all(place, top, made.path, outcome, summarize, signals)
+        finally:
+            place.forget(out)
     return top, outcome
 
 
