@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,33 +45,39 @@ Train = Callable[..., Run]
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
     """Train with some settings, stop where asked to, and return the run as recorded."""
+    return functools.partial(_train, tmp_path / "runs")
 
-    def train(
-        where: Path | None = None,
-        looks_before_stop: int = 10**9,
-        kind: str = "run",
-        forecast: bool = True,
-        closing: dict[str, Any] | None = None,
-        messages: list[dict[str, Any]] | None = None,
-        **settings: Any,
-    ) -> Run:
-        if where is None:
-            spec = validate({**SMALL, **settings, "out": str(tmp_path / "runs")})
-            where = run_folder.create(
-                Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json")
-            ).path
-        try:
-            stop = StopAfter(looks_before_stop)
-            conduct(
-                run_folder.RunFolder(where),
-                now_ns(),
-                stop,
-                (lambda message: None) if messages is None else messages.append,
-                {} if closing is None else closing,
-                Options(forecast=forecast),
-            )
-        except Interrupted:
-            assert looks_before_stop < 10**9
-        return load_run(where)
 
-    return train
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Return a run that a session makes once for the same settings: to look at, not to change."""
+    out = tmp_path_factory.mktemp("trained")
+    return functools.cache(functools.partial(_train, out))
+
+
+def _train(
+    out: Path,
+    where: Path | None = None,
+    looks_before_stop: int = 10**9,
+    kind: str = "run",
+    forecast: bool = True,
+    closing: dict[str, Any] | None = None,
+    messages: list[dict[str, Any]] | None = None,
+    **settings: Any,
+) -> Run:
+    if where is None:
+        spec = validate({**SMALL, **settings, "out": str(out)})
+        where = run_folder.create(out, spec.run_name, kind, spec.model_dump(mode="json")).path
+    try:
+        stop = StopAfter(looks_before_stop)
+        conduct(
+            run_folder.RunFolder(where),
+            now_ns(),
+            stop,
+            (lambda message: None) if messages is None else messages.append,
+            {} if closing is None else closing,
+            Options(forecast=forecast),
+        )
+    except Interrupted:
+        assert looks_before_stop < 10**9
+    return load_run(where)
