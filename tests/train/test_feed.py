@@ -16,22 +16,24 @@ from stepscope.stats import median
 
 
 def test_synthetic_batches_are_as_many_and_as_large_as_those_of_the_data(train):
-    real, synthetic = train(samples=200), train(samples=200, source="synthetic")
+    closing = {}
+    real, synthetic = train(samples=200), train(samples=200, source="synthetic", closing=closing)
     for column in ("epoch", "step", "samples"):
         assert synthetic.steps[column] == real.steps[column]
     assert synthetic.epochs["split"] == ["train", "train"]
+    assert "synthetic" in closing["absent"]["test_accuracy"], "why nothing was tested"
 
 
 @pytest.mark.alone
-def test_synthetic_batches_take_no_time_to_load(train):
-    real, synthetic = train(), train(source="synthetic")
+def test_synthetic_batches_take_no_time_to_load(trained):
+    real, synthetic = trained(), trained(source="synthetic")
     assert set(synthetic.steps["load_worker"]) == {-1}
     for column in ("load_s", "data_s"):
         assert median(synthetic.steps[column]) < median(real.steps[column]) / 4
 
 
-def test_a_stopped_run_on_synthetic_batches_goes_on_where_it_was(train):
-    whole = train(source="synthetic")
+def test_a_stopped_run_on_synthetic_batches_goes_on_where_it_was(train, trained):
+    whole = trained(source="synthetic")
     stopped = train(source="synthetic", looks_before_stop=9)
     assert train(stopped.path).steps["loss"] == whole.steps["loss"]
 
@@ -44,12 +46,6 @@ def test_synthetic_batches_need_no_data(train, tmp_path):
         preflight.check(validate(nowhere))
 
 
-def test_why_nothing_was_tested_is_said(train):
-    closing = {}
-    train(source="synthetic", epochs=1, closing=closing)
-    assert "synthetic" in closing["absent"]["test_accuracy"]
-
-
 # --- delays ---------------------------------------------------------------------------------------
 
 SHORT = {"samples": 40, "batch_size": 32, "epochs": 1, "evaluate": False}
@@ -57,17 +53,14 @@ DELAY_MS = 1.5
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_slower_pipeline_is_work_that_takes_no_cpu(train, workers):
+def test_a_slower_pipeline_is_work_that_takes_no_cpu_and_changes_no_loss(train, trained, workers):
     run = train(**SHORT, workers=workers, pipeline_delay_ms=DELAY_MS)
     for row, samples in zip(run.steps.rows(), (32, 8), strict=True):
         assert row["load_s"] >= samples * DELAY_MS / 1000
         assert row["load_worker"] == workers - 1
         if workers:  # in the training process, threads of torch may still be spinning
             assert row["load_cpu_s"] < row["load_s"]
-
-
-def test_a_delay_changes_no_loss(train):
-    assert train(**SHORT, pipeline_delay_ms=DELAY_MS).steps["loss"] == train(**SHORT).steps["loss"]
+    assert run.steps["loss"] == trained(**SHORT).steps["loss"]
 
 
 def test_a_slower_source_adds_to_a_slower_pipeline(train, tmp_path):
@@ -107,13 +100,9 @@ def test_files_are_made_cold_before_the_first_epoch_or_before_each(train_cold, s
         assert event["cold_share"] is None or 0 <= event["cold_share"] <= 1
         assert "not here" in event["reason"]
     assert run.spec["source"] == "local"
-
-
-def test_making_files_cold_belongs_to_no_epoch(train_cold):
-    run = train_cold(page_cache="cold-epochs")
     starts = {row["epoch"]: row["start_s"] for row in run.epochs.rows() if row["split"] == "train"}
-    for event in made_cold(run):
-        assert event["time_s"] <= starts[event["epoch"]]
+    for event in events:
+        assert event["time_s"] <= starts[event["epoch"]], "it belongs to no epoch"
 
 
 def test_an_epoch_that_goes_on_is_made_cold_again(train_cold):
@@ -124,7 +113,7 @@ def test_an_epoch_that_goes_on_is_made_cold_again(train_cold):
 
 
 def test_without_being_asked_nothing_is_made_cold(train_cold):
-    assert made_cold(train_cold(source="local")) == []
+    assert made_cold(train_cold(source="local", epochs=1)) == []
 
 
 def test_only_the_files_that_are_read_are_made_cold(train_cold, tmp_path):
