@@ -53,7 +53,8 @@ _WARM = _Warm()
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    usual = {"PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
+    # Torch sets the last one itself, in a process that has compiled something.
+    usual = {"PYTHONSAFEPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"}
     looked_at = {
         name: value
         for name, value in environment.items()
