@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimiser would import it, with the garbage collector on: 0.5 s
 
 from stepscope.measure.clock import now_ns, seconds
 from stepscope.measure.counters import open_hardware_counters
