@@ -38,7 +38,7 @@ class RecordFolder:
         try:
             text = (self.path / self.INFO).read_text(encoding="utf-8")
         except FileNotFoundError as error:
-            raise MachineError(f"{self.path / self.INFO} is gone: who removed it?") from error
+            raise self._gone() from error
         info: dict[str, Any] = json.loads(text)
         return info
 
@@ -48,6 +48,8 @@ class RecordFolder:
         text = json.dumps(info, indent=2, allow_nan=False) + "\n"
         try:
             _replace_file(target, text)
+        except FileNotFoundError as error:
+            raise self._gone() from error
         except OSError as error:
             if error.errno not in DISK_FULL_ERRNOS:
                 raise
@@ -56,6 +58,9 @@ class RecordFolder:
                 _replace_file(target, text)
             except OSError as again:
                 raise disk_full(again, str(target)) from again
+
+    def _gone(self) -> MachineError:
+        return MachineError(f"{self.path / self.INFO} is gone: who removed it?")
 
     def update_info(self, **changes: Any) -> dict[str, Any]:
         """Replace some of its fields; return all of them."""
