@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from as_a_person import ENVIRONMENT, closes
 
 from stepscope.analyze.findings.look import Look
@@ -40,12 +42,23 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
 
 
-def trace_two_ranks(tmp_path: Path, script: Path) -> tuple[subprocess.CompletedProcess[str], Run]:
+@dataclass(frozen=True)
+class Traced:
+    answer: subprocess.CompletedProcess[str]
+    run: Run
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    """A script that trains on two ranks, the second of which is slow."""
+    folder = tmp_path_factory.mktemp("ranks")
+    script = folder / "slow.py"
+    script.write_text(WITH_A_SLOW_RANK, encoding="utf-8")
     here = Path(sys.executable).parent
     done = subprocess.run(
         [
             *(here / "torchrun", "--standalone", "--nproc-per-node", "2"),
-            *(here / "stepscope", "trace", "--out", tmp_path / "runs", script),
+            *(here / "stepscope", "trace", "--out", folder / "runs", script, "--epochs", "1"),
         ],
         env=ENVIRONMENT,
         capture_output=True,
@@ -54,12 +67,12 @@ def trace_two_ranks(tmp_path: Path, script: Path) -> tuple[subprocess.CompletedP
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    [made] = [path for path in (tmp_path / "runs").iterdir() if not path.is_symlink()]
-    return done, load_run(made)
+    [made] = [path for path in (folder / "runs").iterdir() if not path.is_symlink()]
+    return Traced(done, load_run(made))
 
 
-def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
-    done, run = trace_two_ranks(tmp_path, SCRIPT)
+def test_two_ranks_record_two_folders_under_one_run(two_ranks: Traced) -> None:
+    done, run = two_ranks.answer, two_ranks.run
     ranks = [load_run(run.path / "ranks" / str(rank)) for rank in (0, 1)]
     assert [each.status for each in (run, *ranks)] == ["completed"] * 3
     updates = int(done.stdout.rpartition("updates=")[2].split()[0])
@@ -81,10 +94,8 @@ def test_two_ranks_record_two_folders_under_one_run(tmp_path: Path) -> None:
     assert run.summary["communication"]["mean_s"] > 0
 
 
-def test_a_slow_rank_is_named_though_all_end_their_steps_together(tmp_path: Path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(WITH_A_SLOW_RANK, encoding="utf-8")
-    _, run = trace_two_ranks(tmp_path, script)
+def test_a_slow_rank_is_named_though_all_end_their_steps_together(two_ranks: Traced) -> None:
+    run = two_ranks.run
     first, second = run.summary["ranks"]
     two_layers_s = 2 * SLOW_FORWARD_S
     assert first["communication"]["median_s"] > two_layers_s / 2, "it waits for the other"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import psutil
 import pytest
 from as_a_person import ENVIRONMENT, Answer, Stepscope, closes
 
+from stepscope.experiments import traced
 from stepscope.records.reader import Run, load_run
 
 # What most scripts here begin with: a net, an optimiser, six batches, and a step.
@@ -72,25 +72,10 @@ class Person:
     def latest(self, out: str = "runs") -> Run:
         return load_run(self.folder / out / "latest")
 
-    def start(self, code: str, *options: object) -> subprocess.Popen[str]:
-        """Trace a script and come back when it says that it is ready."""
-        running = self.stepscope.start("trace", *options, self.write(code))
-        assert running.stdout is not None
-        line = running.stdout.readline()
-        assert line == "ready\n", running.communicate()
-        return running
-
 
 @pytest.fixture
 def person(tmp_path: Path) -> Person:
     return Person(tmp_path)
-
-
-def wait_until(what: Any, seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 # the script does not notice
@@ -114,9 +99,7 @@ os.write(1, b"\\xff\\x00 not text\\n")
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["script.py", "a b", "--json", "--out", "x", "--help", "--", "-m", "--max-steps=3"],
-        ["script.py"],
-        ["script.py", "--"],
+        ["script.py", "a b", "--json", "--out", "x", "--help", "--", "-m", "--max-steps=3", "--"],
         ["-m", "package.module", "--json", "-m", "--version"],
         ["folder", "--name", "ü"],
     ],
@@ -134,10 +117,10 @@ def test_what_a_script_sees_and_says_is_what_python_would_give_it(
         "env": {**ENVIRONMENT, "PYTHONPATH": "/nowhere", "OWN": "ü <script>"},
     }
     plain = subprocess.run([sys.executable, *arguments], **options)
-    traced = subprocess.run(person.stepscope.command("trace", *arguments), **options)
-    assert traced.stdout == plain.stdout
-    assert traced.returncode == 1, traced.stderr
-    assert b"no training step was seen" in traced.stderr
+    watched = subprocess.run(person.stepscope.command("trace", *arguments), **options)
+    assert watched.stdout == plain.stdout
+    assert watched.returncode == 1, watched.stderr
+    assert b"no training step was seen" in watched.stderr
 
 
 def test_a_persons_own_sitecustomize_still_runs(person: Person) -> None:
@@ -170,12 +153,12 @@ ENDINGS = {
 def test_a_script_ends_as_it_would_and_the_folder_says_how(person: Person, ending: str) -> None:
     code, exit_code, status, reason = ENDINGS[ending]
     (person.folder / "script.py").write_text(code, encoding="latin-1")
-    plain, traced = person.python("script.py"), person.trace("script.py", warm=False)
+    plain, answer = person.python("script.py"), person.trace("script.py", warm=False)
     run = person.latest()
-    assert (run.info["status"], traced.out) == (status, plain.out), traced.err
+    assert (run.info["status"], answer.out) == (status, plain.out), answer.err
     assert reason in (run.info["reason"] or "")
-    assert traced.code == exit_code
-    assert traced.err.startswith(plain.err), "the same traceback, and then our own words"
+    assert answer.code == exit_code
+    assert answer.err.startswith(plain.err), "the same traceback, and then our own words"
     assert "stepscope" not in plain.err
 
 
@@ -339,8 +322,7 @@ os.environ["OMP_NUM_THREADS"] = "2"
 os.environ["MKL_NUM_THREADS"] = "2"
 """
     code += BEGIN + "print(torch.get_num_threads())\ntorch.set_num_threads(1)\nepoch()"
-    script = person.write(code)
-    assert person.trace(script, warm=False).out == person.python(script).out == "2\n"
+    assert person.trace(person.write(code), warm=False).out == "2\n"
 
 
 def test_a_script_that_goes_elsewhere_is_recorded_where_it_began(person: Person) -> None:
@@ -369,7 +351,8 @@ print([open(file.name).read() for file in own] == [""] * 16)
 
 
 def test_a_script_that_removes_its_run_folder_goes_on_unharmed(person: Person) -> None:
-    code = "import shutil\nshutil.rmtree('runs')\n" + BEGIN + "epoch()\nprint('trained')"
+    remove = "import os, shutil\nwhile os.path.exists('runs'): shutil.rmtree('runs', True)\n"
+    code = remove + BEGIN + "epoch()\nprint('trained')"
     answer = person.trace(person.write(code))
     assert (answer.code, answer.out) == (5, "trained\n"), answer.err
     assert "is gone" in answer.err
@@ -445,44 +428,48 @@ def test_what_kept_us_from_watching_is_told_and_the_script_goes_on(person: Perso
 
 # signals
 
-FOREVER = "\nprint('ready', flush=True)\nwhile True:\n    epoch()\n    time.sleep(0.01)\n"
+# Rows come to disk now and then; what ends by itself leaves all of them.
+WRITE_ROWS = "\nwhile len(open('runs/latest/steps.csv').readlines()) < 2: epoch()\n"
+# As somebody else would.
+SEND = "\nos.kill(int(os.environ['COMMAND']), signal.{})\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
-def test_a_request_to_stop_reaches_the_script(person: Person, number: signal.Signals) -> None:
-    running = person.start(BEGIN + FOREVER)
-    wait_until(lambda: len(person.latest().steps) > 0)
-    running.send_signal(number)
-    _, err = running.communicate(timeout=30)
-    assert running.returncode == 130, err
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Tell a script which process watches it, as if it had been started in the background."""
+    monkeypatch.setattr(traced, "_in_foreground", lambda: False)
+    return {"COMMAND": str(os.getpid())}
+
+
+@pytest.mark.parametrize(
+    ("name", "train"), [("SIGINT", "epoch()"), ("SIGTERM", WRITE_ROWS)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_request_to_stop_reaches_the_script(
+    person: Person, command: dict[str, str], name: str, train: str
+) -> None:
+    code = BEGIN + train + SEND.format(name) + "while True: epoch()"
+    answer = person.trace(person.write(code), env=command)
+    assert answer.code == 130, answer.err
     run = person.latest()
     assert run.info["status"] == "interrupted"
     assert run.summary["steps"] > 0
-    assert ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
+    assert ("KeyboardInterrupt" in answer.err) == (name == "SIGINT")
 
 
-def test_a_scripts_own_handler_decides_what_an_interrupt_means(person: Person) -> None:
-    code = """
-stop = []
-signal.signal(signal.SIGINT, lambda *_: stop.append(1))
-print("ready", flush=True)
-while not stop: epoch()
-print("stopped well")
-"""
-    running = person.start(BEGIN + code)
-    running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
-    assert (running.returncode, out) == (0, "stopped well\n"), err
+def test_a_scripts_own_handler_decides_what_an_interrupt_means(
+    person: Person, command: dict[str, str]
+) -> None:
+    code = BEGIN + "stop = []\nsignal.signal(signal.SIGINT, lambda *_: stop.append(1))"
+    code += SEND.format("SIGINT") + "while not stop: epoch()\nprint('stopped well')"
+    answer = person.trace(person.write(code), env=command)
+    assert (answer.code, answer.out) == (0, "stopped well\n"), answer.err
     assert person.latest().info["status"] == "completed"
 
 
 def test_a_script_that_is_killed_leaves_its_rows(person: Person) -> None:
-    running = person.start(BEGIN + FOREVER)
-    wait_until(lambda: len(person.latest().steps) > 0)
-    [script] = psutil.Process(running.pid).children()
-    script.kill()
-    _, err = running.communicate(timeout=30)
-    assert running.returncode == 137, err
+    code = BEGIN + WRITE_ROWS + "os.kill(os.getpid(), signal.SIGKILL)"
+    answer = person.trace(person.write(code))
+    assert answer.code == 137, answer.err
     run = person.latest()
     assert run.info["status"] == "failed"
     assert "SIGKILL" in run.info["reason"]
@@ -490,8 +477,13 @@ def test_a_script_that_is_killed_leaves_its_rows(person: Person) -> None:
 
 
 def test_a_script_does_not_outlive_whoever_watches_it(person: Person) -> None:
-    running = person.start("import time\nprint('ready', flush=True)\ntime.sleep(60)")
-    [script] = psutil.Process(running.pid).children()
+    code = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    running = person.stepscope.start("trace", person.write(code))
+    assert running.stdout is not None
+    script = psutil.Process(int(running.stdout.readline()))
     running.kill()
     running.communicate(timeout=30)
-    wait_until(lambda: not script.is_running() or script.status() == psutil.STATUS_ZOMBIE)
+    end = time.monotonic() + 20
+    while script.is_running() and script.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < end, "it lives on"
+        time.sleep(0.02)
