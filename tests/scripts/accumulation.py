@@ -46,22 +46,22 @@ def main():
     optimizer.zero_grad()
     for epoch in range(args.epochs):
         total = 0.0
-        for batch_idx, (inputs, labels) in enumerate(loader):
-            inputs = inputs.to(device)
-            labels = labels.to(device)
+        for batch_idx, (inputs, labels) in enumerate(loader):  # timer: data
+            inputs = inputs.to(device)  # timer: transfer
+            labels = labels.to(device)  # timer: transfer
 
-            preds = model(inputs)
-            loss = criterion(preds, labels)
-            total += loss.item()
+            preds = model(inputs)  # timer: forward
+            loss = criterion(preds, labels)  # timer: forward
+            total += loss.item()  # timer: forward
 
             # normalize loss to account for batch accumulation
-            loss = loss / args.accum_iter
-            loss.backward()
+            loss = loss / args.accum_iter  # timer: forward
+            loss.backward()  # timer: backward
 
             # weights update
             if (batch_idx + 1) % args.accum_iter == 0:
-                optimizer.step()
-                optimizer.zero_grad()
+                optimizer.step()  # timer: optimizer
+                optimizer.zero_grad()  # timer: optimizer
                 updates += 1
         print(f"epoch {epoch}: loss {total / len(loader):.4f}")
 

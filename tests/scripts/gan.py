@@ -93,37 +93,37 @@ def main():
     updates = 0
     samples = []
     for epoch in range(opt.niter):
-        for i, data in enumerate(dataloader, 0):
+        for i, data in enumerate(dataloader, 0):  # timer: data
             # (1) Update D network: maximize log(D(x)) + log(1 - D(G(z)))
             # train with real
-            netD.zero_grad()
-            real = data[0].to(device)
+            netD.zero_grad()  # timer: optimizer
+            real = data[0].to(device)  # timer: transfer
             batch_size = real.size(0)
             label = torch.full((batch_size,), real_label, dtype=real.dtype, device=device)
-            output = netD(real).view(-1)
-            errD_real = criterion(output, label)
-            errD_real.backward()
+            output = netD(real).view(-1)  # timer: forward
+            errD_real = criterion(output, label)  # timer: forward
+            errD_real.backward()  # timer: backward
             D_x = output.mean().item()
 
             # train with fake
             noise = torch.randn(batch_size, opt.nz, 1, 1, device=device)
-            fake = netG(noise)
-            label.fill_(fake_label)
-            output = netD(fake.detach()).view(-1)
-            errD_fake = criterion(output, label)
-            errD_fake.backward()
+            fake = netG(noise)  # timer: forward
+            label.fill_(fake_label)  # timer: forward
+            output = netD(fake.detach()).view(-1)  # timer: forward
+            errD_fake = criterion(output, label)  # timer: forward
+            errD_fake.backward()  # timer: backward
             D_G_z1 = output.mean().item()
             errD = errD_real + errD_fake
-            optimizerD.step()
+            optimizerD.step()  # timer: optimizer
 
             # (2) Update G network: maximize log(D(G(z)))
-            netG.zero_grad()
+            netG.zero_grad()  # timer: optimizer
             label.fill_(real_label)  # fake labels are real for generator cost
-            output = netD(fake).view(-1)
-            errG = criterion(output, label)
-            errG.backward()
+            output = netD(fake).view(-1)  # timer: forward
+            errG = criterion(output, label)  # timer: forward
+            errG.backward()  # timer: backward
             D_G_z2 = output.mean().item()
-            optimizerG.step()
+            optimizerG.step()  # timer: optimizer
             updates += 1
 
             if i % opt.sample_every == 0:

@@ -65,14 +65,14 @@ def make_arguments(output_dir, accumulation=2):
     )
 
 
-def main():
+def main(kind=Trainer):
     parser = argparse.ArgumentParser()
     parser.add_argument("--gradient-accumulation-steps", type=int, default=2)
     args = parser.parse_args()
 
     set_seed(0)
     with tempfile.TemporaryDirectory() as output_dir:
-        trainer = Trainer(
+        trainer = kind(
             model=make_model(),
             args=make_arguments(output_dir, args.gradient_accumulation_steps),
             train_dataset=Sentences(640),

@@ -54,7 +54,7 @@ def make_loaders():
     return loader(640, True), loader(160, False)
 
 
-def main():
+def main(module=LitClassifier, of_loader=lambda loader: loader):
     parser = argparse.ArgumentParser()
     parser.add_argument("--max-epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=1)
@@ -62,7 +62,7 @@ def main():
 
     pl.seed_everything(7, verbose=False)
     train_loader, val_loader = make_loaders()
-    model = LitClassifier()
+    model = module()
     trainer = pl.Trainer(
         max_epochs=args.max_epochs,
         accumulate_grad_batches=args.accumulate,
@@ -73,7 +73,7 @@ def main():
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, train_loader, val_loader)
+    trainer.fit(model, of_loader(train_loader), val_loader)
 
     metrics = trainer.callback_metrics
     print(f"train loss {metrics['train_loss']:.4f}, val loss {metrics['val_loss']:.4f}")

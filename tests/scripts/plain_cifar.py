@@ -93,18 +93,18 @@ def main():
     updates = 0
     for epoch in range(args.epochs):  # loop over the dataset multiple times
         running_loss = 0.0
-        for i, data in enumerate(trainloader, 0):
+        for i, data in enumerate(trainloader, 0):  # timer: data
             # get the inputs; data is a list of [inputs, labels]
-            inputs, labels = data[0].to(device), data[1].to(device)
+            inputs, labels = data[0].to(device), data[1].to(device)  # timer: transfer
 
             # zero the parameter gradients
-            optimizer.zero_grad()
+            optimizer.zero_grad()  # timer: optimizer
 
             # forward + backward + optimize
-            outputs = net(inputs)
-            loss = criterion(outputs, labels)
-            loss.backward()
-            optimizer.step()
+            outputs = net(inputs)  # timer: forward
+            loss = criterion(outputs, labels)  # timer: forward
+            loss.backward()  # timer: backward
+            optimizer.step()  # timer: optimizer
             updates += 1
 
             # print statistics

@@ -81,14 +81,14 @@ def main():
     updates = 0
     for epoch in range(args.epochs):
         total_loss = 0.0
-        for tokens, labels in train_loader:
-            tokens, labels = tokens.to(device), labels.to(device)
-            logits = model(tokens)
-            loss = criterion(logits, labels)
-            optimizer.zero_grad()
-            loss.backward()
+        for tokens, labels in train_loader:  # timer: data
+            tokens, labels = tokens.to(device), labels.to(device)  # timer: transfer
+            logits = model(tokens)  # timer: forward
+            loss = criterion(logits, labels)  # timer: forward
+            optimizer.zero_grad()  # timer: optimizer
+            loss.backward()  # timer: backward
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            optimizer.step()  # timer: optimizer
             scheduler.step()
             total_loss += loss.item()
             updates += 1
