@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -14,19 +15,44 @@ import psutil
 import pytest
 from as_a_person import Stepscope, closes
 
-from stepscope.records.reader import load_run
+from stepscope.records.reader import Run, load_run
 
-LONG = ("--samples", 1600, "--batch-size", 8, "--epochs", 3, "--out", "runs")
+# A training that can be caught in the middle: from its second epoch on steps take long, while there
+# is a file `slow`.
+SLOW = """
+import time
+from pathlib import Path
+from torch import nn
+
+class Slow(nn.Linear):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        if self.steps > 45 and Path("slow").exists():
+            time.sleep(0.25)
+        return super().forward(x.flatten(1))
+
+def net():
+    return Slow(3072, 10)
+"""
+RUN = ("run", "--model", "slow:net", "--samples", 320, "--batch-size", 8, "--epochs", 3)
+STEPS = 3 * 40
 
 
-def wait_for(condition, what: str, seconds: float = 240):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"waited {seconds} s in vain for {what}")
+@pytest.fixture
+def slow(stepscope: Stepscope) -> Path:
+    """The file that makes a training slow."""
+    (stepscope.folder / "slow.py").write_text(SLOW)
+    (stepscope.folder / "slow").touch()
+    return stepscope.folder / "slow"
+
+
+def wait_for(condition, what: str) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.01)
 
 
 def steps_on_disk(folder: Path) -> int:
@@ -34,41 +60,50 @@ def steps_on_disk(folder: Path) -> int:
     return file.read_text().count("\n") - 1 if file.exists() else 0
 
 
-def training_of(parent: subprocess.Popen[str]) -> psutil.Process | None:
-    children = psutil.Process(parent.pid).children()
-    return children[0] if children else None
+def in_its_second_epoch(stepscope, *args, **options) -> subprocess.Popen[str]:
+    process = stepscope.start(*RUN, *args, **options)
+    wait_for(lambda: steps_on_disk(stepscope.folder) > 40 or process.poll(), "the second epoch")
+    assert process.poll() is None, process.communicate()
+    return process
+
+
+def training_of(parent: subprocess.Popen[str]) -> psutil.Process:
+    """Return the training that a process supervises, which is the youngest of its children."""
+    return max(psutil.Process(parent.pid).children(), key=psutil.Process.create_time)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     stepscope = Stepscope(tmp_path_factory.mktemp("whole"))
-    answer = stepscope("run", *LONG, "--json")
+    (stepscope.folder / "slow.py").write_text(SLOW)
+    answer = stepscope(*RUN, "--json")
     assert answer.code == 0, answer.err
     return load_run(stepscope.folder / answer.json["path"])
 
 
-def interrupted_by(number: signal.Signals, stepscope) -> str:
-    """Stop a run in its first steps, and return its path."""
-    process = stepscope.start("run", *LONG, "--json")
-    wait_for(lambda: steps_on_disk(stepscope.folder) > 10, "some steps")
+def interrupted_by(number: signal.Signals, stepscope, slow) -> str:
+    """Stop a run in its second epoch, and return its path."""
+    process = in_its_second_epoch(stepscope, "--json")
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
+    slow.unlink()
     assert process.returncode == 130, err
     info = json.loads(out)
     assert info["status"] == "interrupted"
     assert "stepscope resume" in err
     assert (stepscope.folder / info["path"] / "checkpoint.pt").exists()
+    assert steps_on_disk(stepscope.folder) < STEPS
     return info["path"]
 
 
-# To the training all of them are one and the same request: what comes of it is looked at once.
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_step_and_keeps_a_checkpoint(stepscope, number):
-    assert interrupted_by(number, stepscope)
+# SIGHUP is sent in `test_surroundings`. To the training all of them are one and the same request:
+# what comes of it is looked at once.
+def test_sigterm_ends_the_step_and_keeps_a_checkpoint(stepscope, slow):
+    assert interrupted_by(signal.SIGTERM, stepscope, slow)
 
 
-def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, uninterrupted):
-    path = interrupted_by(signal.SIGINT, stepscope)
+def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, slow, uninterrupted):
+    path = interrupted_by(signal.SIGINT, stepscope, slow)
     answer = stepscope("resume", path, "--json")
     assert answer.code == 0, answer.err
     resumed = load_run(stepscope.folder / answer.json["path"])
@@ -80,122 +115,94 @@ def test_an_interrupted_run_goes_on_later_as_if_nothing_was(stepscope, uninterru
     assert starts == sorted(starts), "the run's clock goes on, it does not begin again"
 
 
-def test_two_signals_end_it_at_once(stepscope):
+def test_two_signals_end_it_at_once(stepscope, slow):
     (stepscope.folder / "slow.py").write_text(
-        "import time\n"
-        "from torch import nn\n"
-        "class Slow(nn.Linear):\n"
-        "    def forward(self, x):\n"
-        "        if self.training and len(x) > 16:  # not when it looks ahead\n"
-        "            time.sleep(120)\n"
-        "        return super().forward(x.flatten(1))\n"
-        "def net():\n"
-        "    return Slow(3072, 10)\n"
+        SLOW.replace("0.25", "600 * bool(Path('asleep').write_text(' '))")
     )
-    process = stepscope.start("run", *LONG, "--batch-size", 32, "--model", "slow:net", "--json")
-    events = stepscope.folder / "runs" / "latest" / "events.jsonl"
-    wait_for(lambda: events.exists() and "checkpoint" in events.read_text(), "the first test")
+    process = stepscope.start(*RUN, "--json")
+    wait_for((stepscope.folder / "asleep").exists, "the second epoch")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    assert any(line.startswith("stopping after this step") for line in process.stderr)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert json.loads(out)["status"] == "interrupted"
 
 
-def kill_at(stepscope, seconds: float) -> None:
-    process = stepscope.start("run", *LONG, start_new_session=True)
-    time.sleep(seconds)
-    training = None
-    if process.poll() is None:
-        training = training_of(process)
-        process.kill()
+def kill_when(condition, stepscope) -> None:
+    process = stepscope.start(*RUN)
+    wait_for(lambda: condition() or process.poll(), "the moment")
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
     process.communicate()
-    if training is not None:
-        wait_for(lambda: not training.is_running() or training.status() == "zombie", "its end")
+    assert psutil.wait_procs(below, timeout=60)[1] == []
 
 
-def every_folder(stepscope) -> list[Path]:
-    runs = stepscope.folder / "runs"
-    return [path for path in runs.iterdir() if path.name != "latest"] if runs.exists() else []
+def every_run(stepscope) -> list[Run]:
+    folders = (stepscope.folder / "runs").iterdir()
+    return [load_run(each) for each in folders if each.name != "latest" and each.name[0] != "."]
 
 
-def test_killed_at_any_moment_a_folder_reads_and_no_training_outlives_it(stepscope):
-    for seconds in (0.3, 1.5, 3.0):
-        kill_at(stepscope, seconds)
-    for folder in every_folder(stepscope):
-        if not folder.name.startswith(".new-"):
-            run = load_run(folder)
+def test_killed_at_any_moment_a_folder_reads_and_no_training_outlives_it(stepscope, slow):
+    files = [
+        stepscope.folder / "runs" / name for name in ("", "latest/run.json", "latest/steps.csv")
+    ]
+    for file in files:
+        shutil.rmtree(stepscope.folder / "runs", ignore_errors=True)
+        kill_when(file.exists, stepscope)
+        for run in every_run(stepscope):
             assert len(run.steps) >= 0
-            assert run.status in ("running", "completed")
+            assert run.status == "running"
 
 
 @pytest.mark.long
 def test_twenty_runs_killed_at_random_read_and_one_resumed_equals_the_whole(
-    stepscope, uninterrupted
+    stepscope, slow, uninterrupted
 ):
     chance = random.Random(0)
     for _ in range(20):
-        kill_at(stepscope, chance.uniform(0.1, 8))
-    runs = [load_run(folder) for folder in every_folder(stepscope) if folder.name[0] != "."]
-    assert len(runs) >= 15
+        moment = time.monotonic() + chance.uniform(0.1, 5)
+        kill_when(lambda moment=moment: time.monotonic() > moment, stepscope)
+    slow.unlink()
+    runs = every_run(stepscope)
     for run in runs:
         assert len(run.steps) >= 0
         assert len(run.epochs) >= 0
         assert len(run.telemetry) >= 0
-    under_way = [run for run in runs if run.status == "running"]
-    furthest = max(under_way, key=lambda run: len(run.steps))
+        assert run.status == "running"
+    furthest = max(runs, key=lambda run: len(run.steps))
     answer = stepscope("resume", furthest.path, "--json")
     assert answer.code == 0, answer.err
     assert load_run(furthest.path).steps["loss"] == uninterrupted.steps["loss"]
 
 
-def test_a_training_killed_outright_is_recorded_and_can_be_resumed(stepscope, uninterrupted):
-    process = stepscope.start("run", *LONG, "--json")
-    wait_for(lambda: steps_on_disk(stepscope.folder) > 220, "the second epoch")
-    training = training_of(process)
-    assert training is not None
-    training.kill()
+def test_a_run_that_is_alive_is_not_resumed_and_one_whose_training_was_killed_is(
+    stepscope, slow, uninterrupted
+):
+    process = in_its_second_epoch(stepscope, "--json")
+    refused = stepscope("resume", "runs/latest")
+    assert refused.code == 2
+    assert "still running" in refused.err
+    training_of(process).kill()
     out, _ = process.communicate(timeout=60)
+    slow.unlink()
     info = json.loads(out)
     assert process.returncode == 70
     assert info["status"] == "failed"
     assert "SIGKILL" in info["reason"]
-    assert info["summary"]["steps"] > 200
+    assert info["summary"]["steps"] > 40
     answer = stepscope("resume", info["path"], "--json")
     assert answer.json["status"] == "completed"
     assert load_run(stepscope.folder / info["path"]).steps["loss"] == uninterrupted.steps["loss"]
 
 
-def test_a_completed_run_is_left_as_it_is(stepscope, tiny):
-    path = stepscope.folder / stepscope("run", *tiny, "--json").json["path"]
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    answer = stepscope("resume", path, "--json")
+def test_a_completed_run_is_left_as_it_is(uninterrupted):
+    stepscope = Stepscope(uninterrupted.path.parents[1])
+    before = {file.name: file.read_bytes() for file in uninterrupted.path.iterdir()}
+    answer = stepscope("resume", uninterrupted.path, "--json")
     assert answer.code == 0
     assert answer.json["status"] == "completed"
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
-
-
-def test_a_run_that_is_alive_is_not_resumed(stepscope):
-    process = stepscope.start("run", *LONG)
-    try:
-        wait_for(lambda: steps_on_disk(stepscope.folder) > 1, "some steps")
-        answer = stepscope("resume", "runs/latest")
-        assert answer.code == 2
-        assert "still running" in answer.err
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_without_a_checkpoint_a_run_begins_again(stepscope, tiny):
-    path = stepscope.folder / stepscope("run", *tiny, "--max-steps", 5, "--json").json["path"]
-    whole = load_run(path).steps["loss"]
-    info = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
-    (path / "checkpoint.pt").unlink()
-    assert stepscope("resume", path).code == 0
-    assert load_run(path).steps["loss"] == whole
+    assert {file.name: file.read_bytes() for file in uninterrupted.path.iterdir()} == before
 
 
 @pytest.mark.parametrize("what", ["nothing", "file", "empty folder"])
@@ -210,10 +217,9 @@ def test_what_is_no_run_folder_cannot_be_resumed(stepscope, what):
     assert "not a run folder" in answer.err
 
 
-def test_ctrl_z_pauses_the_training_too(stepscope):
-    process = stepscope.start("run", *LONG, start_new_session=True)
+def test_ctrl_z_pauses_the_training_too(stepscope, slow):
+    process = in_its_second_epoch(stepscope, start_new_session=True)
     try:
-        wait_for(lambda: steps_on_disk(stepscope.folder) > 1, "some steps")
         training = training_of(process)
         os.kill(process.pid, signal.SIGTSTP)
         # Who supervises stops after it: what is told to go on before it has stopped, does not.
@@ -226,14 +232,17 @@ def test_ctrl_z_pauses_the_training_too(stepscope):
         process.communicate()
 
 
-def test_of_two_that_resume_at_once_one_is_refused(stepscope):
-    path = stepscope.folder / stepscope("run", *LONG, "--max-steps", 40, "--json").json["path"]
+def test_without_a_checkpoint_a_run_begins_again_and_of_two_that_resume_it_one_is_refused(
+    stepscope, slow, uninterrupted
+):
+    path = shutil.copytree(uninterrupted.path, stepscope.folder / "runs" / "interrupted")
     info = json.loads((path / "run.json").read_text())
-    info["status"] = "interrupted"
-    info["spec"]["max_steps"] = 400
-    (path / "run.json").write_text(json.dumps(info))
+    (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
     (path / "checkpoint.pt").unlink()
     both = [stepscope.start("resume", path) for _ in range(2)]
+    wait_for(lambda: any(process.poll() is not None for process in both), "a refusal")
+    slow.unlink()
     errors = [process.communicate(timeout=120)[1] for process in both]
-    assert sorted(process.returncode for process in both) == [0, 2]
+    assert sorted(process.returncode for process in both) == [0, 2], errors
     assert any("still running" in error for error in errors)
+    assert load_run(path).steps["loss"] == uninterrupted.steps["loss"]

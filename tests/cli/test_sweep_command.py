@@ -40,8 +40,9 @@ def recorded(folder: Path) -> dict[str, Any]:
 
 def wait_for(sweep: subprocess.Popen[str], runs: Path, completed: int) -> Path:
     """Wait until so many trials of the newest sweep are done."""
-    for _ in range(1200):
-        time.sleep(0.1)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        time.sleep(0.02)
         assert sweep.poll() is None, sweep.communicate()
         folder = runs / "latest"
         if (folder / "sweep.json").exists():
@@ -113,16 +114,12 @@ def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope: Stepscope) -> 
 
 def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope: Stepscope) -> None:
     endless = ("--epochs", 10_000, "--samples", 320, "--no-evaluate", "--batch-size", 32)
+    asked = ("--over", "lr=0.1,0.2", "--repeats", 1, "--time-limit", 1)
 
-    done = stepscope(
-        "sweep", *endless, "--over", "max_steps=1,1000000", "--repeats", 1, "--time-limit", 20,
-        "--json",
-    )  # fmt: skip
+    trials = stepscope("sweep", *endless, *asked, "--json").json["trials"]
 
-    by_steps = {trial["values"]["max_steps"]: trial for trial in done.json["trials"]}
-    assert by_steps[1]["status"] == "completed"
-    assert by_steps[1_000_000]["status"] == "failed"
-    assert "time limit" in by_steps[1_000_000]["reason"]
+    assert [trial["status"] for trial in trials] == ["failed"] * 2
+    assert all("time limit" in trial["reason"] for trial in trials)
 
 
 def test_the_loader_alone_is_driven_without_training(stepscope: Stepscope) -> None:

@@ -15,6 +15,7 @@ import pytest
 from as_a_person import Stepscope
 from ray_cluster import Cluster, kill
 
+from stepscope.experiments.runners import joining
 from stepscope.hardware.conditions import clock_source
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
@@ -63,7 +64,10 @@ def test_a_place_where_no_trial_can_be_made_is_refused_before_anything_starts(
     assert not (stepscope.folder / "runs").exists()
 
 
-def test_somebody_who_listens_and_is_no_ray_cluster_is_found_out(stepscope: Stepscope) -> None:
+def test_somebody_who_listens_and_is_no_ray_cluster_is_found_out(
+    stepscope: Stepscope, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_ANSWERS_WITHIN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         answer = stepscope("sweep", "--over", "workers=0,1", "--on", "ray", "--address", address)
