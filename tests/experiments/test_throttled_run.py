@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
+from as_a_person import ENVIRONMENT, Stepscope
 from machine_trees import JETSON_NANO, write_tree
 
+from stepscope.records.folder import RunFolder
 from stepscope.records.reader import Run, load_run
 
 FULL_KHZ, LOWERED_KHZ = 1_479_000, 918_000
 PATIENCE_S = 120
-# Slow enough that the machine is looked at, once a second, several times in some epochs.
-SLOW = ("--samples", 320, "--batch-size", 32, "--pipeline-delay-ms", 3, "--out", "runs")
+# Slow enough that the machine is looked at several times in some epochs.
+SLOW = ("--samples", 320, "--batch-size", 32, "--pipeline-delay-ms", 1, "--out", "runs")
+OFTEN = {
+    "stepscope.measure.surroundings.READ_EVERY_S": 0.05,
+    "stepscope.measure.telemetry._SAMPLE_EVERY_S": 0.05,
+    "stepscope.measure.telemetry._SAMPLE_SLOWLY_EVERY_S": 0.05,
+}
+LOOKS_OFTEN = f"""
+from unittest import mock
+for name, often_s in {OFTEN}.items():
+    mock.patch(name, often_s).start()
+from stepscope.cli.main import main
+main()
+"""
 
 
 def limit_clocks(root: Path, khz: int) -> None:
@@ -43,8 +56,14 @@ def test_a_run_killed_while_its_clock_is_held_down_is_marked_until_its_end_and_r
 ) -> None:
     root, runs = write_tree(JETSON_NANO, tmp_path), stepscope.folder / "runs"
     environment = {"STEPSCOPE_SYSTEM_ROOT": str(root)}
-    monkeypatch.setattr("as_a_person.ENVIRONMENT", {**os.environ, **environment})
-    running = stepscope.start("run", *SLOW, "--epochs", 6)
+    for name, often_s in OFTEN.items():
+        monkeypatch.setattr(name, often_s)
+    running = subprocess.Popen(
+        [sys.executable, "-c", LOOKS_OFTEN, "run", *map(str, SLOW), "--epochs", "20"],
+        cwd=stepscope.folder,
+        env={**ENVIRONMENT, **environment},
+        stderr=subprocess.DEVNULL,
+    )
     try:
         wait_for(runs, lambda run: len(run.steps) > 5)
         limit_clocks(root, LOWERED_KHZ)
@@ -52,11 +71,12 @@ def test_a_run_killed_while_its_clock_is_held_down_is_marked_until_its_end_and_r
         epochs = len(load_run(runs / "latest").epochs)
         wait_for(runs, lambda run: len(run.epochs) >= epochs + 3)  # a checkpoint keeps some
     finally:
-        running.send_signal(signal.SIGKILL)
-        running.communicate()
+        running.kill()
+        running.wait()
     killed = load_run(runs / "latest")
     assert (killed.throttled[0], killed.throttled[-1]) == (False, True)
     limit_clocks(root, FULL_KHZ)
+    RunFolder(killed.path).update_info(spec={**killed.spec, "pipeline_delay_ms": 0})
 
     resumed = stepscope("resume", "runs/latest", "--json", env=environment)
     assert resumed.code == 0, resumed.err
