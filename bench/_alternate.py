@@ -68,5 +68,10 @@ def report(what: str, compared: Comparison, wanted: str, met: bool) -> int:
         f"{compared.ratio_high:.3f}), wanted {wanted}: {'met' if met else 'MISSED'}"
     )
     print(f"  medians {compared.first_s * 1e3:.3f} ms and {compared.second_s * 1e3:.3f} ms")
-    print(f"  on {cpu_model()}, {os.cpu_count()} CPUs, Python {platform.python_version()}")
+    print(f"  on {machine()}")
     return 0 if met else 1
+
+
+def machine() -> str:
+    """Name the machine that figures hold for."""
+    return f"{cpu_model()}, {os.cpu_count()} CPUs, Python {platform.python_version()}"

@@ -160,6 +160,7 @@ def supervise(
     meter = EnergyWatch(folder, root, asked=energy)
     meter.begin(elapsed_s, lambda: signals.stops > 0)
     origin_ns = now_ns() - round(elapsed_s * 1e9)
+    origin_unix_s = time.time() - elapsed_s
     meter.read(elapsed_s, all_now=True)
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
@@ -191,6 +192,7 @@ def supervise(
         of_ranks = outcome.instrument.get("beside_cpu_share") or 0.0
         outcome.instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
         outcome.instrument["forked"] = isinstance(child, ForkedProcess)
+        outcome.instrument["origin_unix_s"] = origin_unix_s
         if watch.overdue:
             limit = format_duration(charge.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
