@@ -18,6 +18,7 @@ from stepscope.analyze.where_time_goes import summarize
 from stepscope.estimate.memory_bill import Limit
 from stepscope.experiments import fit, trial
 from stepscope.experiments.carry_out import carry_out
+from stepscope.experiments.fork_server import ChildProcess, ForkServer
 from stepscope.experiments.memory_limit import MemoryLimit
 from stepscope.experiments.memory_watch import MemoryWatch
 from stepscope.experiments.supervise import Charge
@@ -38,7 +39,7 @@ from stepscope.train.device import resolve
 from stepscope.train.foretell import foretell
 from stepscope.train.job import build_model
 
-HERE = Path(__file__).parent
+CHILD = "experiments.child_with_device"
 GREEDY = """\
 import torch
 from torch import nn
@@ -67,17 +68,18 @@ def run_on(out: Path, device: dict[str, Any], **settings: Any) -> Run:
 def on_device(charge: Charge, made: RunFolder, device: dict[str, Any]) -> Charge:
     """Have a training start as it would, but with a scripted device."""
 
-    def start(messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
+    def start(messages: int, origin_ns: int) -> ChildProcess:
         numbers = {"messages": messages, "parent": os.getpid(), "origin-ns": origin_ns}
-        told = [f"--{name}={value}" for name, value in numbers.items()]
-        path = os.pathsep.join(map(str, (HERE.parent, made.path.parent)))
-        return subprocess.Popen(
-            [sys.executable, str(HERE / "child_with_device.py"), str(made.path), *told],
+        arguments = [str(made.path), *(f"--{name}={value}" for name, value in numbers.items())]
+        environment = {**os.environ, "SCRIPTED_DEVICE": json.dumps(device)}
+        forked = ForkServer().fork(CHILD, arguments, environment, pass_fds=[messages])
+        return forked or subprocess.Popen(
+            [sys.executable, "-m", CHILD, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[messages],
             start_new_session=True,
-            env={**os.environ, "SCRIPTED_DEVICE": json.dumps(device), "PYTHONPATH": path},
+            env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])},
         )
 
     return replace(charge, start=start)
@@ -181,7 +183,10 @@ def test_a_run_that_its_device_does_not_hold_is_not_started(tmp_path: Path) -> N
     assert refused.summary["device_peak_memory_bytes"] is None
 
 
-def test_an_error_of_torch_that_a_device_is_full_is_out_of_memory(tmp_path: Path) -> None:
+def test_an_error_of_torch_that_a_device_is_full_is_out_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "nets.py").write_text(GREEDY)
     died = run_on(tmp_path, {"room_bytes": 500 * MIB}, model="nets:greedy")
     assert died.status == "out_of_memory"

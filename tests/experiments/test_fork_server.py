@@ -24,6 +24,7 @@ SHORT = {"samples": 320, "batch_size": 32, "epochs": 1, "evaluate": False, "thre
 
 @pytest.fixture(scope="module")
 def server(cold: None) -> Iterator[ForkServer]:
+    """Start one for all tests; the last of them ends it."""
     with ForkServer() as server:
         yield server
 
@@ -31,17 +32,6 @@ def server(cold: None) -> Iterator[ForkServer]:
 def train(path: Path, server: ForkServer | None, **changed: object) -> Outcome:
     training = OwnTraining({**SHORT, **changed}, quick=True)
     return training.run({}, Attempt(path, Nobody(), summarize, None, server))
-
-
-def test_a_forked_training_learns_the_same_and_takes_the_same_memory(
-    server: ForkServer, tmp_path: Path
-) -> None:
-    outcomes = [train(tmp_path / "started", None), train(tmp_path / "forked", server)]
-    started, forked = (load_run(tmp_path / name) for name in ("started", "forked"))
-    assert [each.instrument["forked"] for each in outcomes] == [False, True]
-    assert list(forked.steps["loss"]) == list(started.steps["loss"])
-    peaks = [run.summary["peak_memory_bytes"] for run in (forked, started)]
-    assert peaks[0] == pytest.approx(peaks[1], rel=0.05)
 
 
 def young_children() -> list[psutil.Process]:
@@ -83,20 +73,7 @@ def test_a_forked_training_that_is_killed_is_told_as_one(
     assert train(tmp_path / "next", server).instrument["forked"]
 
 
-def test_without_its_server_a_training_is_started_from_nothing(tmp_path: Path) -> None:
-    with ForkServer() as server:
-        assert train(tmp_path / "forked", server).instrument["forked"]
-        server._process.kill()  # type: ignore[union-attr]
-        server._process.wait()  # type: ignore[union-attr]
-        outcome = train(tmp_path / "started", server)
-    assert outcome.status == schema.COMPLETED
-    assert not outcome.instrument["forked"]
-    assert "gone" in str(server.reason)
-
-
-def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch on this board')")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with ForkServer() as server:
@@ -105,10 +82,29 @@ def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(
 
 
 def test_a_server_that_would_take_memory_from_trainings_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    large = {"ready": True, "private_bytes": 2**28}
+    monkeypatch.setattr(ForkServer, "_answer", lambda server, within_s: large)
     monkeypatch.setattr("stepscope.hardware.host.available_bytes", lambda: 2**30)
     with ForkServer() as server:
         assert server.fork("this", [], os.environ) is None
         assert "memory" in str(server.reason)
         assert server._process is None
+
+
+def test_without_its_server_a_training_is_started_from_nothing_and_is_the_same(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    outcomes = [train(tmp_path / "forked", server)]
+    assert server._process is not None
+    server._process.kill()
+    server._process.wait()
+    outcomes.append(train(tmp_path / "started", server))
+    assert "gone" in str(server.reason)
+    assert [each.status for each in outcomes] == [schema.COMPLETED] * 2
+    assert [each.instrument["forked"] for each in outcomes] == [True, False]
+    forked, started = (load_run(tmp_path / name) for name in ("forked", "started"))
+    assert list(forked.steps["loss"]) == list(started.steps["loss"])
+    peaks = [run.summary["peak_memory_bytes"] for run in (forked, started)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.05)
