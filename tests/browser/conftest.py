@@ -39,11 +39,12 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def visit(browser: Any) -> Iterator[Callable[..., Any]]:
     """Open a page and wait until it is drawn.
 
-    What it complains of and asks for is in its `heard`, but for what begins with `own`.
+    What it complains of and asks for is in its `heard`, but for what begins with `own`. Its clock
+    may be put forward.
     """
     contexts = []
 
@@ -51,6 +52,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
+        page.clock.install()
         page.heard = []
         page.on("console", lambda message: page.heard.append(message.text))
         page.on("pageerror", lambda error: page.heard.append(str(error)))
@@ -80,7 +82,9 @@ def complaints() -> Callable[[Any], list[Any]]:
         page.evaluate(opened)
         page.evaluate(rules)
         # What is in a chart is hidden from everybody whom these rules are about.
-        found = page.evaluate("axe.run({ exclude: [['svg']] })")["violations"]
+        found = page.evaluate("axe.run({ exclude: [['svg']] }, { resultTypes: ['violations'] })")[
+            "violations"
+        ]
         return [(each["id"], [node["html"] for node in each["nodes"][:2]]) for each in found]
 
     return ask

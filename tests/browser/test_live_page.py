@@ -16,6 +16,7 @@ from stepscope.records import schema
 
 Look = Callable[..., Any]
 CHARTS = "[data-chart] svg"
+LOOKS_AGAIN_MS = 2000
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,7 @@ def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look: Look, ru
     before = course.inner_html()
     page.evaluate("document.body.dataset.reloaded = 'no'")
     add_steps(run)
+    page.clock.fast_forward(LOOKS_AGAIN_MS)
     page.get_by_text("80 steps").first.wait_for()
     page.wait_for_function(
         "before => [...document.querySelectorAll('figure')].some(figure => figure.textContent"
@@ -83,6 +85,7 @@ def test_a_new_run_appears_and_the_choice_stays_with_its_run(look: Look, runs: P
     page = look("/")
     page.get_by_label("Compare two").check()
     write_whole_run(runs / "brand-new", "brand-new")
+    page.clock.fast_forward(LOOKS_AGAIN_MS)
     page.get_by_role("link", name="brand-new").wait_for()
     assert page.get_by_label("Compare two").is_checked()
     assert page.locator("input:checked").count() == 1
@@ -143,6 +146,8 @@ def test_a_server_that_is_gone_is_said_so(look: Look, tmp_path: Path) -> None:
         served = start(tmp_path)
         page = look("/runs/run", url=served.url)
         served.process.send_signal(signal.SIGINT)
+        served.process.wait(timeout=30)
+        page.clock.fast_forward(LOOKS_AGAIN_MS)
         page.get_by_text("is `stepscope serve` still running?").wait_for()
     assert page.locator(CHARTS).count() > 5
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 from whole_run import EVIL, write_sweep_of_runs, write_whole_run
 
@@ -26,15 +28,21 @@ def pages(tmp_path_factory):
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def look(visit, pages):
     """Open a page; what it asks for and complains of is in `page.heard`."""
     return lambda name, **options: visit(pages[name].as_uri(), **options)
 
 
+@pytest.fixture(scope="module")
+def seen(look):
+    """Give a page that tests share which leave it as it is."""
+    return functools.cache(look)
+
+
 @pytest.mark.parametrize("name", ["run", "runs", "sweep"])
-def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(look, pages, name):
-    page = look(name)
+def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(seen, pages, name):
+    page = seen(name)
     charts = page.locator("[data-chart]")
     assert charts.count() >= 8
     assert page.locator("[data-chart] svg").count() == charts.count()
@@ -55,8 +63,8 @@ def test_steps_that_were_throttled_are_shaded_and_the_shade_is_named(visit, tmp_
     assert "throttled" in chart.locator(".role-legend text").all_text_contents()
 
 
-def test_what_people_named_is_shown_as_text(look):
-    page = look("run")
+def test_what_people_named_is_shown_as_text(seen):
+    page = seen("run")
     assert page.locator("h1").inner_text() == EVIL
     assert page.title() == f"{EVIL} - stepscope"
     assert page.locator("img").count() == 0
@@ -75,24 +83,28 @@ def test_a_script_that_slipped_in_would_not_run(look):
 
 
 @pytest.mark.parametrize("name", ["run", "runs", "sweep"])
-def test_a_phone_does_not_scroll_sideways_and_charts_follow_the_width(look, name):
-    page = look(name, viewport={"width": 1200, "height": 800}, bypass_csp=True)  # to wait for
-    before = page.locator("[data-chart] svg").first.bounding_box()["width"]
+def test_a_phone_does_not_scroll_sideways_and_charts_follow_the_width(seen, name):
+    page = seen(name)
+    wide = page.viewport_size
+    chart = page.locator("[data-chart]").last  # they are drawn in order
+    before = chart.locator("svg").get_attribute("width")
     page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_function("document.querySelector('[data-chart] svg').getAttribute('width') < 390")
+    chart.locator(f'svg:not([width="{before}"])').wait_for()
+    assert float(chart.locator("svg").get_attribute("width")) < 390 < float(before)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.locator("[data-chart] svg").first.bounding_box()["width"] < before
+    page.set_viewport_size(wide)
+    chart.locator(f'svg[width="{before}"]').wait_for()
 
 
-def test_the_dark_is_dark_and_the_ink_in_charts_follows(look):
-    inks = {}
-    for scheme in ("light", "dark"):
-        page = look("run", color_scheme=scheme)
-        inks[scheme] = page.locator("[data-chart] svg text").first.evaluate(
+def test_the_dark_is_dark_and_the_ink_in_charts_follows(seen):
+    light, dark = (
+        page.locator("[data-chart] svg text").first.evaluate(
             "text => [getComputedStyle(text).fill, getComputedStyle(document.body).backgroundColor]"
         )
-    assert inks["light"] == ["rgb(29, 34, 40)", "rgb(255, 255, 255)"]
-    assert inks["dark"] == ["rgb(228, 232, 236)", "rgb(20, 24, 29)"]
+        for page in (seen("run"), seen("sweep", color_scheme="dark"))
+    )
+    assert light == ["rgb(29, 34, 40)", "rgb(255, 255, 255)"]
+    assert dark == ["rgb(228, 232, 236)", "rgb(20, 24, 29)"]
 
 
 def test_the_keyboard_alone_gets_through(look):
@@ -111,6 +123,6 @@ def test_the_keyboard_alone_gets_through(look):
     assert page.locator("figure details[open] table").first.is_visible(), reached
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("run", "light"), ("sweep", "dark")])
-def test_axe_finds_nothing_to_complain_of(look, complaints, name, scheme):
-    assert complaints(look(name, color_scheme=scheme)) == []
+@pytest.mark.parametrize(("name", "how"), [("run", {}), ("sweep", {"color_scheme": "dark"})])
+def test_axe_finds_nothing_to_complain_of(seen, complaints, name, how):
+    assert complaints(seen(name, **how)) == []
