@@ -165,7 +165,7 @@ def limit_file_size(size_bytes: int):
 
 def test_a_disk_that_fills_up_ends_with_5_and_loses_nothing_written(stepscope):
     answer = stepscope.as_process(
-        *("run", "--samples", 4000, "--batch-size", 4, "--epochs", 3, "--out", "runs", "--json"),
+        *("run", "--samples", 320, "--batch-size", 4, "--epochs", 1, "--out", "runs", "--json"),
         preexec_fn=limit_file_size(300_000),
     )
     assert answer.code == 5, answer.err

@@ -19,6 +19,7 @@ from machine_trees import (
     add_nvpmodel,
     write_tree,
 )
+from warm_command import WarmProcess
 
 from stepscope.cli.doctor import doctor
 from stepscope.errors import RequestError
@@ -181,10 +182,10 @@ def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi: OnATree) -> Non
 
 
 def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
-    running = subprocess.Popen(
+    running = WarmProcess(
         pi.command(*LONG, "--prepare"),
         cwd=pi.folder,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**ENVIRONMENT, **pi.env},
@@ -192,7 +193,7 @@ def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
     steps = pi.folder / "runs/latest/steps.csv"
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and not has_rows(steps):
-        time.sleep(0.1)
+        time.sleep(0.02)
     assert pi.governor() == "performance"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=90)

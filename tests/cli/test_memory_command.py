@@ -52,7 +52,7 @@ def test_the_bill_adds_up_and_says_how_each_item_was_got(stepscope: Stepscope) -
 
 
 def test_a_run_ends_near_what_was_forecast(stepscope: Stepscope) -> None:
-    flags = ("--batch-size", 32, "--samples", 96, "--epochs", 1, "--json")
+    flags = ("--batch-size", 16, "--samples", 32, "--epochs", 1, "--no-evaluate", "--json")
     forecast = stepscope("memory", "resnet18", *flags).json["total_bytes"]
     run = stepscope("run", "--model", "resnet18", *flags).json
     bill = run["summary"]["memory_bill"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import shutil
+from importlib import metadata
 
 import pytest
 from as_a_person import TINY, Stepscope
@@ -163,22 +163,20 @@ def test_a_run_leaves_a_page_and_prints_its_path(tmp_path_factory):
     assert EVIL not in page
 
 
-def test_a_page_that_cannot_be_made_is_one_line_and_changes_no_exit_code(stepscope, tmp_path):
+def test_a_page_that_cannot_be_made_is_one_line_and_changes_no_exit_code(
+    stepscope, tmp_path, monkeypatch
+):
     """No vl-convert, and no script of an earlier page: a machine without the extra."""
-    hidden = tmp_path / "hidden"
-    hidden.mkdir()
-    (hidden / "sitecustomize.py").write_text(
-        "from importlib import metadata\n"
-        "found = metadata.version\n"
-        "def version(name):\n"
-        "    if name == 'vl-convert-python':\n"
-        "        raise metadata.PackageNotFoundError(name)\n"
-        "    return found(name)\n"
-        "metadata.version = version\n"
-    )
-    paths = os.pathsep.join([str(hidden), *filter(None, [os.environ.get("PYTHONPATH")])])
-    bare = {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    answer = stepscope.as_process("run", *TINY, "--max-steps", 2, "--json", env=bare)
+    found = metadata.version
+
+    def version(name):
+        if name == "vl-convert-python":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    bare = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    answer = stepscope("run", *TINY, "--max-steps", 2, "--json", env=bare)
     assert answer.code == 0, answer.err
     assert answer.json["status"] == "completed"
     (line,) = [line for line in answer.err.splitlines() if "no report" in line]

@@ -142,7 +142,7 @@ def test_a_request_for_workers_that_could_only_fail_is_refused(
     assert complaint in answer.err
 
 
-SHORT = ("--samples", 640, "--batch-size", 32, "--max-steps", 12, "--repeats", 1, "--threads", 1)
+SHORT = ("--samples", 160, "--batch-size", 8, "--max-steps", 12, "--repeats", 1, "--threads", 1)
 
 
 @pytest.mark.parametrize(
