@@ -57,7 +57,9 @@ def test_output_that_cannot_be_written_is_a_full_disk(stepscope, command):
 
 def test_letters_that_the_terminal_lacks_are_replaced_and_nohup_means_it(stepscope, command):
     # The shell is told what to ignore; its process becomes the command, and is sent the signal.
-    line = f"trap '' HUP; (while kill -HUP $$; do sleep 0.05; done) >/dev/null 2>&1 & exec {command}"
+    line = (
+        f"trap '' HUP; (while kill -HUP $$; do sleep 0.05; done) >/dev/null 2>&1 & exec {command}"
+    )
     done = through_a_shell(stepscope, line, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert "?" in done.stdout
@@ -105,7 +107,7 @@ def net(num_classes):
 )
 def test_a_model_that_misbehaves_still_trains_and_leaves_nothing_behind(stepscope, tiny, mischief):
     (stepscope.folder / "own.py").write_text(OWN.format(mischief))
-    answer = stepscope("run", *tiny, "--model", "own:net", "--json")
+    answer = stepscope("run", *tiny, "--max-steps", 2, "--model", "own:net", "--json")
     assert answer.code == 0, answer.err[-2000:]
     assert answer.json["status"] == "completed"
     left = [p.cmdline() for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
