@@ -134,7 +134,6 @@ def test_on_an_asynchronous_device_its_own_time_counts_and_nothing_waits(clock):
     assert seen["(Parent)"]["backward_s"] == pytest.approx(0.014)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("recompute", [False, True])
 def test_the_layers_times_add_up_to_the_passes(recompute):
     class Recomputed(nn.Sequential):
@@ -147,23 +146,22 @@ def test_the_layers_times_add_up_to_the_passes(recompute):
 
     model = nn.Sequential(nn.Conv2d(3, 16, 3), *(block() for _ in range(3)))
     images = torch.randn(16, 3, 32, 32)
-    forward_s = backward_s = 0.0
+    passes_s = {}
 
     def step() -> None:
-        nonlocal forward_s, backward_s
         began = time.perf_counter()
         output = model(images)
         between = time.perf_counter()
         output.backward(torch.ones_like(output))
-        forward_s += between - began
-        backward_s += time.perf_counter() - between
+        passes_s.update(forward_s=between - began, backward_s=time.perf_counter() - between)
 
-    step()
-    forward_s = backward_s = 0.0
-    seen = look_at(model, step, steps=5)
-    by_layer = {key: sum(row[key] for row in seen.values()) for key in ("forward_s", "backward_s")}
-    assert 0.8 * forward_s / 5 < by_layer["forward_s"] <= forward_s / 5
-    assert 0.8 * backward_s / 5 < by_layer["backward_s"] <= backward_s / 5
+    parts: dict[str, list[float]] = {"forward_s": [], "backward_s": []}
+    for _ in range(20):
+        layers = look_at(model, step, steps=1).values()
+        for key, found in parts.items():
+            found.append(sum(row[key] for row in layers) / passes_s[key])
+    for found in parts.values():  # something else may be served between two layers of a step
+        assert 0.8 < max(found) <= 1, found
 
 
 def test_frozen_layers_and_calls_without_gradients_have_no_backward_time(clock):

@@ -243,18 +243,12 @@ def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_us
     assert told == [4, None, 4]
 
 
-class _Slow(TensorDataset):
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.0002)
-        return super().__getitem__(index)
-
-
-@pytest.mark.parametrize("is_slow", [True, False])
+@pytest.mark.parametrize("are_quick", [False, True])
 def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_them(
-    is_slow: bool,
+    monkeypatch: pytest.MonkeyPatch, are_quick: bool
 ) -> None:
-    samples = 4 * 200
-    of_each_step = (_Slow if is_slow else TensorDataset)(torch.ones(samples, 4))
+    monkeypatch.setattr(loader_hooks, "_QUICK_NS", 10**12 if are_quick else 0)
+    of_each_step = TensorDataset(torch.ones(4 * 200, 4))
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     with watched() as book:
@@ -266,12 +260,9 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
             net(batch).sum().backward()
             optimizer.step()
     known = [detail[1][3] is not None for kind, _, _, detail, _ in book.events if kind == e.FETCHED]
-    two_a_step, one_a_step = known[:200], known[200:]
-    assert all(two_a_step), "the first hundred steps have it all"
-    if is_slow:
-        assert all(one_a_step)
-    else:  # now and then a machine is so busy that a batch is not quick
-        assert 12 <= sum(one_a_step) < 150
+    assert all(known[:200]), "the first hundred steps have it all"
+    one_in = loader_hooks._CPU_OF_ONE_STEP_IN if are_quick else 1
+    assert [at for at, is_known in enumerate(known[200:]) if is_known] == [*range(0, 200, one_in)]
 
 
 def test_what_reading_the_cpu_time_takes_is_waiting_and_no_work_of_the_loader(
