@@ -24,7 +24,7 @@ from stepscope.stats import (
 
 NOISE = 0.12  # of the log of the ratio of two equal runs, as seen on a virtual machine
 ROUNDS = 6
-PLAYED = 4000
+PLAYED = 1500
 # Three standard deviations of a share of 0.05 that is estimated from so many.
 AT_MOST_1_IN_20 = 0.05 + 3 * math.sqrt(0.05 * 0.95 / PLAYED)
 

@@ -207,13 +207,13 @@ def hold_what_always_holds(loop: Loop) -> None:
     assert len(sheet.steps) <= updates
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(any_events())
 def test_events_in_any_order_leave_rows_that_are_consistent(loop: Loop) -> None:
     hold_what_always_holds(loop)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(whole_loops())
 def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
     hold_what_always_holds(loop)
@@ -222,7 +222,7 @@ def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
     assert len(sheet.steps) == updates, "one optimiser: as many steps as updates"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(st.one_of(nearly_plain_loops(), whole_loops(), any_events()), st.integers(1, 60))
 def test_a_step_that_goes_like_one_before_gives_the_same_row(loop: Loop, at_once: int) -> None:
     assert loop.recognized(at_once=at_once) == loop.recognized(EventByEvent)
