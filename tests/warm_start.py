@@ -53,8 +53,9 @@ _WARM = _Warm()
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
-    # Torch sets the last one itself, in a process that has compiled something.
-    usual = {"PYTHONSAFEPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR"}
+    usual = {"PYTHONSAFEPATH", "PYTHONUNBUFFERED"}
+    # What Ray and torch set for good in a test process that has joined a cluster, or compiled.
+    usual |= {"PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR"}
     looked_at = {
         name: value
         for name, value in environment.items()

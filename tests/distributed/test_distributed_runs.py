@@ -121,7 +121,10 @@ def test_it_may_go_on_in_another_number_of_processes(stepscope: Stepscope, two: 
 
 def test_a_killed_rank_fails_the_run_on_every_rank(stepscope: Stepscope) -> None:
     started = stepscope.start("run", "--processes", 2, *MANY_EPOCHS)
-    training_of_rank(stepscope.folder, 1, after_steps=5).kill()
+    training = training_of_rank(stepscope.folder, 1, after_steps=5)
+    wait_until(lambda: len(the_run(stepscope.folder).steps) >= 5)
+    assert the_run(stepscope.folder).status == "running", "its tables grow while ranks train"
+    training.kill()
     _, said = started.communicate(timeout=30)
     assert started.returncode == 70, said
     run = the_run(stepscope.folder)

@@ -171,6 +171,7 @@ def test_at_whatever_pace_the_end_is_what_all_ranks_made(
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
 
 
+@pytest.mark.long  # that they read while they grow is in `test_distributed_runs`
 def test_a_kill_of_everything_leaves_tables_that_read(stepscope: Stepscope) -> None:
     started = stepscope.start("run", "--processes", 2, *MANY_EPOCHS)
     try:

@@ -25,7 +25,7 @@ class StopsAtTheSecond(Quiet):
 
 
 def asked(folder: Path) -> Ask:
-    sizes = {"samples": "96", "batch_size": "32", "epochs": "1"}
+    sizes = {"samples": "64", "batch_size": "32", "epochs": "1"}
     machine = {"threads": "1", "device": "cpu"}
     flags = {**sizes, **machine, "data": "shapes", "model": "efficient:s2d4_w8", "lr": "0.01"}
     return Ask({**flags, "out": str(folder)}, 1.0, 1)
