@@ -81,8 +81,8 @@ def kind_of(arguments: list[str], files: Mapping[str, str]) -> frozenset[str]:
     command, _, _ = make_app().parse_commands(arguments)
     flags = {word for word in arguments if word.startswith("-")}
     written = {after for word, after in pairwise(arguments) if word in ("--out", "--output")}
-    named = {part for word in arguments for part in re.split(r"\W", word)}
-    used = {text for file, text in files.items() if Path(file).stem in named}
+    named = {word.partition(":")[0] for word in arguments}
+    used = {text for file, text in files.items() if {file, Path(file).stem} & named}
     return frozenset({" ".join(command), *flags, *written, *used})
 
 
