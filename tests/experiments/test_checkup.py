@@ -49,8 +49,14 @@ def look(root: Path) -> dict[str, Check]:
     ids=lambda case: case.name if isinstance(case, Tree) else None,
 )
 def test_doctor_names_the_board_its_power_mode_and_its_sensors(
-    tmp_path: Path, tree: Tree, board: str, power_mode: str | None, sensors: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tree: Tree,
+    board: str,
+    power_mode: str | None,
+    sensors: list[str],
 ) -> None:
+    monkeypatch.setattr("stepscope.experiments.checkup.instruments._WATCHED_S", 0.01)
     root = write_tree(tree, tmp_path)
     found = look(root)
     assert board in found["board"].found
