@@ -42,11 +42,10 @@ def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
 
 def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_worker(stepscope):
     # A limit that never binds: then the lab ends a worker itself, whatever this machine does.
-    # It finds the training by its command line, which one that is forked does not have. An epoch
-    # lasts long enough for that.
+    # An epoch lasts long enough for that.
     flags = ("--memory-limit", "64GiB", "--validation", 64, "--pipeline-delay-ms", 2)
     few = ("--samples", 320, "--batch-size", 64, "--threads", 1)
-    answer = stepscope("lab", "second-epoch", *few, *flags, "--json", warm=False)
+    answer = stepscope("lab", "second-epoch", *few, *flags, "--json")
     assert answer.code == 0, answer.err
     found = answer.json
     assert found["holds"]

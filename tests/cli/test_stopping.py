@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -135,7 +136,13 @@ def kill_when(condition, stepscope) -> None:
     below = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    assert psutil.wait_procs(below, timeout=60)[1] == []
+    wait_for(lambda: not any(map(lives, below)), "the end of what it started")
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE  # whoever is its parent now is slow
+    return False
 
 
 def every_run(stepscope) -> list[Run]:

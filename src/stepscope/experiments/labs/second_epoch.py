@@ -151,7 +151,7 @@ class _Hand:
             self._thread.join()
 
     def _end_one(self) -> None:
-        training = _training()
+        training = youngest_child(psutil.Process())
         while training is not None and not self._lost and not self._over.wait(_LOOK_EVERY_S):
             worker = youngest_child(training)
             if worker is not None:
@@ -159,14 +159,6 @@ class _Hand:
                     worker.kill()
                     self.ended += 1
                 return
-
-
-def _training() -> psutil.Process | None:
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process().children():
-            if "stepscope.train.child" in child.cmdline():
-                return child
-    return None
 
 
 def _run(spec: RunSpec, onlooker: Onlooker, tools: Tools) -> Run:
