@@ -181,7 +181,7 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(
         lambda account: None,
     )
     server.kill()
-    back = threading.Timer(1.0, server.start)
+    back = threading.Timer(0.3, server.start)
     back.start()
     try:
         images, _ = samples.take(np.arange(SAMPLES))
