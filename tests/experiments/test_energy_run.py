@@ -49,6 +49,7 @@ def moving(root: Path, until_gone: Callable[[], bool]) -> Iterator[None]:
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("stepscope.measure.energy.IDLE_S", 0.3)
+    monkeypatch.setattr("stepscope.measure.surroundings.READ_EVERY_S", 0.05)
     return write_tree(Tree("laptop", LAPTOP.source, {**LAPTOP.files, **ON_MAINS}), tmp_path)
 
 
