@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from stepscope.measure.clock import cost_amid_work_ns, cost_ns, now_ns
 
 
@@ -11,8 +13,9 @@ def test_a_call_among_other_work_costs_more_than_one_after_the_other() -> None:
     def note() -> None:
         seen.append(now_ns())
 
-    assert cost_amid_work_ns(note) > cost_ns(note) > 0
-    assert len(seen) == 100 + 2000
+    # What else a busy machine does may take the caches from either: mostly it does not.
+    assert median(cost_amid_work_ns(note) / cost_ns(note) for _ in range(15)) > 1
+    assert len(seen) == 15 * (100 + 2000)
 
 
 def test_nothing_costs_nothing_among_other_work() -> None:
