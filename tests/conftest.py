@@ -17,7 +17,9 @@ from warm_start import cold_start, warm_start
 os.environ.update(FRUGAL)
 
 # The first text of a fresh clone takes seconds to draw, while hypothesis looks through Unicode.
-settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 # Under nohup what tests start would ignore that its terminal is gone, and in the background of a
