@@ -46,7 +46,7 @@ def stopped(stopped_once, tmp_path):
 
 
 def written(folder: Path):
-    return {path: path.stat().st_mtime_ns for path in folder.glob("*-trials/trials/*/run.json")}
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*-trials*/trials/*/run.json")}
 
 
 def test_what_was_run_is_not_run_again(stopped):

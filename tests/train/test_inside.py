@@ -187,9 +187,9 @@ def network(num_classes):
 
 @pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")
 def test_a_network_that_takes_no_hooks_is_said_to_take_none(train, tmp_path, monkeypatch):
-    (tmp_path / "scripted.py").write_text(SCRIPTED)
+    (tmp_path / "hookless.py").write_text(SCRIPTED)
     monkeypatch.chdir(tmp_path)
-    run = summed_up(train, model="scripted:network", layers=1)
+    run = summed_up(train, model="hookless:network", layers=1)
     assert run.summary["layers"] is None
     assert "takes no hooks" in run.summary["absent"]["layers"]
 

@@ -133,7 +133,9 @@ def _begun(folder: Path, subject: OwnTraining, request: sweep.Request) -> Sweep 
         "settings": [dict(values) for values in request.settings],
         "repeats": request.repeats,
     }
-    begun = (load_sweep(found.parent) for found in sorted(folder.glob(f"*-{_NAME}/{schema.SWEEP}")))
+    begun = (
+        load_sweep(found.parent) for found in sorted(folder.glob(f"*-{_NAME}*/{schema.SWEEP}"))
+    )
     return next((each for each in begun if wanted.items() <= each.info.items()), None)
 
 
