@@ -118,7 +118,7 @@ class Bench:
     def run(self) -> Times:
         """Make the same steps with `stepscope run`."""
         began = time.time()
-        self._call([STEPSCOPE, "run", "--max-steps", str(STEPS), "--epochs", "1", "--no-evaluate"])
+        self._call([STEPSCOPE, "run", "--max-steps", str(STEPS)])
         ended = time.time()
         run = load_run(self.folder / "runs" / "latest")
         origin = run.info["instrument"]["origin_unix_s"]
