@@ -11,10 +11,10 @@ from time import perf_counter
 
 import torch
 
-from stepscope.estimate.accelerator import mapper
-from stepscope.estimate.accelerator.design import load_design
-from stepscope.estimate.accelerator.mapper import Widths, map_layer
-from stepscope.estimate.accelerator.network import extract
+from stepscope.accelerator import mapper
+from stepscope.accelerator.design import load_design
+from stepscope.accelerator.mapper import Widths, map_layer
+from stepscope.accelerator.network_estimate import extract
 from stepscope.hardware.host import cpu_model
 from stepscope.models import registry
 from stepscope.stats import median

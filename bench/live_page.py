@@ -22,7 +22,7 @@ from urllib.request import urlopen
 
 from stepscope.hardware.host import cpu_model
 from stepscope.records import schema
-from stepscope.records.folder import create
+from stepscope.records.run_folder import create
 
 STEPS = (1_000, 10_000, 100_000, 1_000_000)
 ADDED = 1_000

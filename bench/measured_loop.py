@@ -17,22 +17,22 @@ import torch.nn.functional as F
 from _alternate import alternate, report
 from torch.utils.data import DataLoader
 
-from stepscope.data.loader import make_loader
-from stepscope.data.pipelines import Batch
-from stepscope.measure.clock import now_ns
-from stepscope.measure.layers import LayerWindow
-from stepscope.measure.rows import EpochTiming
-from stepscope.measure.steps import StepMeter
-from stepscope.records import folder, schema
-from stepscope.records.csvlog import CsvLog
-from stepscope.spec.load import validate
+from stepscope.data.image_transforms import Batch
+from stepscope.data.loaders.dataloader import make_loader
+from stepscope.meter.clock import now_ns
+from stepscope.meter.layer_timer import LayerWindow
+from stepscope.meter.step_meter import StepMeter
+from stepscope.meter.step_rows import EpochTiming
+from stepscope.records import run_folder, schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.settings.load_settings import validate
+from stepscope.train.accuracy import HitCounter
 from stepscope.train.device import layout_of, resolve
-from stepscope.train.hits import HitCounter
-from stepscope.train.inside import InsideView, Place
-from stepscope.train.job import Job, build, build_model
-from stepscope.train.lifetime import StopRequest
-from stepscope.train.loop import Watch, train_epoch
+from stepscope.train.loop import LoopHooks, train_epoch
+from stepscope.train.profile_window import InsideView, ProfilePosition
 from stepscope.train.recorder import Recorder, Tally
+from stepscope.train.stop_request import StopRequest
+from stepscope.train.training_setup import Job, build, build_model
 
 STEPS = 50
 ROUNDS = 600
@@ -63,15 +63,17 @@ def main() -> int:
     settings = {"workers": 0, "prefetch": 2, "persistent_workers": False, "pin_memory": False}
     untimed = make_loader(job.train.dataset.dataset, job.train.order, **settings)
     with tempfile.TemporaryDirectory() as temporary:
-        run = folder.create(Path(temporary), "bench", "run", {})
+        run = run_folder.create(Path(temporary), "bench", "run", {})
         logs = [CsvLog(run.path / name) for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)]
         nowhere = open(os.devnull, "w", buffering=1)  # noqa: SIM115, PTH123
         recorder = Recorder(
             logs[1], logs[2], lambda message: print(json.dumps(message), file=nowhere), job.stages
         )
         meter = StepMeter(logs[0], now_ns(), None, recorder.step, recorder.batch)
-        inside = InsideView(Place(), LayerWindow(()), meter)
-        watch = Watch(meter, recorder, StopRequest(), lambda: 0.0, lambda progress: None, inside)
+        inside = InsideView(ProfilePosition(), LayerWindow(()), meter)
+        watch = LoopHooks(
+            meter, recorder, StopRequest(), lambda: 0.0, lambda progress: None, inside
+        )
 
         def measured_epoch() -> None:
             timing, tally, hits = EpochTiming(1), Tally(), HitCounter(torch.device("cpu"))

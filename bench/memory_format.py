@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from _alternate import alternate, report
 
 from stepscope.models import registry
-from stepscope.spec.load import validate
+from stepscope.settings.load_settings import validate
 from stepscope.train.device import layout_of, resolve
 from stepscope.train.optimizers import make_optimizer
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 from _alternate import alternate, report
 
-from stepscope.data import shapes
-from stepscope.data.address import Address
-from stepscope.data.manifest import Layout, Manifest
-from stepscope.data.object_store import ObjectStore
-from stepscope.data.put import put
-from stepscope.data.stored_samples import StoredObjects, StoredShards
+from stepscope.data.datasets import shapes
+from stepscope.data.object_store.manifest import Layout, Manifest
+from stepscope.data.object_store.store_client import ObjectStore
+from stepscope.data.object_store.store_url import Address
+from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+from stepscope.data.object_store.upload import put
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data"))
 from s3_server import BUCKET, KEY, SECRET, Server

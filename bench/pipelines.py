@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from _alternate import alternate, report
 
-from stepscope.data import catalogue
-from stepscope.data.order import BatchKey
-from stepscope.data.pipelines import BatchedDataset
+from stepscope.data import dataset_registry
+from stepscope.data.image_transforms import BatchedDataset
+from stepscope.data.sample_order import BatchKey
 
 BATCH = 64
 ROUNDS = 60
@@ -18,7 +18,7 @@ LEAST = 8.0
 
 
 def main() -> int:
-    shapes = catalogue.find("shapes")
+    shapes = dataset_registry.find("shapes")
     samples = shapes.load("train", Path("data"), 5000)
     key = BatchKey(1, np.random.default_rng(0).permutation(5000)[:BATCH])
     by_batch, by_sample = (

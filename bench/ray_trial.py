@@ -17,19 +17,19 @@ from pathlib import Path
 import psutil
 from _alternate import alternate, report
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.experiments.runners import Order, Runner
-from stepscope.experiments.runners.here import HERE
-from stepscope.experiments.runners.on_ray import on_ray
-from stepscope.experiments.subjects import Attempt, OwnTraining
-from stepscope.experiments.trial import Nobody
+from stepscope.analyze.run_summary import summarize
+from stepscope.experiments.runners.local_runner import HERE
+from stepscope.experiments.runners.ray_runner import on_ray
+from stepscope.experiments.runners.runner import PlannedTrial, Runner
+from stepscope.experiments.trial import SilentListener
+from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema
-from stepscope.records.sweep import Trial
+from stepscope.records.sweep_folder import Trial
 
 ROUNDS = 5
 MOST_MORE_S = 1.0
 PORT = 6391
-TRAINING = OwnTraining(
+TRAINING = TrainingWorkload(
     {"samples": 320, "epochs": 1, "evaluate": False, "energy": "off"}, quick=True
 )
 
@@ -76,7 +76,9 @@ def compare(cluster: Runner, folder: Path) -> int:
 
 
 def make_one(runner: Runner, path: Path) -> None:
-    order = Order(Trial(0, {"max_steps": 5}, 1), Attempt(path, Nobody(), summarize))
+    order = PlannedTrial(
+        Trial(0, {"max_steps": 5}, 1), TrialRequest(path, SilentListener(), summarize)
+    )
     with closing(runner.run(TRAINING, [order], lambda trial: None)) as ended:
         ((_, outcome),) = ended
     assert outcome.status == schema.COMPLETED, outcome.reason

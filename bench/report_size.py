@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.records import schema
-from stepscope.records.folder import create_at
-from stepscope.report.page_file import FILE
-from stepscope.report.vega_script import vega_script
+from stepscope.records.run_folder import create_at
+from stepscope.report.html.chart_embed import vega_script
+from stepscope.report.html.html_page import FILE
 from stepscope.units import format_bytes, format_duration
 
 STEPS = (10**3, 10**4, 10**5, 10**6)

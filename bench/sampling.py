@@ -17,13 +17,12 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.experiments.energy_watch import EnergyWatch
 from stepscope.hardware.host import cpu_model
-from stepscope.measure.clock import now_ns, seconds
-from stepscope.measure.surroundings import Surroundings
-from stepscope.measure.telemetry import Sampler
-from stepscope.records import folder, schema
-from stepscope.records.csvlog import CsvLog
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.records import run_folder, schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.telemetry.energy_sampler import EnergyWatch
+from stepscope.telemetry.telemetry_sampler import Sampler, Surroundings
 
 MOST_SHARE = 0.01
 EVERYTHING = "all of them"
@@ -55,7 +54,7 @@ def main() -> None:
 
 
 def share_of(out: Path, root: Path, lasting_s: float, parts: tuple[str, ...]) -> float:
-    made = folder.create(out / "runs", "sampling", "run", {})
+    made = run_folder.create(out / "runs", "sampling", "run", {})
     energy = EnergyWatch(made, root, asked="energy" in parts)
     around = Surroundings(root, made.add_event, energy.power_w)
     origin_ns = now_ns()

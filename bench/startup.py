@@ -18,7 +18,7 @@ from pathlib import Path
 
 from _alternate import machine
 
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 from stepscope.stats import median
 
 ROUNDS = 7
@@ -94,7 +94,7 @@ class Bench:
         """Write the bare script and its data, and have stepscope draw its own."""
         import numpy as np
 
-        from stepscope.data import shapes
+        from stepscope.data.datasets import shapes
 
         drawn = shapes.load("train", self.folder)
         np.save(self.folder / "images.npy", drawn.images)

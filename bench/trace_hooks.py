@@ -25,10 +25,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from stepscope.hardware.host import cpu_model
-from stepscope.measure import hooks
-from stepscope.measure.clock import now_ns
-from stepscope.measure.notebook import Notebook, Patches
+from stepscope.meter.clock import now_ns
 from stepscope.stats import quantile
+from stepscope.trace import torch_hooks
+from stepscope.trace.event_buffer import EventBuffer, Patches
 
 FIRST_STEPS, STEPS, SUBMODULES = 60, 120, 14
 UNDISTURBED = 0.02
@@ -78,7 +78,7 @@ def hooked(training: Training, names: frozenset[str] | None) -> list[float]:
             if names is None or name in names:
                 super().replace(owner, name, make)
 
-    patches = hooks.install(Notebook(), Some())
+    patches = torch_hooks.install(EventBuffer(), Some())
     try:
         return training.block()
     finally:

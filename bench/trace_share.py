@@ -29,9 +29,9 @@ from torch.utils.data import dataloader as torch_dataloader
 from tracers import SETTINGS, AroundStep, Setting, Training, traced
 
 from stepscope.hardware.host import cpu_model
-from stepscope.measure.clock import now_ns
-from stepscope.measure.notebook import Patches
+from stepscope.meter.clock import now_ns
 from stepscope.stats import median
+from stepscope.trace.event_buffer import Patches
 
 HOOKED: dict[str, tuple[Any, str]] = {
     "fetch": (torch_dataloader._BaseDataLoaderIter, "__next__"),

@@ -43,13 +43,13 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from stepscope.hardware.host import cpu_model
-from stepscope.measure import hooks
-from stepscope.measure.clock import now_ns
-from stepscope.measure.notebook import Patches
-from stepscope.measure.tracer import Tracer
+from stepscope.meter.clock import now_ns
 from stepscope.models import registry
-from stepscope.records import folder
+from stepscope.records import run_folder
 from stepscope.stats import Interval, interval_of, median
+from stepscope.trace import torch_hooks
+from stepscope.trace.event_buffer import Patches
+from stepscope.trace.tracer import Tracer
 
 AroundStep = Callable[[], AbstractContextManager[object]]
 Block = Callable[[], list[float]]  # trains a block, returns the seconds that each step took
@@ -192,12 +192,12 @@ class Switched(Patches):
 def traced(training: Training) -> Iterator[tuple[Block, Weighed]]:
     """Yield a block under the hooks of `stepscope trace`, which are on only while it trains."""
     with tempfile.TemporaryDirectory() as temporary:
-        made = folder.create(Path(temporary), "bench", "trace", {})
+        made = run_folder.create(Path(temporary), "bench", "trace", {})
         tracer = Weighed(made.path, now_ns())
         tracer.start()
         tracer._patches.undo()
         switch = Switched()
-        hooks.install(tracer._book, switch)
+        torch_hooks.install(tracer._book, switch)
 
         def block() -> list[float]:
             switch.on = True

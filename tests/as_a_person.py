@@ -29,7 +29,7 @@ import pytest
 from warm_start import cold_start
 
 from stepscope.cli.main import main
-from stepscope.records.reader import Run
+from stepscope.records.run_reader import Run
 
 
 @dataclass(frozen=True)

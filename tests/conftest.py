@@ -37,17 +37,17 @@ LONGEST_FIRST = (
     "test_scripts.py",
     "test_sweep_command.py",
     "test_workers_command.py",
-    "test_object_store_runs.py",
-    "test_fit_script.py",
-    "test_fit_command.py",
-    "test_stopping.py",
+    "test_store_runs.py",
+    "test_max_batch_script.py",
+    "test_max_batch_command.py",
+    "test_stop_and_resume.py",
     "test_surroundings.py",
     "test_lab_sheets.py",
     "test_distributed_runs.py",
     "test_energy_run.py",
     "test_search_command.py",
     "test_scale_command.py",
-    "test_runners.py",
+    "test_runner_contract.py",
 )
 
 

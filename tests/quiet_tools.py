@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.experiments.labs import Tools
+from stepscope.analyze.run_summary import summarize
+from stepscope.experiments.labs.lab_runner import Tools
 
 
 class Quiet:

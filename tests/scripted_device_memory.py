@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stepscope.measure.device_memory import Context
+from stepscope.meter.device_memory import Context
 
 MIB = 2**20
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from pages import PAGES, ROOT, name_of
-from test_arrows import MAY_IMPORT
+from test_architecture import MAY_IMPORT
 
 from stepscope.cli.main import make_app
-from stepscope.experiments.traced import TraceRequest
 from stepscope.models import registry
 from stepscope.records import schema
-from stepscope.spec.settings import RunSpec
+from stepscope.settings.run_settings import RunSpec
+from stepscope.supervisor.script_child import TraceRequest
 
 
 def text_of(name: str) -> str:
@@ -54,8 +54,8 @@ def test_every_column_is_in_the_table_of_its_file_in_order(file: str) -> None:
 
 
 def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
-    from stepscope.analyze.where_time_goes import summarize
-    from stepscope.records.reader import Run
+    from stepscope.analyze.run_summary import summarize
+    from stepscope.records.run_reader import Run
 
     documented = {row[0] for rows in tables_of(text_of("docs/run-folder.md")) for row in rows}
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}

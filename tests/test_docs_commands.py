@@ -16,12 +16,12 @@ from as_a_person import Stepscope
 from cyclopts import App, CycloptsError
 from pages import PAGES, ROOT, Block, blocks_of, name_of, shown_commands
 
+from stepscope.api.scope import Scope
 from stepscope.cli.main import make_app
-from stepscope.cli.trace_arguments import mark_script
+from stepscope.cli.script_arguments import mark_script
 from stepscope.errors import StepscopeError
-from stepscope.experiments import peaks
-from stepscope.library.scope import Scope
-from stepscope.spec.load import resolve_request
+from stepscope.settings.load_settings import resolve_request
+from stepscope.supervisor import machine_peaks
 
 # What makes any documented command take seconds. Each flag has one value.
 SHORTER = {
@@ -147,8 +147,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     shutil.copy(ROOT / "tests" / "scripts" / "plain_cifar.py", folder / "your_script.py")
     reader.do(["stepscope", "run"])  # every page may speak of runs/latest
     with pytest.MonkeyPatch.context() as patch:  # of large matrices a peak takes seconds
-        patch.setitem(peaks.measure_peaks.__kwdefaults__, "matrix_sizes", (256,))
-        patch.setattr(peaks, "ARRAY_BYTES", 2**20)
+        patch.setitem(machine_peaks.measure_peaks.__kwdefaults__, "matrix_sizes", (256,))
+        patch.setattr(machine_peaks, "ARRAY_BYTES", 2**20)
         yield reader
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import warm_start
 
 from stepscope.cli.main import main
-from stepscope.experiments.fork_server import ForkServer
-from stepscope.train import fork_server
+from stepscope.processes import fork_server
+from stepscope.supervisor.warm_start import ForkServer
 
 
 class WarmProcess(subprocess.Popen[str]):

@@ -15,7 +15,7 @@ import runpy
 import sys
 import threading
 
-from stepscope.measure.attach import _AfterImport, attach
+from stepscope.trace.bootstrap import _AfterImport, attach
 
 
 def main(stdout: str, stderr: str, tests: str, *command: str) -> int:

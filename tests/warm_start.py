@@ -14,19 +14,20 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from stepscope.experiments import asking, script_trial, traced, training
-from stepscope.experiments.fork_server import ChildProcess, ForkedProcess, ForkServer
-from stepscope.experiments.memory_limit import MemoryLimit
+from stepscope.experiments import script_trial
+from stepscope.supervisor import ask_process, script_child, train_child
+from stepscope.supervisor.memory_guard import MemoryLimit
+from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess, ForkServer
 
 # What Python, the linker and torch look at when they start: it cannot be changed afterwards.
 _READ_AT_START = ("PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "MALLOC_", "TORCH", "CUDA")
 _TESTS = str(Path(__file__).parent)
-_AUTOSTART = str(traced._AUTOSTART)
+_AUTOSTART = str(script_child._AUTOSTART)
 
 _fork = ForkServer.fork
-_start_training = training.start_training
-_ask = asking._start
-_trace = traced._start
+_start_training = train_child.start_training
+_ask = ask_process._start
+_trace = script_child._start
 _try_script = script_trial._start
 
 
@@ -70,9 +71,9 @@ def warm_start() -> Iterator[None]:
     """Fork what would be started: trainings, questions to them, and users' scripts."""
     with (
         mock.patch.object(ForkServer, "fork", _server_fork),
-        mock.patch.object(training, "start_training", _started_training),
-        mock.patch.object(asking, "_start", _asked),
-        mock.patch.object(traced, "_start", _traced),
+        mock.patch.object(train_child, "start_training", _started_training),
+        mock.patch.object(ask_process, "_start", _asked),
+        mock.patch.object(script_child, "_start", _traced),
         mock.patch.object(script_trial, "_start", _tried_script),
     ):
         yield
@@ -83,9 +84,9 @@ def cold_start() -> Iterator[None]:
     """Start everything as a user's command does."""
     with (
         mock.patch.object(ForkServer, "fork", _fork),
-        mock.patch.object(training, "start_training", _start_training),
-        mock.patch.object(asking, "_start", _ask),
-        mock.patch.object(traced, "_start", _trace),
+        mock.patch.object(train_child, "start_training", _start_training),
+        mock.patch.object(ask_process, "_start", _ask),
+        mock.patch.object(script_child, "_start", _trace),
         mock.patch.object(script_trial, "_start", _try_script),
     ):
         yield
@@ -106,7 +107,7 @@ def _started_training(
 ) -> ChildProcess:
     _, _, module, *arguments = command
     group = None if limit is None or limit.group is None else limit.group.folder
-    whole = training._environment(environment)
+    whole = train_child._environment(environment)
     forked = _WARM.fork(module, arguments, whole, pass_fds=[messages], cgroup=group)
     return forked or _start_training(command, messages, limit, environment)
 
@@ -123,27 +124,27 @@ def _asked(
 
 
 def _traced(
-    request: traced.TraceRequest,
+    request: script_child.TraceRequest,
     path: Path,
     output_to_stderr: bool,
     messages: int,
     origin_ns: int,
 ) -> ChildProcess:
-    environment = traced.environment_for(request, path, messages, origin_ns)
+    environment = script_child.environment_for(request, path, messages, origin_ns)
     stdout = 2 if output_to_stderr else 1
     forked = _fork_script(request, environment, messages, stdout, 2)
     return forked or _trace(request, path, output_to_stderr, messages, origin_ns)
 
 
 def _tried_script(
-    request: traced.TraceRequest,
+    request: script_child.TraceRequest,
     path: Path,
     limit: MemoryLimit | None,
     through_prefetch: bool,
     messages: int,
     origin_ns: int,
 ) -> ChildProcess:
-    environment = traced.environment_for(
+    environment = script_child.environment_for(
         request, path, messages, origin_ns, is_trial=True, through_prefetch=through_prefetch
     )
     forked = None
@@ -154,7 +155,7 @@ def _tried_script(
 
 
 def _fork_script(
-    request: traced.TraceRequest, environment: dict[str, str], messages: int, *streams: int
+    request: script_child.TraceRequest, environment: dict[str, str], messages: int, *streams: int
 ) -> ForkedProcess | None:
     """Run a script as `python` would, but for what it finds imported (`warm_script`)."""
     own = [os.dup(stream) for stream in streams]

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyze.where_time_goes import summarize
+from stepscope.analyze.run_summary import summarize
 from stepscope.records import schema
-from stepscope.records.folder import create_at
-from stepscope.records.reader import load_run
+from stepscope.records.run_folder import create_at
+from stepscope.records.run_reader import load_run
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&{{x}}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.records import schema
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 
 Rows = Sequence[dict[str, Any]]
 STARTED_UNIX_S = 1_750_000_000.0

@@ -13,11 +13,12 @@ line is `stepscope.cli`.
 
 from typing import TYPE_CHECKING, Any
 
-from stepscope.library.notebook import Run, load_run
+from stepscope.api.notebook import NotebookRun as Run
+from stepscope.api.notebook import load_run
 
 if TYPE_CHECKING:
-    from stepscope.library.scope import Scope
-    from stepscope.library.watch import watch
+    from stepscope.api.scope import Scope
+    from stepscope.api.watch import watch
 
 __all__ = ["Run", "Scope", "load_run", "watch"]
 
@@ -27,11 +28,11 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """Import what needs torch only when it is asked for."""
     if name == "Scope":
-        from stepscope.library.scope import Scope
+        from stepscope.api.scope import Scope
 
         return Scope
     if name == "watch":
-        from stepscope.library.watch import watch
+        from stepscope.api.watch import watch
 
         return watch
     raise AttributeError(f"module 'stepscope' has no attribute {name!r}")

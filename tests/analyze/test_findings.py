@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stepscope.analyze.findings import Finding, findings_of
 from stepscope.records import schema
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 
 PHASES_S = {"data": 0.0, "transfer": 0.0, "forward": 0.03, "backward": 0.06, "optimizer": 0.01}
 Step = dict[str, Any]

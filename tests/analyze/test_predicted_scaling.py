@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from stepscope.analyze.predicted_scaling import (
     Base,
-    Grounds,
-    Network,
+    NetworkLink,
+    ScalingInputs,
     overlap_share,
     portions,
     predict,
@@ -18,7 +18,7 @@ from stepscope.analyze.predicted_scaling import (
 # One process, 64 samples in 100 ms: 50 ms backward, 10 ms that do not depend on the samples.
 ONE = Base(1, 64, samples_per_s=640, step_s=0.1, backward_s=0.05, fixed_s=0.01)
 # 1 MB of gradients at 10 MB/s: four processes take 6/4 * 0.1 s + 6 * 1 ms = 156 ms.
-SLOW = Network(bandwidth_bytes_per_s=1e7, latency_s=0.001)
+SLOW = NetworkLink(bandwidth_bytes_per_s=1e7, latency_s=0.001)
 
 
 def test_a_ring_sends_its_share_over_each_link_in_twice_the_turns() -> None:
@@ -28,7 +28,7 @@ def test_a_ring_sends_its_share_over_each_link_in_twice_the_turns() -> None:
 
 
 def test_every_portion_of_the_gradients_takes_its_own_turns() -> None:
-    mib, network = 2**20, Network(bandwidth_bytes_per_s=2**20, latency_s=1)
+    mib, network = 2**20, NetworkLink(bandwidth_bytes_per_s=2**20, latency_s=1)
     # One of 1 MiB, then up to 25 MiB each: 60 MiB go as 1 + 25 + 25 + 9.
     sizes = {1: 1, mib: 1, mib + 1: 2, 26 * mib: 2, 60 * mib: 4}
     assert {size: portions(size) for size in sizes} == sizes
@@ -46,7 +46,7 @@ def test_portions_are_those_of_the_training() -> None:
 
 
 def test_with_the_same_batch_each_computes_on_a_part_and_waits_for_the_exchange() -> None:
-    found = predict("strong", 64, 4, ONE, Grounds(SLOW, 10**6, overlap_share=0))
+    found = predict("strong", 64, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
     # A quarter of 90 ms, the 10 ms that stay, 156 ms of exchange.
     assert found.step_s == pytest.approx(0.1885)
     assert found.speedup == pytest.approx(0.1 / 0.1885)
@@ -55,31 +55,31 @@ def test_with_the_same_batch_each_computes_on_a_part_and_waits_for_the_exchange(
 
 
 def test_with_a_batch_for_each_the_step_is_that_of_one_and_the_exchange() -> None:
-    found = predict("weak", 256, 4, ONE, Grounds(SLOW, 10**6, overlap_share=0))
+    found = predict("weak", 256, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
     assert found.step_s == pytest.approx(0.256)
     assert found.samples_per_s == pytest.approx(256 / 0.256)
     assert found.speedup == pytest.approx(4 * 0.1 / 0.256)
 
 
 def test_what_is_hidden_is_never_more_than_the_backward_pass_takes() -> None:
-    half = Grounds(SLOW, 10**6, overlap_share=0.5)
+    half = ScalingInputs(SLOW, 10**6, overlap_share=0.5)
     # Half of 156 ms is more than a quarter of 50 ms of backward, and than the whole of them.
     assert predict("strong", 64, 4, ONE, half).exposed_s == pytest.approx(0.156 - 0.0125)
     assert predict("weak", 256, 4, ONE, half).exposed_s == pytest.approx(0.156 - 0.05)
-    tenth = Grounds(SLOW, 10**6, overlap_share=0.1)
+    tenth = ScalingInputs(SLOW, 10**6, overlap_share=0.1)
     assert predict("weak", 256, 4, ONE, tenth).exposed_s == pytest.approx(0.9 * 0.156)
 
 
 def test_the_process_with_the_most_samples_sets_the_pace() -> None:
     ten = Base(1, 10, samples_per_s=100, step_s=0.1, backward_s=0, fixed_s=0)
-    at_once = Grounds(Network(1e30, 0), 1, overlap_share=0)
+    at_once = ScalingInputs(NetworkLink(1e30, 0), 1, overlap_share=0)
     # Ten samples over four: some have three of them.
     assert predict("strong", 10, 4, ten, at_once).speedup == pytest.approx(10 / 3)
 
 
 def test_a_base_of_two_is_taken_without_its_communication() -> None:
     two = Base(2, 64, 640, step_s=0.1, backward_s=0.06, fixed_s=0.01, communication_s=0.02)
-    found = predict("strong", 64, 4, two, Grounds(SLOW, 10**6, overlap_share=1))
+    found = predict("strong", 64, 4, two, ScalingInputs(SLOW, 10**6, overlap_share=1))
     # Half of the 70 ms that go with the samples, 10 ms that stay; backward's own part is 40 ms.
     assert found.exposed_s == pytest.approx(0.156 - 0.02)
     assert found.step_s == pytest.approx(0.045 + 0.136)
@@ -116,7 +116,8 @@ def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
     backward_s, fixed_s = (share * step_s / 2 for share in shares)
     base = Base(1, 64, 64 / step_s, step_s, backward_s, fixed_s)
     slow, fast = (
-        Grounds(Network(bandwidth * times, latency_s), gradient_bytes, overlap) for times in (1, 2)
+        ScalingInputs(NetworkLink(bandwidth * times, latency_s), gradient_bytes, overlap)
+        for times in (1, 2)
     )
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
         found = predict(mode, batch, processes, base, slow)  # type: ignore[arg-type]

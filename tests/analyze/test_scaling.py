@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from recorded import write_run
 
-from stepscope.analyze.scale_answer import scaling_of
 from stepscope.analyze.scaling import Scale
+from stepscope.analyze.scaling_answer import scaling_of
 from stepscope.errors import AnswerIsNo
-from stepscope.records.sweep import Sweep
+from stepscope.records.sweep_folder import Sweep
 
 # (processes, batch) to the rates of its rounds; a word is how a trial ended.
 Rates = dict[tuple[int, int], list[float | str]]

@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 from written_tables import step, write_tables
 
-from stepscope.analyze.compare import compare
-from stepscope.analyze.sides import read_sides
-from stepscope.analyze.throttling import slowdown, touched_ranges
-from stepscope.analyze.where_time_goes import summarize
+from stepscope.analyze.comparison import compare
+from stepscope.analyze.comparison_sides import read_sides
+from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.throttled_time import slowdown, touched_ranges
 from stepscope.records import schema
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Numbers, Table
-from stepscope.records.throttling import Held, times_held_back, touched, what_was_watched
-from stepscope.report.drawing import to_vega_lite
-from stepscope.report.page_charts import in_words
-from stepscope.report.run_charts import sections_of
-from stepscope.report.run_document import document_of_run
-from stepscope.report.terminal import print_run
+from stepscope.records.throttled_steps import Held, times_held_back, touched, what_was_watched
+from stepscope.report.charts.run_charts import sections_of
+from stepscope.report.charts.vega_lite import to_vega_lite
+from stepscope.report.html.chart_embed import in_words
+from stepscope.report.html.run_page import document_of_run
+from stepscope.report.terminal.run_tables import print_run
 
 Event = Mapping[str, Any]
 WATCHED = {"event": "throttling_watched", "time_s": 0.1, "what": ["temperature", "clock"]}

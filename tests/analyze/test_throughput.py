@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from recorded import write_run, write_steps
 
 from stepscope.analyze.throughput import doubts_about, rate_of_trial, step_times, throughput_of
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 from stepscope.stats import median
 
 

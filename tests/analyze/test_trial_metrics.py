@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.trial_metrics import mean_figures, metrics, rate, start_up_steps
-from stepscope.records import folder, reader, schema
+from stepscope.analyze.sweep_summary import mean_figures, metrics, rate, start_up_steps
+from stepscope.records import run_folder, run_reader, schema
 
 
-def a_run(tmp_path: Path, spec: dict[str, Any], steps: int, loss: str = "1.0") -> reader.Run:
+def a_run(tmp_path: Path, spec: dict[str, Any], steps: int, loss: str = "1.0") -> run_reader.Run:
     """Write a run whose steps are slow until its buffers are full."""
-    made = folder.create(tmp_path, "a", "run", spec)
+    made = run_folder.create(tmp_path, "a", "run", spec)
     slow = start_up_steps(spec)
     rows = [
         {"epoch": 1, "step": n, "start_s": n, "samples": 8, "step_s": 1.0 if n <= slow else 0.1,
@@ -24,7 +24,7 @@ def a_run(tmp_path: Path, spec: dict[str, Any], steps: int, loss: str = "1.0") -
     _write(made.path / schema.STEPS, schema.STEP_COLUMNS, rows)
     epoch = {"epoch": 1, "split": "train", "total_s": 9.0, "loss": loss, "samples": 8 * steps}
     _write(made.path / schema.EPOCHS, schema.EPOCH_COLUMNS, [epoch])
-    return reader.load_run(made.path)
+    return run_reader.load_run(made.path)
 
 
 def _write(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

@@ -7,10 +7,10 @@ import functools
 import pytest
 from whole_run import EVIL, write_sweep_of_runs, write_whole_run
 
-from stepscope.records.folder import RunFolder
-from stepscope.records.reader import load_run
-from stepscope.records.sweep import load_sweep
-from stepscope.report.page_file import document_of, write_page
+from stepscope.records.run_folder import RunFolder
+from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import load_sweep
+from stepscope.report.html.html_page import document_of, write_page
 
 
 @pytest.fixture(scope="module")

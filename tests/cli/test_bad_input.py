@@ -10,7 +10,7 @@ import resource
 
 import pytest
 
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 
 WRONG_REQUESTS = {
     "unknown model": (["--model", "resnet19"], "Did you mean 'resnet18'"),

@@ -15,8 +15,8 @@ import pytest
 from as_a_person import ENVIRONMENT, TINY, Answer, Stepscope
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from stepscope.records.folder import create
-from stepscope.records.reader import load_run
+from stepscope.records.run_folder import create
+from stepscope.records.run_reader import load_run
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from stepscope.cli.main import make_app
-from stepscope.spec.settings import field_names
+from stepscope.settings.run_settings import field_names
 
 COMMANDS = [name for name in make_app() if not name.startswith("-")]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.experiments.labs import labs
+from stepscope.experiments.labs.lab_runner import labs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "labs.md"
 

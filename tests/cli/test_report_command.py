@@ -11,8 +11,8 @@ import pytest
 from as_a_person import TINY, Stepscope
 from whole_run import EVIL, write_sweep_of_runs, write_whole_run
 
-from stepscope.records.folder import create_at
-from stepscope.report.vega_script import vega_script
+from stepscope.records.run_folder import create_at
+from stepscope.report.html.chart_embed import vega_script
 
 
 @pytest.fixture(scope="module", autouse=True)

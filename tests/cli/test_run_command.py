@@ -11,7 +11,7 @@ import sys
 import pytest
 from as_a_person import TINY, Answer, Stepscope, closes
 
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from as_a_person import ENVIRONMENT
 
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 
 
 def through_a_shell(stepscope, line: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ import pytest
 from as_a_person import Stepscope
 from ray_cluster import Cluster, kill
 
-from stepscope.experiments.runners import joining
+from stepscope.experiments.runners import ray_cluster as joining
 from stepscope.hardware.conditions import clock_source
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")

@@ -10,7 +10,7 @@ import pytest
 from as_a_person import Stepscope, closes
 from as_torchrun import ranks_of, start_torchrun, the_run, training_of_rank, wait_until
 
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 
 # The last batch has one sample, so that one of the two processes has no part of it.
 SAMPLES = 321

@@ -12,11 +12,10 @@ from as_torchrun import ranks_of, the_run, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepscope.experiments.growing import GrowingTables
-from stepscope.experiments.together import put_together
-from stepscope.records import folder, schema
-from stepscope.records.csvlog import keep_rows
-from stepscope.records.reader import load_run
+from stepscope.records import run_folder, schema
+from stepscope.records.csv_log import keep_rows
+from stepscope.records.run_reader import load_run
+from stepscope.supervisor.rank_merge import GrowingTables, put_together
 
 MANY_EPOCHS = ("--samples", 321, "--batch-size", 32, "--epochs", 400, "--no-evaluate")
 
@@ -37,30 +36,30 @@ def append(file: Path, *lines: str, end: str = "\n") -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> folder.RunFolder:
+def run(tmp_path: Path) -> run_folder.RunFolder:
     return with_ranks(tmp_path)
 
 
-def with_ranks(where: Path, ranks: int = 2) -> folder.RunFolder:
-    made = folder.create(where, "ranks", "run", {})
+def with_ranks(where: Path, ranks: int = 2) -> run_folder.RunFolder:
+    made = run_folder.create(where, "ranks", "run", {})
     for rank in range(ranks):
-        folder.create_rank(made.path, rank, "run", {})
+        run_folder.create_rank(made.path, rank, "run", {})
     return made
 
 
-def steps_of(run: folder.RunFolder, rank: int) -> Path:
+def steps_of(run: run_folder.RunFolder, rank: int) -> Path:
     return run.path / schema.RANKS / str(rank) / schema.STEPS
 
 
-def epochs_of(run: folder.RunFolder, rank: int) -> Path:
+def epochs_of(run: run_folder.RunFolder, rank: int) -> Path:
     return run.path / schema.RANKS / str(rank) / schema.EPOCHS
 
 
-def written(run: folder.RunFolder) -> list[tuple[int, int, int]]:
+def written(run: run_folder.RunFolder) -> list[tuple[int, int, int]]:
     return [(row["epoch"], row["step"], row["samples"]) for row in load_run(run.path).steps.rows()]
 
 
-def test_a_step_is_there_when_every_rank_has_made_it(run: folder.RunFolder) -> None:
+def test_a_step_is_there_when_every_rank_has_made_it(run: run_folder.RunFolder) -> None:
     tables = GrowingTables(run.path, 2)
     append(steps_of(run, 0), step_line(1, 1, 24, 2.0), step_line(1, 2, 24, 2.0))
     tables.look()
@@ -82,7 +81,7 @@ def test_nothing_is_written_before_there_are_ranks(tmp_path: Path) -> None:
     assert written(run) == []
 
 
-def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: folder.RunFolder) -> None:
+def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: run_folder.RunFolder) -> None:
     tables = GrowingTables(run.path, 2)
     line = step_line(1, 1, 8, 4.0)
     append(steps_of(run, 0), line)
@@ -95,7 +94,7 @@ def test_a_line_that_is_half_written_is_taken_when_it_is_whole(run: folder.RunFo
     assert written(run) == [(1, 1, 16)]
 
 
-def test_ranks_that_go_back_to_a_checkpoint_do_their_steps_again(run: folder.RunFolder) -> None:
+def test_ranks_that_go_back_to_a_checkpoint_do_their_steps_again(run: run_folder.RunFolder) -> None:
     tables = GrowingTables(run.path, 2)
     for rank in (0, 1):
         append(steps_of(run, rank), *(step_line(1, step, 16, 2.0) for step in (1, 2, 3)))
@@ -120,7 +119,7 @@ def test_a_rank_that_joins_later_holds_nothing_back_that_was_before_it(tmp_path:
 
 
 def test_an_epoch_is_there_when_every_rank_has_ended_it_or_is_past_it(
-    run: folder.RunFolder,
+    run: run_folder.RunFolder,
 ) -> None:
     tables = GrowingTables(run.path, 2)
 
@@ -137,7 +136,7 @@ def test_an_epoch_is_there_when_every_rank_has_ended_it_or_is_past_it(
     assert epochs() == [(1, "train", 32), (1, "test", 5)], "only rank 0 is tested"
 
 
-def test_tests_within_an_epoch_are_added_up_one_by_one(run: folder.RunFolder) -> None:
+def test_tests_within_an_epoch_are_added_up_one_by_one(run: run_folder.RunFolder) -> None:
     for rank in (0, 1):
         append(epochs_of(run, rank), epoch_line(1, "test", 4), epoch_line(1, "test", 6))
     GrowingTables(run.path, 2).look()

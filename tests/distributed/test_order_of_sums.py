@@ -15,9 +15,9 @@ import hashlib, sys
 from pathlib import Path
 import torch, torch.distributed as dist, torch.nn.functional as F
 from stepscope.models import registry
-from stepscope.spec.load import validate
+from stepscope.settings.load_settings import validate
 from stepscope.train.distributed import Ranks
-from stepscope.train.settled_order import settle_order
+from stepscope.train.distributed import settle_order
 
 rank, meet, settled = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "settled"
 torch.set_num_threads(1)

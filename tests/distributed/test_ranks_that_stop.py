@@ -15,15 +15,14 @@ from typing import Any, cast
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.experiments import in_place, rank, single
-from stepscope.experiments.distributed import judge_run
-from stepscope.experiments.rank import Rank, Relay, carry_out_rank, judge_rank, stop_rank
-from stepscope.experiments.ranks import Place
-from stepscope.experiments.supervise import Outcome, StopSignals, Watch, listening
-from stepscope.records import folder, schema
-from stepscope.records.reader import Run, load_run
-from stepscope.spec import RunSpec
-from stepscope.train.options import Options
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.records import run_folder, schema
+from stepscope.records.run_reader import Run, load_run
+from stepscope.settings import RunSpec
+from stepscope.supervisor import rank_supervisor, start_run, torchrun
+from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, StopSignals, stop_signals
+from stepscope.supervisor.rank_processes import RankInfo, judge_run
+from stepscope.supervisor.rank_supervisor import Rank, Relay, carry_out_rank, judge_rank, stop_rank
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
 
@@ -33,8 +32,8 @@ def nothing_to_sum_up(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> folder.RunFolder:
-    made = folder.create(tmp_path, "two", "run", RunSpec().model_dump(mode="json"))
+def run(tmp_path: Path) -> run_folder.RunFolder:
+    made = run_folder.create(tmp_path, "two", "run", RunSpec().model_dump(mode="json"))
     made.update_info(status=schema.INTERRUPTED)
     return made
 
@@ -49,50 +48,50 @@ def deaf() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def rank_of(run: folder.RunFolder, number: int = 0) -> Rank:
-    return Rank(Place(number, 2, "m"), run.path, RunSpec(processes=2), Options())
+def rank_of(run: run_folder.RunFolder, number: int = 0) -> Rank:
+    return Rank(RankInfo(number, 2, "m"), run.path, RunSpec(processes=2), ProcessOptions())
 
 
-def watch_of(made: folder.RunFolder, stops: int = 0, **known: Any) -> Watch:
+def watch_of(made: run_folder.RunFolder, stops: int = 0, **known: Any) -> ChildWatch:
     """Return what a judge looks at."""
     memory = SimpleNamespace(asked=False, killed=False, what_happened=lambda: "memory ran short")
     seen = {"memory": memory, "outcome": None, "trouble": None, "forecast": None, "ready": {}}
     seen |= {"folder": made, "signals": StopSignals(stops=stops), **known}
-    return cast(Watch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
+    return cast(ChildWatch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
 
 
 def test_a_resume_that_is_refused_changes_nothing_of_the_run_that_is_going(
-    run: folder.RunFolder,
+    run: run_folder.RunFolder,
 ) -> None:
     with run.held(), pytest.raises(RequestError, match="still running"):
-        single.resume(run.path, Relay(0, None), nothing_to_sum_up, processes=2)
+        start_run.resume(run.path, Relay(0, None), nothing_to_sum_up, processes=2)
     assert run.read_info()["spec"]["processes"] == 1
 
 
 def test_a_rank_that_is_refused_changes_nothing_of_the_one_that_is_going(
-    run: folder.RunFolder,
+    run: run_folder.RunFolder,
 ) -> None:
-    going = folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
+    going = run_folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
     with going.held(), pytest.raises(RequestError, match="still running"):
         carry_out_rank(rank_of(run), Relay(0, None), nothing_to_sum_up)
     assert going.read_info()["spec"]["processes"] == 1
 
 
 def test_a_rank_that_is_not_ready_and_deaf_is_ended(
-    run: folder.RunFolder, deaf: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    run: run_folder.RunFolder, deaf: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank, "_TIME_TO_NOTICE_S", 0.01)
-    made = folder.create_rank(run.path, 0, "run", {})
-    folder.create_rank(run.path, 1, "run", {})  # whose training has not begun either
+    monkeypatch.setattr(rank_supervisor, "_TIME_TO_NOTICE_S", 0.01)
+    made = run_folder.create_rank(run.path, 0, "run", {})
+    run_folder.create_rank(run.path, 1, "run", {})  # whose training has not begun either
     stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
     assert deaf.wait(timeout=30) == -signal.SIGKILL
 
 
 def test_a_rank_that_trains_with_its_peer_is_given_all_the_time_it_needs(
-    run: folder.RunFolder, deaf: subprocess.Popen[bytes]
+    run: run_folder.RunFolder, deaf: subprocess.Popen[bytes]
 ) -> None:
-    made = folder.create_rank(run.path, 0, "run", {})
-    folder.create_rank(run.path, 1, "run", {})
+    made = run_folder.create_rank(run.path, 0, "run", {})
+    run_folder.create_rank(run.path, 1, "run", {})
     made.update_info(environment={"distributed": {"rank": 0}})
     before = threading.active_count()
     stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
@@ -100,9 +99,9 @@ def test_a_rank_that_trains_with_its_peer_is_given_all_the_time_it_needs(
 
 
 def test_a_rank_that_was_stopped_for_one_without_a_folder_has_failed(
-    run: folder.RunFolder,
+    run: run_folder.RunFolder,
 ) -> None:
-    made = folder.create_rank(run.path, 0, "run", {})
+    made = run_folder.create_rank(run.path, 0, "run", {})
     outcome = judge_rank(rank_of(run), watch_of(made, stops=1), -signal.SIGKILL)
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, 5)
     assert "rank 1 ended before it had a folder" in str(outcome.reason)
@@ -110,9 +109,9 @@ def test_a_rank_that_was_stopped_for_one_without_a_folder_has_failed(
     assert [event["event"] for event in load_run(made.path).events] == [schema.PEER_LOST]
 
 
-def ranks_that_ended(run: folder.RunFolder, status: str) -> None:
+def ranks_that_ended(run: run_folder.RunFolder, status: str) -> None:
     for number in (0, 1):
-        made = folder.create_rank(run.path, number, "run", {})
+        made = run_folder.create_rank(run.path, number, "run", {})
         if status != schema.RUNNING:
             made.close(status=status, reason="stopped", exit_code=130)
 
@@ -127,7 +126,7 @@ def ranks_that_ended(run: folder.RunFolder, status: str) -> None:
     ],
 )
 def test_ranks_that_were_stopped_for_memory_ran_out_of_it(
-    run: folder.RunFolder,
+    run: run_folder.RunFolder,
     asked: bool,
     stops: int,
     ready: bool,
@@ -146,7 +145,7 @@ def test_ranks_that_were_stopped_for_memory_ran_out_of_it(
     ("stops", "ended"), [(2, (schema.INTERRUPTED, 130)), (0, (schema.FAILED, 70))]
 )
 def test_what_a_second_ctrl_c_cut_off_was_interrupted(
-    run: folder.RunFolder, stops: int, ended: tuple[str, int]
+    run: run_folder.RunFolder, stops: int, ended: tuple[str, int]
 ) -> None:
     ranks_that_ended(run, schema.RUNNING)
     outcome = judge_run(run, 2, watch_of(run, stops), -signal.SIGKILL)
@@ -157,18 +156,18 @@ def test_what_a_second_ctrl_c_cut_off_was_interrupted(
 
 
 def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
-    run: folder.RunFolder, monkeypatch: pytest.MonkeyPatch
+    run: run_folder.RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(rank: Rank, *others: object) -> tuple[Path, Outcome]:
         ranks_that_ended(run, schema.FAILED)
         os.kill(os.getpid(), signal.SIGTERM)  # the launcher, since rank 1 has failed
         return run.path / schema.RANKS / "0", Outcome(schema.FAILED, "stopped", 2)
 
-    monkeypatch.setattr(in_place, "carry_out_rank", fail)
-    place, spec = Place(0, 2, "m"), RunSpec(processes=2)
+    monkeypatch.setattr(torchrun, "carry_out_rank", fail)
+    place, spec = RankInfo(0, 2, "m"), RunSpec(processes=2)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in cli.main
     try:
-        _, ended = in_place.run_in_place(place, run.path, spec, Relay(0, None), lambda *_: {})
+        _, ended = torchrun.run_in_place(place, run.path, spec, Relay(0, None), lambda *_: {})
     finally:
         signal.signal(signal.SIGTERM, before)
     closed = run.read_info()
@@ -176,22 +175,22 @@ def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
 
 
 def test_who_listens_within_another_hears_what_came_before() -> None:
-    with listening() as outer:
+    with stop_signals() as outer:
         os.kill(os.getpid(), signal.SIGTERM)
-        with listening() as inner:
+        with stop_signals() as inner:
             assert inner.stops == 1
         os.kill(os.getpid(), signal.SIGTERM)
         assert outer.stops == 2
-    with listening() as later:
+    with stop_signals() as later:
         assert later.stops == 0
 
 
 def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening() as signals:
-        launcher = in_place.Launcher(print)
+    with stop_signals() as signals:
+        launcher = torchrun.Launcher(print)
         launcher.look()
         assert signals.stops == 0
-        orphan = in_place.Launcher(print, process=os.getppid() + 1)
+        orphan = torchrun.Launcher(print, process=os.getppid() + 1)
         orphan.look()
         orphan.look()
         assert signals.stops == 1
@@ -200,7 +199,7 @@ def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixtur
 
 def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Path) -> None:
     def make() -> Path:
-        return folder.create(tmp_path, "run", "run", {}).path
+        return run_folder.create(tmp_path, "run", "run", {}).path
 
     # What a start that was killed leaves: its note, an unread answer, a question for nobody.
     old = make()
@@ -210,12 +209,12 @@ def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Pa
 
     told: list[Path] = []
     asking = threading.Thread(
-        target=lambda: told.append(Place(1, 2, "m").find_run(tmp_path, make, goes_on=True))
+        target=lambda: told.append(RankInfo(1, 2, "m").find_run(tmp_path, make, goes_on=True))
     )
     asking.start()
     asking.join(timeout=0.3)
     assert told == [], "rank 0 has not come yet"
-    first = Place(0, 2, "m")
+    first = RankInfo(0, 2, "m")
     made = first.find_run(tmp_path, make, goes_on=True)
     asking.join(timeout=30)
     assert told == [made]
@@ -227,4 +226,4 @@ def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Pa
 def test_a_rank_that_cannot_ask_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="--out"):
-        Place(1, 2, "m").find_run(tmp_path / "file" / "runs", lambda: tmp_path)
+        RankInfo(1, 2, "m").find_run(tmp_path / "file" / "runs", lambda: tmp_path)

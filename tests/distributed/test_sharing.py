@@ -15,23 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from stepscope.analyze.by_rank import slowest_by_phase
-from stepscope.analyze.findings.look import Look
-from stepscope.analyze.findings.ranks import straggler
-from stepscope.data.order import EpochOrder, share_of
+from stepscope.analyze.findings.rank_findings import straggler
+from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.rank_balance import slowest_by_phase
+from stepscope.data.sample_order import EpochOrder, share_of
 from stepscope.errors import RequestError
-from stepscope.experiments.in_place import in_place
-from stepscope.experiments.ranks import Place
-from stepscope.experiments.together import failed_peer, outcome_of, put_together
-from stepscope.records import folder, schema
-from stepscope.records.reader import Run, load_run
+from stepscope.records import run_folder, schema
+from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
-from stepscope.spec import RunSpec
+from stepscope.settings import RunSpec
+from stepscope.supervisor.rank_merge import failed_peer, outcome_of, put_together
+from stepscope.supervisor.rank_processes import RankInfo
+from stepscope.supervisor.torchrun import in_place
 from stepscope.train.checkpoint import part_of_rank
 from stepscope.train.distributed import is_lost_peer
-from stepscope.train.unlike import differences_from_one_process, refuse_disagreement
+from stepscope.train.rank_consistency import differences_from_one_process, refuse_disagreement
 
-PLACE = Place(rank=1, world=2, meeting="here")
+PLACE = RankInfo(rank=1, world=2, meeting="here")
 
 
 @given(samples=st.integers(0, 10_000), world=st.integers(1, 64))
@@ -125,10 +125,10 @@ def test_a_lost_peer_is_told_from_other_errors() -> None:
 
 
 def ended(
-    run: folder.RunFolder, rank: int, status: str, reason: str | None, *events: str
-) -> folder.RunFolder:
+    run: run_folder.RunFolder, rank: int, status: str, reason: str | None, *events: str
+) -> run_folder.RunFolder:
     """Make the folder of a rank that has ended."""
-    made = folder.create_rank(run.path, rank, "run", {})
+    made = run_folder.create_rank(run.path, rank, "run", {})
     for event in events:
         made.add_event(event, 1.0)
     made.close(status=status, reason=reason, exit_code=rank + 10)
@@ -136,11 +136,11 @@ def ended(
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> folder.RunFolder:
-    return folder.create(tmp_path, "two", "run", {})
+def run(tmp_path: Path) -> run_folder.RunFolder:
+    return run_folder.create(tmp_path, "two", "run", {})
 
 
-def test_the_rank_that_failed_of_itself_is_named(run: folder.RunFolder) -> None:
+def test_the_rank_that_failed_of_itself_is_named(run: run_folder.RunFolder) -> None:
     ended(run, 0, schema.FAILED, "lost a peer", schema.PEER_LOST)
     ended(run, 1, schema.FAILED, "killed")
     outcome = outcome_of(put_together(run, 2), 2)
@@ -149,7 +149,7 @@ def test_the_rank_that_failed_of_itself_is_named(run: folder.RunFolder) -> None:
     assert outcome.exit_code == 11
 
 
-def test_a_peer_lost_before_a_restart_is_forgotten(run: folder.RunFolder) -> None:
+def test_a_peer_lost_before_a_restart_is_forgotten(run: run_folder.RunFolder) -> None:
     ended(run, 0, schema.FAILED, "a fault", schema.PEER_LOST, "resume")
     ended(run, 1, schema.INTERRUPTED, "stopped")
     outcome = outcome_of(put_together(run, 2), 2)
@@ -157,7 +157,7 @@ def test_a_peer_lost_before_a_restart_is_forgotten(run: folder.RunFolder) -> Non
     assert outcome.reason == "rank 0: a fault"
 
 
-def test_a_rank_without_a_folder_is_missed(run: folder.RunFolder) -> None:
+def test_a_rank_without_a_folder_is_missed(run: run_folder.RunFolder) -> None:
     assert outcome_of(put_together(run, 2), 2) is None
     ended(run, 0, schema.COMPLETED, None)
     outcome = outcome_of(put_together(run, 2), 2)
@@ -168,18 +168,18 @@ def test_a_rank_without_a_folder_is_missed(run: folder.RunFolder) -> None:
     )
 
 
-def test_a_rank_that_nobody_holds_any_more_is_closed(run: folder.RunFolder) -> None:
+def test_a_rank_that_nobody_holds_any_more_is_closed(run: run_folder.RunFolder) -> None:
     ended(run, 0, schema.COMPLETED, None)
-    gone = folder.create_rank(run.path, 1, "run", {})
+    gone = run_folder.create_rank(run.path, 1, "run", {})
     gone.update_info(process=1)
     assert failed_peer(run.path, 0, world=2) == "rank 1 failed"
     put_together(run, 2)
     assert load_run(gone.path).status == schema.FAILED
-    with folder.RunFolder(run.path / "ranks" / "0").held():
+    with run_folder.RunFolder(run.path / "ranks" / "0").held():
         assert failed_peer(run.path, 1, world=2) is None
 
 
-def test_rows_from_before_there_were_ranks_are_kept(run: folder.RunFolder) -> None:
+def test_rows_from_before_there_were_ranks_are_kept(run: run_folder.RunFolder) -> None:
     def write(path: Path, *rows: tuple[int, int, int, float]) -> None:
         header = ",".join(schema.STEP_COLUMNS)
         lines = []
@@ -199,7 +199,7 @@ def test_rows_from_before_there_were_ranks_are_kept(run: folder.RunFolder) -> No
     assert list(steps["loss"]) == [5.0, 2.5], "weighed by samples"
 
 
-def test_what_held_rank_0_s_machine_back_is_told_of_the_run_once(run: folder.RunFolder) -> None:
+def test_what_held_rank_0_s_machine_back_is_told_of_the_run_once(run: run_folder.RunFolder) -> None:
     told = ("throttling_watched", "throttling", "checkpoint")
     ended(run, 0, schema.COMPLETED, None, *told)
     ended(run, 1, schema.COMPLETED, None)
@@ -217,32 +217,32 @@ def test_torchrun_decides_on_the_number_of_processes() -> None:
 
 
 def test_a_note_of_an_earlier_start_is_found_again_after_a_restart(tmp_path: Path) -> None:
-    first = Place(0, 2, "m")
+    first = RankInfo(0, 2, "m")
     made = first.find_run(
-        tmp_path, lambda: folder.create(tmp_path, "a", "run", {}).path, goes_on=True
+        tmp_path, lambda: run_folder.create(tmp_path, "a", "run", {}).path, goes_on=True
     )
-    again = Place(0, 2, "m", restarts=1, max_restarts=1)
+    again = RankInfo(0, 2, "m", restarts=1, max_restarts=1)
 
     def no_other() -> Path:
         raise AssertionError("the run is there")
 
     assert again.find_run(tmp_path, no_other, goes_on=True) == made
-    assert Place(1, 2, "m", restarts=1).find_run(tmp_path, no_other, goes_on=True) == made
+    assert RankInfo(1, 2, "m", restarts=1).find_run(tmp_path, no_other, goes_on=True) == made
     again.forget(tmp_path, goes_on=True)
     assert not list(tmp_path.glob(".meeting*"))
 
 
 def test_ranks_0_before_and_after_a_restart_may_answer_at_once(tmp_path: Path) -> None:
     def make() -> Path:
-        return folder.create(tmp_path, "a", "run", {}).path
+        return run_folder.create(tmp_path, "a", "run", {}).path
 
     for asked in range(300):  # by ranks that were killed: enough for the answers to cross
         (tmp_path / f".meeting-m.ask-2-{asked}").touch()
-    made = Place(0, 2, "m").find_run(tmp_path, make, goes_on=True)
+    made = RankInfo(0, 2, "m").find_run(tmp_path, make, goes_on=True)
     for restarts in (1, 2, 3):
-        Place(0, 2, "m", restarts).find_run(tmp_path, make, goes_on=True)
-    assert Place(1, 2, "m", restarts=4).find_run(tmp_path, make, goes_on=True) == made
-    Place(0, 2, "m").forget(tmp_path, goes_on=True)
+        RankInfo(0, 2, "m", restarts).find_run(tmp_path, make, goes_on=True)
+    assert RankInfo(1, 2, "m", restarts=4).find_run(tmp_path, make, goes_on=True) == made
+    RankInfo(0, 2, "m").forget(tmp_path, goes_on=True)
 
 
 def test_who_answers_for_a_run_stops_when_it_is_forgotten(tmp_path: Path) -> None:
@@ -250,8 +250,8 @@ def test_who_answers_for_a_run_stops_when_it_is_forgotten(tmp_path: Path) -> Non
         return [each for each in threading.enumerate() if "_answer" in each.name]
 
     before = answering()
-    first = Place(0, 2, "m")
-    first.find_run(tmp_path, lambda: folder.create(tmp_path, "a", "run", {}).path)
+    first = RankInfo(0, 2, "m")
+    first.find_run(tmp_path, lambda: run_folder.create(tmp_path, "a", "run", {}).path)
     (mine,) = set(answering()) - set(before)
     first.forget(tmp_path)
     mine.join(timeout=20)

@@ -12,10 +12,10 @@ import torch
 from as_a_person import ENVIRONMENT
 from torch import nn
 
-from stepscope.spec import RunSpec
-from stepscope.train.foretell import foretell
-from stepscope.train.job import build_model
-from stepscope.train.unused import has_unused_parameters, unused_parameters
+from stepscope.memory_forecast.fit_check import check_fit
+from stepscope.settings import RunSpec
+from stepscope.train.rank_consistency import has_unused_parameters, unused_parameters
+from stepscope.train.training_setup import build_model
 
 # Two steps of a network with batch norm and a layer that takes no part; each rank has its own data.
 TWO_STEPS = """
@@ -102,7 +102,7 @@ def test_ranks_that_found_different_data_are_refused(ranks: list[dict[str, objec
 @pytest.mark.parametrize(("processes", "share"), [(1, 2**30), (2, 2**29)])
 def test_processes_of_one_machine_share_its_memory(processes: int, share: int) -> None:
     spec = RunSpec(memory_limit=2**30, device="cpu", memory_format="contiguous")
-    told = foretell(spec, build_model(spec), None, processes)
+    told = check_fit(spec, build_model(spec), None, processes)
     assert told.bill is not None, told.reason
     limit = told.bill.limits["host"]
     assert limit.bytes == share

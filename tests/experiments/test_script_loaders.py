@@ -9,8 +9,8 @@ import pytest
 from as_a_person import Stepscope
 
 from stepscope.experiments.script_loaders import training_loader, warnings_of, why_not_set
-from stepscope.records import folder, schema
-from stepscope.records.reader import Run, load_run
+from stepscope.records import run_folder, schema
+from stepscope.records.run_reader import Run, load_run
 
 
 def loader(batch_size: int, **known: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Recorded:
         self.path = path
 
     def __call__(self, *loaders: dict[str, Any], samples: tuple[int, ...] = ()) -> Run:
-        made = folder.create_at(self.path / "run", "script", "trace", {})
+        made = run_folder.create_at(self.path / "run", "script", "trace", {})
         for each in loaders:
             made.add_event("loader", 0.0, **each)
         made.add_event("fault", 0.0, traceback="another event")

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.analyze.where_time_goes import summarize
+from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError
 from stepscope.experiments.script_loaders import batch_bytes, training_loader
 from stepscope.experiments.script_trial import OUTPUT, run_script, with_argument
-from stepscope.experiments.supervise import Outcome
-from stepscope.experiments.traced import TraceRequest
-from stepscope.experiments.trial import Nobody
-from stepscope.records.reader import Run, load_run
+from stepscope.experiments.trial import SilentListener
+from stepscope.records.run_reader import Run, load_run
+from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.script_child import TraceRequest
 
 BEGIN = """
 import atexit, os, sys, time
@@ -56,7 +56,7 @@ class Trial:
         script.write_text(BEGIN + code, encoding="utf-8")
         limits = {name: asked.pop(name) for name in ("time_limit_s",) if name in asked}
         request = TraceRequest(str(script), None, arguments, **{"max_steps": 4, **asked})
-        outcome = run_script(request, self.path, Nobody(), summarize, **limits)
+        outcome = run_script(request, self.path, SilentListener(), summarize, **limits)
         return outcome, load_run(self.path)
 
     @property
@@ -176,7 +176,7 @@ def test_a_folder_that_is_there_is_not_written_into(trial: Trial) -> None:
 
 def test_a_script_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no such script"):
-        run_script(TraceRequest("gone.py", None, ()), tmp_path / "one", Nobody(), summarize)
+        run_script(TraceRequest("gone.py", None, ()), tmp_path / "one", SilentListener(), summarize)
     assert list(tmp_path.iterdir()) == []
 
 

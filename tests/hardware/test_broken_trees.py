@@ -12,8 +12,8 @@ from machine_trees import TREES, Tree, write_tree
 
 from stepscope.hardware.conditions import describe_conditions
 from stepscope.hardware.energy import find_sensors
-from stepscope.hardware.kept_state import is_prepared
-from stepscope.measure.surroundings import Surroundings
+from stepscope.hardware.machine_setup import is_prepared
+from stepscope.telemetry.telemetry_sampler import Surroundings
 
 GARBAGE = bytes(range(256)) * 400
 

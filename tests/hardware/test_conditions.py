@@ -21,9 +21,16 @@ from machine_trees import (
     write_tree,
 )
 
-from stepscope.hardware.board import board, jetpack_of, tegra_release
 from stepscope.hardware.conditions import describe_conditions, describe_end, read_conditions
-from stepscope.hardware.power_mode import mode_number, power_mode, power_modes, protocol_mode
+from stepscope.hardware.jetson import (
+    board,
+    jetpack_of,
+    mode_number,
+    power_mode,
+    power_modes,
+    protocol_mode,
+    tegra_release,
+)
 from stepscope.hardware.swap import swap_areas
 from stepscope.hardware.thermal import temperature_c, throttled
 

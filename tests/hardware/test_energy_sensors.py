@@ -22,10 +22,10 @@ from machine_trees import (
     write_tree,
 )
 
-from stepscope.hardware import nvml
-from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors, gpus
-from stepscope.records import energy as arithmetic
-from stepscope.records.energy import widest
+from stepscope.hardware import gpu
+from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors, gpu_nvml
+from stepscope.records import energy_readings
+from stepscope.records.energy_readings import widest
 
 ZONE = "sys/class/powercap/intel-rapl:0"
 
@@ -195,7 +195,7 @@ def test_the_voltage_over_the_shunts_is_no_rail(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> None:
-    sensors = gpus.find(tmp_path, lambda root: nvml.gpus_of(RefusingNvml()))
+    sensors = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(RefusingNvml()))
     assert [sensor.kind for sensor in sensors] == ["counter", "power"]
     for sensor in sensors:
         with pytest.raises(SensorError, match=r"NVML refuses .* on GPU 0: Not Supported"):
@@ -203,7 +203,7 @@ def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> Non
 
 
 def test_a_gpu_without_a_counter_has_its_power(tmp_path: Path) -> None:
-    counter, power = gpus.find(tmp_path, lambda root: nvml.gpus_of(PowerOnlyNvml()))
+    counter, power = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(PowerOnlyNvml()))
     with pytest.raises(SensorError):
         counter.read()
     assert power.read() == pytest.approx(61.5)
@@ -216,24 +216,24 @@ def test_a_gpu_without_the_library_names_the_extra(tmp_path: Path) -> None:
     def missing() -> object:
         raise ModuleNotFoundError("pynvml")
 
-    with pytest.raises(nvml.NvmlError, match=r"stepscope\[energy\]"):
-        nvml.find_gpus(tmp_path, missing)
+    with pytest.raises(gpu.NvmlError, match=r"stepscope\[energy\]"):
+        gpu.find_gpus(tmp_path, missing)
 
 
 def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path: Path) -> None:
     pytest.importorskip("pynvml")
-    if nvml.may_have_gpu(Path("/")):
+    if gpu.may_have_gpu(Path("/")):
         pytest.skip("this machine has a driver")
-    with pytest.raises(nvml.NvmlError, match="NVML does not start"):
-        nvml.gpus_of(importlib.import_module("pynvml"))
+    with pytest.raises(gpu.NvmlError, match="NVML does not start"):
+        gpu.gpus_of(importlib.import_module("pynvml"))
 
 
 def test_a_machine_that_shows_no_gpu_does_not_load_the_library(tmp_path: Path) -> None:
     def loaded() -> object:
         raise AssertionError("nobody asked")
 
-    assert nvml.find_gpus(tmp_path, loaded) == []
+    assert gpu.find_gpus(tmp_path, loaded) == []
 
 
 def test_both_rooms_mean_the_same_by_everything() -> None:
-    assert EVERYTHING == arithmetic.EVERYTHING
+    assert EVERYTHING == energy_readings.EVERYTHING

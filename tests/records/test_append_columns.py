@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stepscope.records import folder, schema
-from stepscope.records.csvlog import CsvLog, append_columns
-from stepscope.records.reader import load_run
+from stepscope.records import run_folder, schema
+from stepscope.records.csv_log import CsvLog, append_columns
+from stepscope.records.run_reader import load_run
 from stepscope.records.table import read_table
 
 NOW = ("epoch", "step", "added", "later")
@@ -53,7 +53,7 @@ def test_a_line_that_a_kill_cut_short_is_not_made_whole(table: Path) -> None:
 
 
 def test_a_run_that_goes_on_has_the_columns_of_today(tmp_path: Path) -> None:
-    made = folder.create(tmp_path, "old", "run", {})
+    made = run_folder.create(tmp_path, "old", "run", {})
     steps = made.path / schema.STEPS
     before = schema.STEP_COLUMNS[:-1]
     values = {"epoch": "1", "step": "1", "detail": "full"}

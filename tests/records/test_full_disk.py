@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.records import folder, reader
+from stepscope.records import run_folder, run_reader
 
 LIMIT_BYTES = 4096
 
@@ -18,8 +18,8 @@ BEGIN = """
 import json, resource, signal, sys
 from pathlib import Path
 from stepscope.errors import StepscopeError
-from stepscope.records.csvlog import CsvLog
-from stepscope.records.folder import RunFolder, create
+from stepscope.records.csv_log import CsvLog
+from stepscope.records.run_folder import RunFolder, create
 
 path = Path(sys.argv[1])
 
@@ -50,7 +50,7 @@ def on_a_full_disk(code: str, path: Path) -> Any:
 
 @pytest.fixture
 def run_path(tmp_path: Path) -> Path:
-    return folder.create(tmp_path, "full", "run", {"model": "lenet"}).path
+    return run_folder.create(tmp_path, "full", "run", {"model": "lenet"}).path
 
 
 def names(path: Path) -> set[str]:
@@ -77,7 +77,7 @@ print(json.dumps({"error": error, "rows": count}))
     assert (said["error"]["code"], said["error"]["kind"]) == (5, "MachineError")
     assert "steps.csv" in said["error"]["text"]
     assert "stepscope resume" in said["error"]["text"]
-    table = reader.load_run(run_path).steps
+    table = run_reader.load_run(run_path).steps
     assert said["rows"] > 10
     assert table["step"] == list(range(1, said["rows"] + 1))
     assert set(table["step_s"]) == {0.5}
@@ -97,7 +97,7 @@ print(json.dumps(attempt(log.flush)))
 """,
         run_path,
     )
-    rows = len(reader.read_table(steps))
+    rows = len(run_reader.read_table(steps))
     said = on_a_full_disk(
         """
 with CsvLog(path / "steps.csv") as log:
@@ -107,7 +107,7 @@ print("null")
         run_path,
     )
     assert said is None
-    table = reader.read_table(steps)
+    table = run_reader.read_table(steps)
     assert (len(table), table["epoch"][-1], table.cut_lines) == (rows + 1, 2, 0)
 
 
@@ -123,7 +123,7 @@ print(json.dumps(attempt(lambda: folder.add_event("fault", 2.0, traceback="x" * 
     )
     assert (said["code"], said["kind"]) == (5, "MachineError")
     assert "events.jsonl" in said["text"]
-    assert [event["event"] for event in reader.load_run(run_path).events] == ["checkpoint"]
+    assert [event["event"] for event in run_reader.load_run(run_path).events] == ["checkpoint"]
 
 
 def test_a_run_on_a_full_disk_can_still_say_how_it_ended(run_path: Path) -> None:
@@ -135,7 +135,7 @@ print(json.dumps(RunFolder(path).close(status="failed", reason="the disk is full
         run_path,
     )
     assert said == "the disk is full"
-    assert reader.load_run(run_path).status == "failed"
+    assert run_reader.load_run(run_path).status == "failed"
 
 
 def test_last_words_that_do_not_fit_leave_the_earlier_ones_whole(run_path: Path) -> None:
@@ -150,7 +150,7 @@ print(json.dumps(attempt(lambda: folder.close(status="completed", reason="x" * 5
     )
     assert (said["code"], said["kind"]) == (5, "MachineError")
     assert "run.json" in said["text"]
-    assert reader.load_run(run_path).status == "running"
+    assert run_reader.load_run(run_path).status == "running"
     # The reserve was given up for the second attempt, and no half-written file is left.
     assert before - names(run_path) == {".reserve"}
     assert names(run_path) <= before

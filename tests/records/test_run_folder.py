@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.records import folder, reader, schema
-from stepscope.records.folder import RunFolder
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.run_folder import RunFolder
 
 # DESIGN.md and EXPERIMENTS.md 13, to the letter.
 HEADERS = {
@@ -57,7 +57,7 @@ def frozen_second(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make(out: Path, name: str = "lenet-shapes") -> RunFolder:
-    return folder.create(out, name, "run", {"model": "lenet"})
+    return run_folder.create(out, name, "run", {"model": "lenet"})
 
 
 def visible(path: Path) -> set[str]:
@@ -82,7 +82,7 @@ def test_a_new_folder_says_that_it_is_running_and_what_was_asked(out: Path) -> N
 
 
 def test_a_new_folder_reads_as_a_run_with_no_rows(out: Path) -> None:
-    run = reader.load_run(make(out).path)
+    run = run_reader.load_run(make(out).path)
     assert (len(run.steps), len(run.epochs), len(run.telemetry), run.events) == (0, 0, 0, [])
     assert run.status == "running"
 
@@ -102,7 +102,7 @@ def test_latest_points_to_the_newest_by_a_relative_link(out: Path) -> None:
     assert (out / "latest").resolve() == second.path.resolve()
     # Relative, so that the folder may be moved or mounted elsewhere.
     assert str((out / "latest").readlink()) == second.path.name
-    assert reader.load_run(out / "latest").info["name"] == "second"
+    assert run_reader.load_run(out / "latest").info["name"] == "second"
 
 
 @pytest.mark.usefixtures("frozen_second")
@@ -129,12 +129,12 @@ def test_a_hostile_name_stays_inside_out_and_is_kept_as_it_was(out: Path, name: 
     assert {entry.name for entry in out.iterdir()} == {made.path.name, "latest"}
     assert all(char.isascii() and (char.isalnum() or char in "-._") for char in made.path.name)
     assert len(made.path.name) <= 120
-    assert reader.load_run(made.path).info["name"] == name
+    assert run_reader.load_run(made.path).info["name"] == name
 
 
 @pytest.mark.parametrize("name", ["", "///", "🦆🦆", "..", "---"])
 def test_a_name_of_which_nothing_can_be_used_becomes_run(name: str) -> None:
-    assert folder.slug(name) == "run"
+    assert run_folder.slug(name) == "run"
 
 
 @pytest.mark.parametrize("below", ["", "sub", "sub/deeper"])
@@ -205,7 +205,7 @@ def test_events_are_appended_in_order_and_read_at_once(out: Path) -> None:
     made = make(out)
     made.add_event("checkpoint", 1.23456789, epoch=1)
     made.add_event("resume", 2.0, after="failed")
-    assert reader.load_run(made.path).events == [
+    assert run_reader.load_run(made.path).events == [
         {"time_s": 1.234568, "event": "checkpoint", "epoch": 1},
         {"time_s": 2.0, "event": "resume", "after": "failed"},
     ]
@@ -217,7 +217,7 @@ def test_an_event_after_one_that_was_cut_short_is_not_lost_with_it(out: Path) ->
     with (made.path / "events.jsonl").open("a") as file:
         file.write('{"time_s": 2.0, "ev')
     made.add_event("resume", 3.0)
-    assert [event["event"] for event in reader.load_run(made.path).events] == [
+    assert [event["event"] for event in run_reader.load_run(made.path).events] == [
         "checkpoint",
         "resume",
     ]
@@ -227,7 +227,7 @@ def test_an_event_makes_its_file_where_somebody_deleted_it(out: Path) -> None:
     made = make(out)
     (made.path / "events.jsonl").unlink()
     made.add_event("resume", 3.0)
-    assert len(reader.load_run(made.path).events) == 1
+    assert len(run_reader.load_run(made.path).events) == 1
 
 
 def test_an_open_folder_keeps_a_reserve_and_closing_gives_it_up(out: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
-from stepscope.records.reader import Table, load_run, read_table
+from stepscope.records.run_reader import Table, load_run, read_table
 
 HEADER = ",".join(schema.STEP_COLUMNS)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.records.sweep import Trial, create_sweep, load_sweep, load_sweep_of
+from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep, load_sweep_of
 
 PLAN = [Trial(0, {"workers": 0}, 1), Trial(1, {"workers": 2}, 1)]
 

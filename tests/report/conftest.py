@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 
 EPOCHS = """\
 epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from as_a_person import Answer, Stepscope, closes
 
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 

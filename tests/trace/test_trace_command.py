@@ -14,8 +14,8 @@ import psutil
 import pytest
 from as_a_person import ENVIRONMENT, Answer, Stepscope, closes
 
-from stepscope.experiments import traced
-from stepscope.records.reader import Run, load_run
+from stepscope.records.run_reader import Run, load_run
+from stepscope.supervisor import script_child
 
 # What most scripts here begin with: a net, an optimiser, six batches, and a step.
 BEGIN = """
@@ -437,7 +437,7 @@ SEND = "\nos.kill(int(os.environ['COMMAND']), signal.{})\n"
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Tell a script which process watches it, as if it had been started in the background."""
-    monkeypatch.setattr(traced, "_in_foreground", lambda: False)
+    monkeypatch.setattr(script_child, "_in_foreground", lambda: False)
     return {"COMMAND": str(os.getpid())}
 
 

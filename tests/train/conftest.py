@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from stepscope.errors import Interrupted
-from stepscope.measure.clock import now_ns
-from stepscope.records import folder as run_folder
-from stepscope.records.reader import Run, load_run
-from stepscope.spec.load import validate
-from stepscope.train.conduct import conduct
-from stepscope.train.lifetime import StopRequest
-from stepscope.train.options import Options
+from stepscope.meter.clock import now_ns
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.processes.training_session import run_session
+from stepscope.records import run_folder
+from stepscope.records.run_reader import Run, load_run
+from stepscope.settings.load_settings import validate
+from stepscope.train.stop_request import StopRequest
 
 SMALL = {"samples": 192, "batch_size": 32, "epochs": 2, "threads": 1}
 
@@ -70,13 +70,13 @@ def _train(
         where = run_folder.create(out, spec.run_name, kind, spec.model_dump(mode="json")).path
     try:
         stop = StopAfter(looks_before_stop)
-        conduct(
+        run_session(
             run_folder.RunFolder(where),
             now_ns(),
             stop,
             (lambda message: None) if messages is None else messages.append,
             {} if closing is None else closing,
-            Options(forecast=forecast),
+            ProcessOptions(forecast=forecast),
         )
     except Interrupted:
         assert looks_before_stop < 10**9

@@ -10,7 +10,7 @@ from as_a_person import Stepscope
 from PIL import Image
 from torch import nn
 
-from stepscope.analyze.where_time_goes import bad_samples
+from stepscope.analyze.run_summary import bad_samples
 
 FOLDER = {"data": "folder", "input": "3,16,16", "samples": None, "batch_size": 4}
 NETWORK = "test_image_folders:small"

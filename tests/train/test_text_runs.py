@@ -13,10 +13,10 @@ from torch import nn
 from train_helpers import same_weights
 
 from stepscope.errors import RequestError
-from stepscope.experiments import preflight
 from stepscope.models import registry
 from stepscope.models.mobilebert import MobileBert
-from stepscope.spec.load import validate
+from stepscope.settings.load_settings import validate
+from stepscope.supervisor import preflight
 
 GOOD, BAD = ("a fine film", "fine , and funny"), ("a dull film", "neither new nor funny , alas")
 OWN = "test_text_runs:bag_of_words"

@@ -10,7 +10,7 @@ from train_helpers import BLOCKS, DROPOUT, LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
 from stepscope.records.table import read_table
-from stepscope.spec.load import validate
+from stepscope.settings.load_settings import validate
 from stepscope.train.device import resolve
 
 

@@ -10,15 +10,15 @@ import torch
 from rich.console import Console
 from train_helpers import same_weights
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.data.crew import Crew
-from stepscope.data.held_out import hold_out
+from stepscope.analyze.run_summary import summarize
+from stepscope.data.loaders.worker_pool import WorkerPool
+from stepscope.data.validation_split import hold_out
 from stepscope.errors import RequestError
-from stepscope.experiments import preflight
-from stepscope.report.terminal import print_run
-from stepscope.spec.load import validate
-from stepscope.train.feed import held_out_split, open_split
-from stepscope.train.stages import Stage, plan_stages
+from stepscope.report.terminal.run_tables import print_run
+from stepscope.settings.load_settings import validate
+from stepscope.supervisor import preflight
+from stepscope.train.epoch_plan import Stage, plan_stages
+from stepscope.train.split_loaders import held_out_split, open_split
 
 HELD = 60
 
@@ -51,7 +51,7 @@ def test_the_test_split_is_not_opened_and_counts_for_no_memory(train, monkeypatc
         opened.append(split)
         return open_split(spec, split, *others)
 
-    monkeypatch.setattr("stepscope.train.job.open_split", note)
+    monkeypatch.setattr("stepscope.train.training_setup.open_split", note)
     run = train(validation=HELD, test_at="end", epochs=1, messages=messages)
     assert opened == ["train"]
     assert run.epochs["split"] == ["validation", "train", "validation"]
@@ -62,7 +62,7 @@ def test_the_test_split_is_not_opened_and_counts_for_no_memory(train, monkeypatc
 def batches(**changes):
     """Return the training labels and the held-out images and labels that a spec's loaders give."""
     spec = validate({"samples": 192, "batch_size": 32, "validation": HELD, **changes})
-    crew = Crew(spec.workers, lambda fallback: None)
+    crew = WorkerPool(spec.workers, lambda fallback: None)
     train = open_split(spec, "train", Path("data"), crew)
     held = held_out_split(spec, train, crew)
     found = [(images, labels) for (images, labels), _ in held.loader]
@@ -96,7 +96,7 @@ def test_no_step_takes_a_held_out_sample(train, monkeypatch):
     held = hold_out(192, HELD)
     taken = []
     monkeypatch.setattr(
-        "stepscope.data.pipelines.BatchedDataset.__getitem__",
+        "stepscope.data.image_transforms.BatchedDataset.__getitem__",
         lambda self, key: taken.append(key) or self._make(key),
     )
     train(validation=HELD)

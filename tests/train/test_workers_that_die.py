@@ -10,9 +10,9 @@ import pytest
 from as_a_person import closes
 from train_helpers import same_weights
 
-from stepscope.records.reader import load_run
+from stepscope.records.run_reader import load_run
 
-HELPERS = Path(__file__).parent
+HELPERS = Path(__file__).resolve().parents[1]
 
 # Torch warns of more workers than CPUs; a machine may have one.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.records.energy import STALL_S, grown_j, widest
+from stepscope.records.energy_readings import STALL_S, grown_j, widest
 from stepscope.stats import median
 
 Reading = tuple[float, float]  # when, and what the sensor said

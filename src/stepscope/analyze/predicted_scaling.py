@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from stepscope.analyze.scaling import Mode, Scale, communication_of, trials_with_rate
-from stepscope.records.sweep import Sweep
+from stepscope.records.sweep_folder import Sweep
 
 _FIXED = ("optimizer_s", "other_s")
 # Of DistributedDataParallel: a small first portion, so that sending begins early.
@@ -30,7 +30,7 @@ _PORTION_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkLink:
     """What lies between the machines: the bandwidth of each link, and the time of a message."""
 
     bandwidth_bytes_per_s: float
@@ -49,10 +49,10 @@ def portions(size_bytes: float) -> int:
 
 
 @dataclass(frozen=True)
-class Grounds:
+class ScalingInputs:
     """What a prediction stands on, beside the base: `overlap_share` of an exchange is hidden."""
 
-    network: Network
+    network: NetworkLink
     gradient_bytes: int
     overlap_share: float
 
@@ -106,7 +106,9 @@ class Predicted:
     exposed_s: float
 
 
-def predict(mode: Mode, batch_size: int, processes: int, base: Base, grounds: Grounds) -> Predicted:
+def predict(
+    mode: Mode, batch_size: int, processes: int, base: Base, grounds: ScalingInputs
+) -> Predicted:
     """Predict the step of processes that have a batch together, and what it comes to."""
     part = base.part_of(batch_size, processes)
     exposed_s = grounds.exposed_s(processes, base.own_backward_s(part))

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-from stepscope.analyze.where_time_goes import dropped_epochs
+from stepscope.analyze.run_summary import dropped_epochs
 from stepscope.records import schema
-from stepscope.records.reader import Run
+from stepscope.records.run_reader import Run
 from stepscope.stats import median, quantile
 from stepscope.units import format_share
 

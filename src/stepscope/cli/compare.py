@@ -10,10 +10,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze import compare as comparing
-from stepscope.analyze.sides import read_sides
+from stepscope.analyze import comparison
+from stepscope.analyze.comparison_sides import read_sides
 from stepscope.errors import AnswerIsNo, RequestError
-from stepscope.report.compare import comparison_as_json, print_comparison
+from stepscope.report.terminal.compare_table import comparison_as_json, print_comparison
 from stepscope.units import format_share
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
@@ -46,7 +46,7 @@ def compare(
         Print one JSON object, and nothing else, on standard output.
     """
     most_slowdown = None if fail_if_slower is None else _read_share(fail_if_slower)
-    found = comparing.compare(read_sides(sides))
+    found = comparison.compare(read_sides(sides))
     limited = None if most_slowdown is None else _held_against(found, most_slowdown)
     if json:
         print(dumps({**comparison_as_json(found), "fail_if_slower": limited}))
@@ -61,11 +61,11 @@ def compare(
     return AnswerIsNo.exit_code if limited["slower"] else 0
 
 
-def _held_against(found: comparing.Comparison, most_slowdown: float) -> dict[str, Any]:
+def _held_against(found: comparison.Comparison, most_slowdown: float) -> dict[str, Any]:
     """Sort the sides by whether they are slower than is allowed."""
     sorted_names: dict[str, list[str]] = {answer: [] for answer in _TOLD}
     for each in found.others:
-        is_slower = comparing.slower_than(each, most_slowdown)
+        is_slower = comparison.slower_than(each, most_slowdown)
         answer = "cannot_tell" if is_slower is None else "slower" if is_slower else "not_slower"
         sorted_names[answer].append(each.figures.name)
     return {"most_slowdown": most_slowdown, **sorted_names}

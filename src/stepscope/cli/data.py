@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from stepscope.data import catalogue
-from stepscope.data.address import parse_address
+from stepscope.data import dataset_registry
+from stepscope.data.object_store.store_url import parse_address
 from stepscope.data.samples import VerifiedCache
 from stepscope.errors import DataError, RequestError
 from stepscope.units import format_bytes
@@ -31,7 +31,7 @@ def get(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = False)
     name
         A data set, such as cifar10.
     """
-    dataset = catalogue.find(name, catalogue.Reading(data_dir=data_dir))
+    dataset = dataset_registry.find(name, dataset_registry.DataSource(data_dir=data_dir))
     dataset.get(data_dir, lambda line: print(line, file=sys.stderr))
     return verify(name, data_dir=data_dir, json=json)
 
@@ -45,7 +45,7 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     name
         A data set, such as cifar10.
     """
-    dataset = catalogue.find(name, catalogue.Reading(data_dir=data_dir))
+    dataset = dataset_registry.find(name, dataset_registry.DataSource(data_dir=data_dir))
     checked, cache = dataset.verify(data_dir), dataset.verify_cache()
     if json:
         files = [asdict(found) for found in checked]
@@ -115,11 +115,11 @@ def put(
     url
         Where to, such as s3://my-bucket/cifar10.
     """
-    from stepscope.data.object_store import ObjectStore
-    from stepscope.data.put import put as put_into
+    from stepscope.data.object_store.store_client import ObjectStore
+    from stepscope.data.object_store.upload import put as put_into
 
     address = parse_address(url, endpoint_url)
-    records = catalogue.find(name).records
+    records = dataset_registry.find(name).records
     if records is None:
         raise RequestError(f"{name} cannot be put into a bucket: wants one such as cifar10.")
     done = put_into(

@@ -11,15 +11,30 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.cli.peaks import show_peaks
+from stepscope.doctor import run_checks
 from stepscope.errors import RequestError
-from stepscope.experiments.checkup import examine
-from stepscope.experiments.conditions import check_requirements, wanted_conditions
-from stepscope.hardware import preparation
+from stepscope.hardware import machine_setup
 from stepscope.hardware.conditions import describe_conditions
-from stepscope.hardware.kept_state import PUT_BACK, kept_file
-from stepscope.hardware.system_root import system_root
-from stepscope.report.doctor import print_changes, print_checks
+from stepscope.hardware.machine_setup import PUT_BACK, kept_file
+from stepscope.hardware.procfs import system_root
+from stepscope.report.terminal.doctor_table import print_changes, print_checks, print_peaks
+from stepscope.supervisor.machine_peaks import measure_peaks
+from stepscope.supervisor.required_conditions import check_requirements, wanted_conditions
+
+# --- `stepscope doctor --peaks`: what this machine computes and moves at most, measured and
+# kept.
+
+
+def show_peaks(*, as_json: bool) -> int:
+    """Measure the peaks, keep them for later runs, and print them."""
+    measured = measure_peaks()
+    if as_json:
+        print(dumps(asdict(measured)))
+        return 0
+    print_peaks(Console(), [asdict(peak) for peak in measured.peaks])
+    for what, reason in measured.left_out.items():
+        print(f"{what} could not be measured: {reason}", file=sys.stderr)
+    return 0
 
 
 def doctor(
@@ -65,7 +80,7 @@ def doctor(
     check_requirements(require, root)
     if peaks:
         return show_peaks(as_json=json)
-    checks = [asdict(check) for check in examine(root, data_dir)]
+    checks = [asdict(check) for check in run_checks(root, data_dir)]
     if json:
         print(dumps({"checks": checks, "conditions": describe_conditions(root)}))
     else:
@@ -83,14 +98,14 @@ def _check_together(**asked: bool) -> None:
 
 
 def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int:
-    planned = preparation.changes(wanted_conditions(require, root), root)
+    planned = machine_setup.changes(wanted_conditions(require, root), root)
     shown = [asdict(change) for change in planned]
     messages = Console(file=sys.stderr)
     print_changes(messages, shown)
     if planned and not sure and not _agreed():
         messages.print("nothing was set")
         return _answer({"set": [], "kept": None}, as_json)
-    preparation.apply(planned, root)
+    machine_setup.apply(planned, root)
     kept = str(kept_file(root)) if planned else None
     if planned:
         messages.print(f"set; put it back with: {PUT_BACK}")
@@ -111,7 +126,7 @@ def _agreed() -> bool:
 
 
 def _restore(root: Path, *, as_json: bool) -> int:
-    done = preparation.restore(root)
+    done = machine_setup.restore(root)
     said = f"put back: {', '.join(done)}" if done else "there is nothing to put back"
     print(said, file=sys.stderr)
     return _answer({"restored": done}, as_json)

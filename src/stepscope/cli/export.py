@@ -18,8 +18,8 @@ from cyclopts import Parameter
 
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full, nearest
 from stepscope.records import schema
-from stepscope.records.reader import Run, load_run
-from stepscope.report import chrome, export_parquet, export_tensorboard, export_tsv
+from stepscope.records.run_reader import Run, load_run
+from stepscope.report.export import chrome_trace, parquet, tensorboard_events, tsv
 
 # Gives what a file holds in pieces, each with how much that is (events, rows).
 Encode = Callable[[Run], Iterator[tuple[str, int]]] | Callable[[Run], Iterator[tuple[bytes, int]]]
@@ -40,28 +40,23 @@ class Format:
 
 FORMATS = {
     "chrome": Format(
-        {chrome.FILE: chrome.encode},
+        {chrome_trace.FILE: chrome_trace.encode},
         "events",
         "open it in https://ui.perfetto.dev or chrome://tracing",
     ),
     "parquet": Format(
-        {
-            name: partial(export_parquet.encode, source=source)
-            for name, source in export_parquet.FILES.items()
-        },
+        {name: partial(parquet.encode, source=source) for name, source in parquet.FILES.items()},
         "rows",
         "read them with pandas, Polars, DuckDB, Spark or R",
-        folder=export_parquet.FOLDER,
+        folder=parquet.FOLDER,
     ),
     "tensorboard": Format(
-        {export_tensorboard.FILE: export_tensorboard.encode},
+        {tensorboard_events.FILE: tensorboard_events.encode},
         "events",
         "look at it with: tensorboard --logdir {path}",
-        folder=export_tensorboard.FOLDER,
+        folder=tensorboard_events.FOLDER,
     ),
-    "tsv": Format(
-        {export_tsv.FILE: export_tsv.encode}, "rows", "accuracies are in percent, times in hours"
-    ),
+    "tsv": Format({tsv.FILE: tsv.encode}, "rows", "accuracies are in percent, times in hours"),
 }
 
 _STANDARD_OUTPUT = "-"

@@ -11,20 +11,31 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.flags import SpecFlags
-from stepscope.cli.subjects import count
-from stepscope.cli.without_launcher import refuse_launcher
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.script_arguments import refuse_launcher
+from stepscope.cli.settings_flags import SpecFlags, count
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.experiments.labs import Finding, Investigation, Tools, conduct, find, labs
-from stepscope.experiments.labs import resume as go_on
-from stepscope.experiments.labs.folder import LabFolder
-from stepscope.experiments.labs.plan import Ask
-from stepscope.experiments.labs.sheet import Sheet
-from stepscope.report.labs import print_finding, print_labs
-from stepscope.report.sheets import charts_of, print_sheet, save_charts
-from stepscope.report.sweep import SweepDisplay
-from stepscope.spec.load import resolve_request
+from stepscope.experiments.labs.lab_folder import LabFolder
+from stepscope.experiments.labs.lab_plan import Ask
+from stepscope.experiments.labs.lab_runner import (
+    Investigation,
+    LabFinding,
+    Tools,
+    conduct,
+    find,
+    labs,
+)
+from stepscope.experiments.labs.lab_runner import resume as go_on
+from stepscope.experiments.labs.lab_sheet import Sheet
+from stepscope.report.terminal.lab_tables import (
+    charts_of,
+    print_finding,
+    print_labs,
+    print_sheet,
+    save_charts,
+)
+from stepscope.report.terminal.sweep_table import SweepDisplay
+from stepscope.settings.load_settings import resolve_request
 
 
 def lab(
@@ -93,7 +104,7 @@ def _go_on(folder: Path, as_json: bool) -> int:
     return _tell(sheet, finding, as_json)
 
 
-def _tell(sheet: Sheet, finding: Finding, as_json: bool) -> int:
+def _tell(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
     told = {
         "lab": sheet.name,
         "question": sheet.question,

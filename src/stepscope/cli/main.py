@@ -45,12 +45,12 @@ def make_app() -> App:
     )
     app.command("stepscope.cli.summary:summary", name="summary", help="Show what is in a model.")
     app.command(
-        "stepscope.cli.estimate:estimate",
+        "stepscope.cli.accel:estimate",
         name="estimate",
         help="Estimate energy, cycles and peak activation on an accelerator.",
     )
     app.command(
-        "stepscope.cli.score:score_command",
+        "stepscope.cli.accel:score_command",
         name="score",
         help="Give points for an efficient network.",
     )
@@ -58,15 +58,15 @@ def make_app() -> App:
         "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
     )
     app.command(
-        "stepscope.cli.fit:fit",
+        "stepscope.cli.max_batch:fit",
         name="fit",
         usage="Usage: stepscope fit [OPTIONS] MODEL, or fit [OPTIONS] -- SCRIPT [ARGS]",
         help="Find the largest batch that fits.",
     )
     app.command("stepscope.cli.sweep:sweep", name="sweep", help="Try settings, in rounds.")
-    app.command("stepscope.cli.search:search", name="search", help="Search efficient networks.")
+    app.command("stepscope.cli.accel:search", name="search", help="Search efficient networks.")
     app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
-    app.command("stepscope.cli.stalls:stalls", name="stalls", help="Say what a run waits for.")
+    app.command("stepscope.cli.bottleneck:stalls", name="stalls", help="Say what a run waits for.")
     app.command("stepscope.cli.scale:scale", name="scale", help="Say what more processes bring.")
     app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
     app.command("stepscope.cli.report:report", name="report", help="Show a run as a page.")
@@ -102,7 +102,7 @@ def _end_as_by_ctrl_c() -> None:
 
 def _run(arguments: list[str]) -> int:
     if arguments[:1] == ["trace"]:
-        from stepscope.cli.trace_arguments import mark_script
+        from stepscope.cli.script_arguments import mark_script
 
         arguments = mark_script(arguments)
     elif arguments[:1] and arguments[0] in _TAKE_A_SCRIPT:

@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.cli.flags import SpecFlags
-from stepscope.experiments.forecast import forecast
-from stepscope.report.memory import print_forecast
-from stepscope.spec.load import resolve_request
+from stepscope.cli.settings_flags import SpecFlags
+from stepscope.report.terminal.run_tables import print_forecast
+from stepscope.settings.load_settings import resolve_request
+from stepscope.supervisor.ask_process import forecast
 
 
 def memory(

@@ -10,13 +10,13 @@ from cyclopts import Parameter
 
 from stepscope.errors import RequestError, nearest
 from stepscope.records import schema
-from stepscope.records.reader import Run, load_run
-from stepscope.records.record_folder import slug
-from stepscope.records.sweep import Sweep, is_sweep, load_sweep
-from stepscope.report.charts import save
-from stepscope.report.document import Document
-from stepscope.report.markdown import to_markdown
-from stepscope.report.page_file import FILE, document_of, write_page
+from stepscope.records.run_folder import slug
+from stepscope.records.run_reader import Run, load_run
+from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
+from stepscope.report.charts.chart import save
+from stepscope.report.html.html_page import FILE, document_of, write_page
+from stepscope.report.html.markdown import to_markdown
+from stepscope.report.html.page_content import Document
 
 _FORMATS = ("png", "svg", "pdf")
 _ENDINGS = (".html", ".htm")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.closing import close, one_display
-from stepscope.experiments import single
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.end_of_run import close, one_display
+from stepscope.supervisor import start_run
 
 
 def resume(
@@ -31,5 +31,5 @@ def resume(
         Print run.json, and nothing else, on standard output.
     """
     with one_display() as display:
-        found, outcome = single.resume(path, display, summarize, processes=processes)
+        found, outcome = start_run.resume(path, display, summarize, processes=processes)
     return close(found, outcome, as_json=json)

@@ -12,15 +12,15 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.closing import close, one_display
-from stepscope.cli.flags import SpecFlags
-from stepscope.experiments import single
-from stepscope.experiments.conditions import prepared, wanted_conditions
-from stepscope.hardware.system_root import system_root
-from stepscope.report.doctor import print_changes
-from stepscope.spec import RunSpec
-from stepscope.spec.load import resolve_request
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.end_of_run import close, one_display
+from stepscope.cli.settings_flags import SpecFlags
+from stepscope.hardware.procfs import system_root
+from stepscope.report.terminal.doctor_table import print_changes
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import resolve_request
+from stepscope.supervisor import start_run
+from stepscope.supervisor.required_conditions import prepared, wanted_conditions
 
 
 def run(
@@ -48,7 +48,7 @@ def run(
     """
     asked = resolve_request(spec, settings or {})
     with _machine(asked, prepare), one_display() as display:
-        path, outcome = single.start(asked, display, summarize, force=force)
+        path, outcome = start_run.start(asked, display, summarize, force=force)
     return close(path, outcome, as_json=json)
 
 

@@ -12,18 +12,16 @@ from typing import Annotated, Any, TypedDict
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.scale_answer import scaling_of
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.chart_file import leave_chart
-from stepscope.cli.flags import SpecFlags
-from stepscope.cli.report_at_end import leave_report
-from stepscope.cli.subjects import count, named_settings
-from stepscope.cli.without_launcher import refuse_launcher
+from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.scaling_answer import scaling_of
+from stepscope.cli.end_of_run import leave_chart, leave_report
+from stepscope.cli.script_arguments import refuse_launcher
+from stepscope.cli.settings_flags import SpecFlags, count, named_settings
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.experiments import scale as scales
-from stepscope.report.charts import check_form
-from stepscope.report.scale import print_scale, scale_chart
-from stepscope.report.sweep import SweepDisplay
+from stepscope.experiments import scale_trials
+from stepscope.report.charts.chart import check_form
+from stepscope.report.terminal.scale_table import print_scale, scale_chart
+from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.units import parse_bandwidth, parse_duration
 
 _PROCESSES = (1, 2)
@@ -88,16 +86,16 @@ def scale(
             if resume is not None:
                 if asked or any((spec, processes, repeats, predict, bandwidth, latency)):
                     raise RequestError("resume: takes no other flag: the folder knows them.")
-                done = scales.resume(resume, display, summarize)
+                done = scale_trials.resume(resume, display, summarize)
             else:
-                request = scales.Request(
+                request = scale_trials.ScaleRequest(
                     named_settings([] if spec is None else [spec], asked),
                     _PROCESSES if processes is None else _counts("processes", processes),
-                    scales.REPEATS if repeats is None else count("repeats", repeats),
+                    scale_trials.REPEATS if repeats is None else count("repeats", repeats),
                     _prediction(predict, bandwidth, latency),
                 )
-                done = scales.start(request, display, summarize)
-    except scales.ScaleInterrupted as stopped:
+                done = scale_trials.start(request, display, summarize)
+    except scale_trials.ScaleInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise
     leave_report(done.path, Console(file=sys.stderr))
@@ -113,7 +111,7 @@ def scale(
 
 def _prediction(
     predict: str | None, bandwidth: str | None, latency: str | None
-) -> scales.Prediction | None:
+) -> scale_trials.Prediction | None:
     if predict is None:
         for flag, value in (("bandwidth", bandwidth), ("latency", latency)):
             if value is not None:
@@ -121,7 +119,7 @@ def _prediction(
         return None
     if bandwidth is None:
         raise RequestError("predict: wants --bandwidth of the network, like 25Gbit or 10GB/s.")
-    return scales.Prediction(
+    return scale_trials.Prediction(
         _counts("predict", predict),
         _read("bandwidth", parse_bandwidth, bandwidth),
         None if latency is None else _read("latency", parse_duration, latency),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepscope.errors import RequestError
+from stepscope.supervisor.rank_processes import find_rank
 
 MARK = "--"
 
@@ -49,3 +50,46 @@ def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]
             "stepscope's own flags come before it."
         )
     return ours, ScriptCommand(theirs[0], None, tuple(theirs[1:]))
+
+
+# --- Which words of `stepscope trace …` are ours, and where the script's own begin
+
+
+_WITHOUT_VALUE = ("--json", "--help", "-h", "--version")
+
+
+def mark_script(arguments: list[str]) -> list[str]:
+    """Put `--` in front of what is the script's own, so that none of it is taken for ours."""
+    words = iter(range(1, len(arguments)))
+    for at in words:
+        word = arguments[at]
+        if word == "--" or not word.startswith("-"):
+            end = at
+            break
+        end = at + 1 if word in _WITHOUT_VALUE or "=" in word else next(words, at) + 1
+        if word in ("-m", "--module") or word.startswith("--module="):
+            break
+    else:
+        return arguments
+    return [
+        *arguments[:end],
+        *([] if arguments[end : end + 1] == ["--"] else ["--"]),
+        *arguments[end:],
+    ]
+
+
+# --- Commands that start processes of their own are not for a launcher of several processes
+
+
+def refuse_launcher(command: str) -> None:
+    """Refuse a command that torchrun has started several times: each would do all of the work.
+
+    Raises:
+        RequestError: it has.
+    """
+    place = find_rank()
+    if place is not None:
+        raise RequestError(
+            f"{command}: wanted one process, which starts its trials itself; found {place.world}, "
+            f"started by torchrun. Call it without torchrun: stepscope {command} ..."
+        )

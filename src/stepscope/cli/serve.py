@@ -52,6 +52,6 @@ def serve(
         print(dumps({"url": url, "folder": str(root)}) if json else url, flush=True)
         print(f"stepscope: serving {root}; Ctrl-C ends it", file=sys.stderr, flush=True)
 
-    from stepscope.report.live_page import server
+    from stepscope.report.live import live_server
 
-    server.serve(root, host, port, tell)
+    live_server.serve(root, host, port, tell)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.cli.layout import layout_of
+from stepscope.cli.settings_flags import layout_of
 from stepscope.errors import OutOfMemoryError
 from stepscope.models import registry
-from stepscope.report.network import print_network
-from stepscope.spec import RunSpec
-from stepscope.spec.load import validate
-from stepscope.spec.settings import Optimizer
+from stepscope.report.terminal.model_table import print_network
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
+from stepscope.settings.run_settings import Optimizer
 
 if TYPE_CHECKING:
-    from stepscope.estimate.network import MakeOptimizer
+    from stepscope.models.model_summary import MakeOptimizer
 
 
 def summary(
@@ -73,7 +73,7 @@ def summary(
 
 def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> dict[str, Any]:
     model = registry.build(asked.model, classes=classes, norm=asked.norm)
-    from stepscope.estimate.network import count_network, optimizer_state
+    from stepscope.models.model_summary import count_network, optimizer_state
 
     entry = registry.ZOO.get(asked.model)
     tokens = entry.tokens if entry else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,21 +13,86 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.settings_of_sweep import rows_of
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.flags import SpecFlags
-from stepscope.cli.report_at_end import leave_report
-from stepscope.cli.runners import place_to_go_on, read_place, runner_at
-from stepscope.cli.script_arguments import split_script
-from stepscope.cli.subjects import count, named_settings, place_of, script_request
-from stepscope.cli.without_launcher import refuse_launcher
-from stepscope.errors import RequestError
-from stepscope.experiments import sweep as sweeps
-from stepscope.experiments.subjects import OwnScript, OwnTraining
-from stepscope.experiments.sweep.plan import DEFAULT_REPEATS, grid, read_axes
+from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.sweep_summary import rows_of
+from stepscope.cli.end_of_run import leave_report
+from stepscope.cli.script_arguments import refuse_launcher, split_script
+from stepscope.cli.settings_flags import SpecFlags, count, named_settings, place_of, script_request
+from stepscope.errors import RequestError, nearest
+from stepscope.experiments import sweep_run
+from stepscope.experiments.runners.local_runner import HERE, Here
+from stepscope.experiments.runners.runner import Runner
+from stepscope.experiments.trial_order import DEFAULT_REPEATS, grid, read_axes
+from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import schema
-from stepscope.records.sweep import Sweep
-from stepscope.report.sweep import SweepDisplay, print_sweep
+from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.report.terminal.sweep_table import SweepDisplay, print_sweep
+
+# --- Where trials are made: `--on here` or `--on ray`, from flags or from a sweep's record
+
+
+_KNOWN = ("here", "ray")
+_AUTO = "auto"
+
+
+def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str, Any] | None:
+    """Return where trials are to be made, as it is recorded; None is this machine.
+
+    Raises:
+        RequestError: there is no such place, or flags for another one.
+    """
+    if on is not None and on not in _KNOWN:
+        raise RequestError(f"on: wanted here or ray, found {on!r}.{nearest(on, _KNOWN)}")
+    if on == "ray":
+        return {"runner": "ray", "address": _address(address), "mix_nodes": mix_nodes}
+    for flag, given in (("address", address is not None), ("mix_nodes", mix_nodes)):
+        if given:
+            raise RequestError(f"{flag}: wants --on ray.")
+    return None
+
+
+def _address(given: str | None) -> str:
+    """Return which cluster is meant: the one that is named, that Ray is told of, or any here."""
+    named = None if given == _AUTO else given
+    return named or os.environ.get("RAY_ADDRESS") or _AUTO
+
+
+def place_to_go_on(
+    folder: Path, on: str | None, address: str | None, mix_nodes: bool
+) -> Mapping[str, Any] | None:
+    """Return where a sweep goes on: where it was, unless somebody names another place.
+
+    This machine is one among others then, where trials were made on a cluster before.
+    """
+    sweep = load_sweep(folder)
+    if on is None and address is None and not mix_nodes:
+        done = sweep.info.get("status") == schema.COMPLETED
+        recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
+        return recorded
+    begun_elsewhere = bool(sweep.info.get("on"))
+    place = read_place(on or ("ray" if begun_elsewhere else None), address, mix_nodes)
+    return {"runner": "here"} if place is None and begun_elsewhere else place
+
+
+@contextmanager
+def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
+    """Make ready whoever makes the trials at a place.
+
+    Raises:
+        RequestError: the record names a place that this version does not know.
+        MachineError: nobody is there.
+    """
+    if place is None:
+        yield HERE
+    elif place.get("runner") == "here":
+        yield Here(among_others=True)
+    elif place.get("runner") == "ray":
+        from stepscope.experiments.runners.ray_runner import on_ray
+
+        with on_ray(place["address"], mix_nodes=bool(place.get("mix_nodes"))) as runner:
+            yield runner
+    else:
+        raise RequestError(f"the sweep's record has trials made on {place.get('runner')!r}.")
 
 
 def sweep(
@@ -85,13 +153,13 @@ def sweep(
                     )
                 place = place_to_go_on(resume, on, address, mix_nodes)
                 with runner_at(place) as runner:
-                    done = sweeps.resume(resume, display, summarize, runner)
+                    done = sweep_run.resume(resume, display, summarize, runner)
             else:
                 subject = _subject(command, asked, mode)
                 place = read_place(on, address, mix_nodes)
-                axes = read_axes(over or [], of_script=isinstance(subject, OwnScript))
+                axes = read_axes(over or [], of_script=isinstance(subject, ScriptWorkload))
                 out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
-                request = sweeps.Request(
+                request = sweep_run.SweepRequest(
                     grid(axes),
                     DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
                     out=out,
@@ -102,8 +170,8 @@ def sweep(
                     on=place,
                 )
                 with runner_at(place) as runner:
-                    done = sweeps.start(subject, request, display, summarize, runner)
-    except sweeps.SweepInterrupted as stopped:
+                    done = sweep_run.start(subject, request, display, summarize, runner)
+    except sweep_run.SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise
     if json:
@@ -116,15 +184,15 @@ def sweep(
 
 def _subject(
     words: tuple[str, ...], asked: dict[str, Any], mode: str | None
-) -> OwnTraining | OwnScript:
+) -> TrainingWorkload | ScriptWorkload:
     if mode not in (None, "train", "load"):
         raise RequestError(f"mode: wanted train or load, found {mode}.")
     ours, script = split_script(words)
     if script is None:
-        return OwnTraining(named_settings(ours, asked), "load" if mode == "load" else "train")
+        return TrainingWorkload(named_settings(ours, asked), "load" if mode == "load" else "train")
     if mode == "load":
         raise RequestError("mode: only a training of ours can be loaded without training.")
-    return OwnScript(script_request(ours, script, asked))
+    return ScriptWorkload(script_request(ours, script, asked))
 
 
 def _seconds(text: str) -> float:

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.closing import close
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.end_of_run import close
 from stepscope.errors import RequestError
-from stepscope.experiments.traced import TraceRequest
-from stepscope.experiments.traced import trace as trace_script
+from stepscope.supervisor.script_child import TraceRequest
+from stepscope.supervisor.script_child import trace as trace_script
 
 
 def trace(

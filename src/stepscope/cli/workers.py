@@ -9,15 +9,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.where_time_goes import summarize
-from stepscope.cli.flags import SpecFlags
-from stepscope.cli.script_arguments import split_script
-from stepscope.cli.subjects import named_settings, place_of, script_request
-from stepscope.cli.without_launcher import refuse_launcher
-from stepscope.experiments.subjects import OwnScript, OwnTraining
-from stepscope.experiments.workers import find_workers
-from stepscope.report.sweep import SweepDisplay
-from stepscope.report.workers import print_workers
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.script_arguments import refuse_launcher, split_script
+from stepscope.cli.settings_flags import SpecFlags, named_settings, place_of, script_request
+from stepscope.experiments.worker_trials import find_workers
+from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
+from stepscope.report.terminal.sweep_table import SweepDisplay
+from stepscope.report.terminal.workers_table import print_workers
 
 
 def workers(
@@ -40,12 +38,12 @@ def workers(
     refuse_launcher("workers")
     asked: dict[str, Any] = dict(settings or {})
     words, script = split_script(command)
-    subject: OwnTraining | OwnScript
+    subject: TrainingWorkload | ScriptWorkload
     if script is None:
-        subject = OwnTraining(named_settings(words, asked))
+        subject = TrainingWorkload(named_settings(words, asked))
         what = subject.spec({}).run_name
     else:
-        subject = OwnScript(script_request(words, script, asked))
+        subject = ScriptWorkload(script_request(words, script, asked))
         what = subject.request.run_name
     out, name = place_of(subject, f"workers-{what}")
     with SweepDisplay(Console(file=sys.stderr)) as display:

@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from stepscope.data.crops import draws, flips, middle_box, random_box
-from stepscope.data.decode import Pixels, UnreadableImage, decode
-from stepscope.data.held_out import Mask
-from stepscope.data.listing import Listing, shown
-from stepscope.data.notices import Notice, Noticed
-from stepscope.data.order import BatchKey, chance
-from stepscope.data.pipelines import Batch
-from stepscope.data.reading import Reading
+from stepscope.data.data_source import DataSource
+from stepscope.data.image_crops import draws, flips, middle_box, random_box
+from stepscope.data.image_decode import Pixels, UnreadableImage, decode
+from stepscope.data.image_index import Listing, shown
+from stepscope.data.image_transforms import Batch
+from stepscope.data.loaders.batch_notices import Notice, Noticed
+from stepscope.data.sample_order import BatchKey, chance
+from stepscope.data.validation_split import Mask
 from stepscope.errors import DataError
 
 BAD_SAMPLE = "bad_sample"
@@ -83,7 +83,7 @@ class ImageBatches(Dataset[Any]):
         self,
         listing: Listing,
         files: Files,
-        reading: Reading,
+        reading: DataSource,
         size: tuple[int, int],
         held_out: Mask | None = None,
     ) -> None:

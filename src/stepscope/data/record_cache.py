@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.data.archive import write_whole
 from stepscope.data.samples import IMAGE_BYTES, RECORD_BYTES, RecordFile
+from stepscope.data.unpack_archive import write_whole
 from stepscope.errors import DataError, StepscopeError
 
 PIECE = 500  # records that are read or written at once: 1.5 MB, which a second-level cache holds

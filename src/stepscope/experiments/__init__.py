@@ -1,4 +1,7 @@
-"""Which runs, in what order, each in its own process, resumed how.
+"""Many runs, one answer.
 
-Start at `single.start` and `single.resume`: one run, supervised by a light parent.
+Start at `sweep_run` for a grid of settings; `worker_trials`, `max_batch_trials`,
+`bottleneck_trials` and `scale_trials` answer one question each. A `workload` is what is tried: a
+training of ours or a user's script. Where trials run is in `runners`, experiments by name in
+`labs`.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stepscope.records.reader import Run
+from stepscope.records.run_reader import Run
 
 NO_LOADER = (
     "the script makes no DataLoader of torch's in its main process: there is nothing whose "

@@ -15,12 +15,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.errors import Interrupted, RequestError
-from stepscope.experiments.carry_out import Summarize, carry_out
-from stepscope.experiments.fork_server import ChildProcess
-from stepscope.experiments.memory_limit import MemoryLimit, holding
 from stepscope.experiments.script_loaders import why_not_set
-from stepscope.experiments.supervise import Charge, Onlooker, Outcome, Watch
-from stepscope.experiments.traced import (
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.supervisor.child_supervisor import (
+    ChildWatch,
+    Outcome,
+    RunListener,
+    SupervisedProcess,
+)
+from stepscope.supervisor.memory_guard import MemoryLimit, holding
+from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.script_child import (
     END_NOT_SEEN,
     NO_STEP,
     TraceRequest,
@@ -29,7 +34,7 @@ from stepscope.experiments.traced import (
     judge_script,
     spec_of,
 )
-from stepscope.records import folder, reader, schema
+from stepscope.supervisor.warm_start import ChildProcess
 
 OUTPUT = "output.txt"
 _LAST_BYTES = 4096
@@ -38,7 +43,7 @@ _LAST_BYTES = 4096
 def run_script(
     request: TraceRequest,
     path: Path,
-    onlooker: Onlooker,
+    onlooker: RunListener,
     summarize: Summarize,
     *,
     time_limit_s: float | None = None,
@@ -54,16 +59,16 @@ def run_script(
         RequestError: there is no such script, or the folder cannot be made.
     """
     check_script(request)
-    made = folder.create_at(path, request.run_name, "trace", spec_of(request))
+    made = run_folder.create_at(path, request.run_name, "trace", spec_of(request))
     with holding(memory_limit_bytes) as limit:
-        charge = Charge(
+        charge = SupervisedProcess(
             functools.partial(_start, request, made.path.resolve(), limit, through_prefetch),
             _stop,
             functools.partial(_judge, request),
             memory_limit=limit,
             time_limit_s=time_limit_s,
         )
-        return carry_out(made, charge, onlooker, summarize)
+        return run_to_end(made, charge, onlooker, summarize)
 
 
 def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:
@@ -152,7 +157,7 @@ def _stop(child: ChildProcess, number: int, before: int) -> None:
         child.send_signal(signal.SIGINT)
 
 
-def _judge(request: TraceRequest, watch: Watch, returncode: int) -> Outcome:
+def _judge(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outcome:
     """Decide how the script ended, and whether it was run as was asked."""
     outcome = judge_script(watch, returncode)
     if outcome.reason in (NO_STEP, END_NOT_SEEN):  # the script may be right; the trial is not
@@ -166,7 +171,7 @@ def _judge(request: TraceRequest, watch: Watch, returncode: int) -> Outcome:
     if outcome.status == schema.FAILED and watch.last_words.get("raised") is None:
         outcome.reason = _with_last_line(outcome.reason, watch.folder.path / OUTPUT)
     if outcome.exit_code == 0:
-        reason = why_not_set(reader.load_run(watch.folder.path), request.loader or {})
+        reason = why_not_set(run_reader.load_run(watch.folder.path), request.loader or {})
         if reason is not None:
             outcome.status, outcome.reason = schema.FAILED, reason
             outcome.exit_code = RequestError.exit_code

@@ -1,29 +1,67 @@
 """A trial: a short real run, in a process that may die, and what its folder says of it.
 
 It is the run that would be made, with its data, workers and limit, but of a few batches
-(`train.shorten`). The folder, of kind `trial`, is removed in the end.
+(`train.short_run`). The folder, of kind `trial`, is removed in the end.
 """
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
-from stepscope.errors import Interrupted, MachineError
-from stepscope.estimate.memory_bill import Limit
-from stepscope.experiments import preflight
-from stepscope.experiments.carry_out import Summarize, carry_out
-from stepscope.experiments.distributed import require_one_process
-from stepscope.experiments.fit_search import EDGE, Trial
-from stepscope.experiments.fork_server import ForkServer
-from stepscope.experiments.memory_guard import Action
-from stepscope.experiments.memory_limit import holding
-from stepscope.experiments.training import training_of
-from stepscope.experiments.trial_folder import temporary_folder
-from stepscope.records import folder, reader, schema
-from stepscope.spec import RunSpec
-from stepscope.train.options import Options
+import psutil
+
+from stepscope.errors import Interrupted, MachineError, RequestError
+from stepscope.experiments.batch_bisection import EDGE, BatchTrial
+from stepscope.memory_forecast.memory_bill import Limit
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.run_folder import slug
+from stepscope.settings import RunSpec
+from stepscope.supervisor import preflight
+from stepscope.supervisor.memory_guard import Action, holding
+from stepscope.supervisor.rank_processes import require_one_process
+from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.train_child import training_process_of
+from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
+
+# --- The folder of a trial: beside the runs while it goes on, and gone after it
+
+
+def temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder beside the runs: what is for all may lie in memory, and would take of it.
+
+    Folders that a killed process has left there are removed.
+
+    Raises:
+        RequestError: it cannot be made.
+    """
+    beside = next(each for each in (out, *out.absolute().parents) if each.is_dir())
+    _remove_leftovers(beside)
+    try:
+        return tempfile.TemporaryDirectory(prefix=f"{_prefix()}{os.getpid()}-", dir=beside)
+    except OSError as error:
+        raise RequestError(
+            f"cannot make a folder for a trial in {str(beside)!r}: {error.strerror}. "
+            "Choose a folder that can be written with --out DIR."
+        ) from error
+
+
+def _prefix() -> str:
+    """Name the machine: on a disk that several share, the processes of others look dead here."""
+    return f".trial-{slug(platform.node())}-"
+
+
+def _remove_leftovers(beside: Path) -> None:
+    for folder in beside.glob(f"{_prefix()}*"):
+        maker = folder.name.removeprefix(_prefix()).partition("-")[0]
+        if maker.isdecimal() and not psutil.pid_exists(int(maker)):
+            shutil.rmtree(folder, ignore_errors=True)  # it may be another person's
 
 
 def try_out(
@@ -32,7 +70,7 @@ def try_out(
     summarize: Summarize,
     pool: str = "host",
     fork_server: ForkServer | None = None,
-) -> Trial:
+) -> BatchTrial:
     """Make a short run of a spec under its memory limit, and say whether it fits.
 
     `limit` is what the `pool` holds whose peak and forecast are wanted.
@@ -48,22 +86,24 @@ def try_out(
             preflight.check(spec)
         except MachineError as error:  # /dev/shm has no room for the batches of the workers
             return _trial(spec, False, status=schema.OUT_OF_MEMORY, reason=str(error), exit_code=4)
-        made = folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
+        made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
-            charge = training_of(
+            charge = training_process_of(
                 made,
                 held,
                 has_workers=spec.workers > 0,
-                options=Options(force=True),
+                options=ProcessOptions(force=True),
                 fork_server=fork_server,
             )
-            outcome = carry_out(made, charge, Nobody(), summarize)
+            outcome = run_to_end(made, charge, SilentListener(), summarize)
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
-        return _judge(spec, limit, pool, reader.load_run(made.path), outcome.exit_code)
+        return _judge(spec, limit, pool, run_reader.load_run(made.path), outcome.exit_code)
 
 
-def _judge(spec: RunSpec, limit: Limit, pool: str, run: reader.Run, exit_code: int) -> Trial:
+def _judge(
+    spec: RunSpec, limit: Limit, pool: str, run: run_reader.Run, exit_code: int
+) -> BatchTrial:
     """Say from a folder whether a run like this one fits; its figures are all of one pool."""
     pools = (run.summary.get("memory_bill") or {}).get("pools") or {}
     seen = pools.get(pool) or {}
@@ -84,7 +124,7 @@ def _judge(spec: RunSpec, limit: Limit, pool: str, run: reader.Run, exit_code: i
     )
 
 
-def why_not(run: reader.Run, limit: Limit, peak_bytes: int | None) -> str | None:
+def why_not(run: run_reader.Run, limit: Limit, peak_bytes: int | None) -> str | None:
     """Say why a short run that came to its end does not fit after all, or None."""
     acted = {event.get("action", event["event"]) for event in run.events}
     if acted & {Action.END_WORKER.value, "workers_fallback"}:
@@ -97,8 +137,8 @@ def why_not(run: reader.Run, limit: Limit, peak_bytes: int | None) -> str | None
     return None
 
 
-def _trial(spec: RunSpec, fits: bool, **seen: Any) -> Trial:
-    return Trial(
+def _trial(spec: RunSpec, fits: bool, **seen: Any) -> BatchTrial:
+    return BatchTrial(
         spec.batch_size,
         fits,
         accumulate=spec.accumulate,
@@ -107,7 +147,7 @@ def _trial(spec: RunSpec, fits: bool, **seen: Any) -> Trial:
     )
 
 
-class Nobody:
+class SilentListener:
     """An onlooker who shows nothing: a trial is shown when it has ended."""
 
     def message(self, message: dict[str, Any]) -> None:

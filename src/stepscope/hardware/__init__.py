@@ -1,5 +1,5 @@
-"""What this machine is and what it can tell: CPU, memory, processes, pressure, storage.
+"""What this machine is and says now: CPU, memory, processes, disks, GPU, board, energy sensors.
 
-Readers, and the control group that holds a process to a memory limit: nothing here knows of
-training. A figure that this machine cannot give is None.
+Readers of /proc, /sys and drivers, and the control group that holds a memory limit. Nothing here
+knows of training. A figure that this machine cannot give is None.
 """

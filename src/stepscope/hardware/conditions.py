@@ -9,31 +9,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.hardware.board import board
-from stepscope.hardware.fan import fan
-from stepscope.hardware.frequency import OFF, ON, clocks, governor, memory_clock, turbo
-from stepscope.hardware.power_mode import power_mode
-from stepscope.hardware.pseudo_files import Reading, read_name
+from stepscope.hardware.cpu_clock import OFF, ON, clocks, governor, memory_clock, turbo
+from stepscope.hardware.jetson import board, power_mode
+from stepscope.hardware.procfs import PseudoFileReading, read_name
 from stepscope.hardware.swap import swap_areas
-from stepscope.hardware.thermal import temperature_c
+from stepscope.hardware.thermal import fan, temperature_c
 
 CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
 
 
-def clock_source(root: Path) -> Reading[str]:
+def clock_source(root: Path) -> PseudoFileReading[str]:
     """Name what the kernel's clock counts with."""
     return read_name(root / CLOCK_SOURCES / "current_clocksource")
 
 
-def swap(root: Path) -> Reading[str]:
+def swap(root: Path) -> PseudoFileReading[str]:
     """Say whether memory can be swapped out: `on` or `off`."""
     areas = swap_areas(root)
     if areas.value is None:
-        return Reading(None, areas.reason)
-    return Reading(ON if areas.value else OFF)
+        return PseudoFileReading(None, areas.reason)
+    return PseudoFileReading(ON if areas.value else OFF)
 
 
-CONDITIONS: Mapping[str, Callable[[Path], Reading[str]]] = {
+CONDITIONS: Mapping[str, Callable[[Path], PseudoFileReading[str]]] = {
     "board": board,
     "power_mode": power_mode,
     "governor": governor,
@@ -46,7 +44,7 @@ CONDITIONS: Mapping[str, Callable[[Path], Reading[str]]] = {
 }
 
 
-def read_conditions(root: Path) -> dict[str, Reading[str]]:
+def read_conditions(root: Path) -> dict[str, PseudoFileReading[str]]:
     """Read every condition, by name."""
     return {name: read(root) for name, read in CONDITIONS.items()}
 

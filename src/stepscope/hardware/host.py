@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from stepscope.hardware import control_group
-from stepscope.hardware.pseudo_files import bytes_of, first_line_of, lines_of, matching
+from stepscope.hardware import cgroup
+from stepscope.hardware.procfs import bytes_of, first_line_of, lines_of, matching
 
 _PROC = Path("/proc")
 _MHZ = re.compile(rb"^cpu MHz\s*: *([0-9.]+)", re.MULTILINE)
@@ -51,13 +51,13 @@ def usable_cpus() -> int | None:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count()
     allowed = len(os.sched_getaffinity(0))
-    quota = control_group.cpu_quota()
+    quota = cgroup.cpu_quota()
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
 def cgroup_memory_limit_bytes() -> int | None:
     """Return the tightest memory limit of the control group that this process is in, if any."""
-    return min(control_group.limited().values(), default=None)
+    return min(cgroup.limited().values(), default=None)
 
 
 def oom_kills() -> int | None:
@@ -66,8 +66,8 @@ def oom_kills() -> int | None:
     Those of the control group that this process is in; where it does not count them, those of the
     whole machine.
     """
-    for folder in control_group.own_and_above():
-        counted = control_group.kills_of(folder)
+    for folder in cgroup.own_and_above():
+        counted = cgroup.kills_of(folder)
         if counted is not None:
             return counted
     for line in lines_of(_PROC / "vmstat"):

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from stepscope.hardware.pseudo_files import first_line_of
+from stepscope.hardware.procfs import first_line_of
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 
@@ -51,7 +51,7 @@ HARDWARE = {
 }
 
 
-class Reading(NamedTuple):
+class CounterReading(NamedTuple):
     """What was counted so far, how long that was wanted, and how long it was done."""
 
     counted: int
@@ -66,10 +66,10 @@ class Counters:
     descriptors: Mapping[str, int]
     absent: Mapping[str, str]
 
-    def read(self) -> dict[str, Reading]:
+    def read(self) -> dict[str, CounterReading]:
         """Read every counter. Costs microseconds, more with more threads."""
         return {
-            name: Reading(*_READING.unpack(os.read(descriptor, _READING.size)))
+            name: CounterReading(*_READING.unpack(os.read(descriptor, _READING.size)))
             for name, descriptor in self.descriptors.items()
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, read_text
+from stepscope.hardware.procfs import PseudoFileReading, read_text
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class SwapArea:
         return Path(self.name).name.startswith("zram")
 
 
-def swap_areas(root: Path) -> Reading[list[SwapArea]]:
+def swap_areas(root: Path) -> PseudoFileReading[list[SwapArea]]:
     """List the areas of `/proc/swaps`; a line that is none is left out."""
     said = read_text(root / "proc/swaps")
     if said.value is None:
-        return Reading(None, said.reason)
+        return PseudoFileReading(None, said.reason)
     found = []
     for line in said.value.splitlines()[1:]:
         fields = line.split()
         if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal():
             found.append(SwapArea(fields[0], int(fields[2]) * 1024, int(fields[3]) * 1024))
-    return Reading(found)
+    return PseudoFileReading(found)

@@ -6,7 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.hardware.pseudo_files import Reading, matching, read_integer, read_name, read_text
+from stepscope.hardware.procfs import (
+    PseudoFileReading,
+    is_there,
+    matching,
+    read_integer,
+    read_name,
+    read_text,
+)
 
 # What a zone's type calls the chip that computes; others are of batteries, radios and regulators.
 _OF_THE_CHIP = ("cpu", "gpu", "soc", "tj", "pkg", "core", "acpitz", "k10temp")
@@ -64,20 +71,22 @@ def zones_c(root: Path) -> dict[str, float]:
     return found
 
 
-def temperature_c(root: Path) -> Reading[float]:
+def temperature_c(root: Path) -> PseudoFileReading[float]:
     """Return the temperature of the hottest zone of the chip."""
     zones = zones_c(root)
     if zones:
-        return Reading(max(zones.values()))
-    return Reading(None, f"{root / 'sys/class/thermal'} has no zone of a CPU or GPU that tells")
+        return PseudoFileReading(max(zones.values()))
+    return PseudoFileReading(
+        None, f"{root / 'sys/class/thermal'} has no zone of a CPU or GPU that tells"
+    )
 
 
-def throttled(root: Path) -> Reading[int]:
+def throttled(root: Path) -> PseudoFileReading[int]:
     """Count how often cores and packages have slowed down for heat since the machine started."""
     count = find_throttle_counts(root).read()
     if count is not None:
-        return Reading(count)
-    return Reading(None, "this system does not count it (x86 does, in thermal_throttle)")
+        return PseudoFileReading(count)
+    return PseudoFileReading(None, "this system does not count it (x86 does, in thermal_throttle)")
 
 
 @dataclass(frozen=True)
@@ -108,3 +117,37 @@ def find_throttle_counts(root: Path) -> ThrottleCounts:
 def _highest(files: tuple[Path, ...]) -> int | None:
     counts = (read_integer(file).value for file in files)
     return max((count for count in counts if count is not None), default=None)
+
+
+# --- A board's fan: how fast it is told to turn, in the 0 to 255 of pulse-width modulation
+
+
+FASTEST = 255
+MAX = "max"
+_OLD = "sys/devices/pwm-fan"  # kernels of L4T 32
+_NEW = "sys/devices/platform/pwm-fan/hwmon"  # those after
+
+
+def speed_file(root: Path) -> Path | None:
+    """Return the file that sets the fan's speed."""
+    candidates = [root / _OLD / "target_pwm", *matching(root / _NEW, "hwmon*/pwm1")]
+    return next((file for file in candidates if is_there(file)), None)
+
+
+def control_file(root: Path) -> Path | None:
+    """Return the file by which the kernel is told to leave the fan alone, where there is one."""
+    file = root / _OLD / "temp_control"
+    return file if is_there(file) else None
+
+
+def fan(root: Path) -> PseudoFileReading[str]:
+    """Say how fast the fan is told to turn: `max`, or a number up to 255."""
+    file = speed_file(root)
+    if file is None:
+        return PseudoFileReading(
+            None, "this system shows no fan that can be told how fast to turn (pwm-fan)"
+        )
+    speed = read_integer(file)
+    if speed.value is None:
+        return PseudoFileReading(None, speed.reason)
+    return PseudoFileReading(MAX if speed.value >= FASTEST else str(speed.value))

@@ -1,4 +1,5 @@
-"""The zoo: layers and shapes, one family of networks a file, and the registry of their names.
+"""The zoo, one file for each family of networks, and what a network costs.
 
-Start at `registry.build`. Nothing here knows of data, training or measuring.
+Start at `registry`, which lists the networks by name. `model_summary` counts layers, parameters
+and multiply-adds, `step_tensors` the tensors of a training step.
 """

@@ -45,7 +45,7 @@ _EXAMPLE = f"{PREFIX}s2d4_w48-96-128_d1-2-1"
 
 
 @dataclass(frozen=True)
-class Design:
+class EfficientDesign:
     """A stem, stages of blocks that grow narrower in space, each channel pooled, one layer."""
 
     widths: tuple[int, ...]
@@ -66,14 +66,14 @@ class Design:
         """Write the design as a model's name."""
         parts = [f"{self.stem}{self.stem_factor}", f"w{'-'.join(map(str, self.widths))}"]
         parts.append(f"d{'-'.join(map(str, self.depths))}")
-        if self.kernel != Design.kernel:
+        if self.kernel != EfficientDesign.kernel:
             parts.append(f"k{self.kernel}")
-        parts += [self.block] if self.block != Design.block else []
-        parts += [self.activation] if self.activation != Design.activation else []
+        parts += [self.block] if self.block != EfficientDesign.block else []
+        parts += [self.activation] if self.activation != EfficientDesign.activation else []
         parts += [f"se{self.squeeze}"] if self.squeeze else []
         parts += ["mirror"] if self.mirror else []
-        parts += [self.pool] if self.pool != Design.pool else []
-        parts += [self.head] if self.head != Design.head else []
+        parts += [self.pool] if self.pool != EfficientDesign.pool else []
+        parts += [self.head] if self.head != EfficientDesign.head else []
         if any(self.dropout_percents):
             *earlier, last = self.dropout_percents
             shown = self.dropout_percents if any(earlier) else (last,)
@@ -86,7 +86,7 @@ def is_design(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def read_design(name: str) -> Design:
+def read_design(name: str) -> EfficientDesign:
     """Read a model's name.
 
     Raises:
@@ -106,7 +106,7 @@ def read_design(name: str) -> Design:
         found["dropout_percents"] = (0,) * (stages - 1) + found["dropout_percents"]
     if not any(found.get("dropout_percents", ())):
         found["dropout_percents"] = ()
-    design = Design(**found)
+    design = EfficientDesign(**found)
     _check(name, design)
     return design
 
@@ -144,7 +144,7 @@ _PARTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Mapping[str, Any]
 )
 
 
-def _check(name: str, design: Design) -> None:
+def _check(name: str, design: EfficientDesign) -> None:
     if design.stem_factor not in STEM_FACTORS or (design.stem, design.stem_factor) == ("s2d", 1):
         raise _wrong(name, "a stem is s2d2, s2d4, conv1, conv2 or conv4")
     if design.kernel not in KERNELS:
@@ -171,7 +171,7 @@ def _check(name: str, design: Design) -> None:
         )
 
 
-def _is_strided(design: Design) -> bool:
+def _is_strided(design: EfficientDesign) -> bool:
     return design.stem == "conv" and design.stem_factor > 1
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from stepscope.models.mobilenetv2 import MobileNetV2, activated, inverted_residuals
 
 
-class InvertedResidual(nn.Module):
+class ImageNetInvertedResidual(nn.Module):
     """A depthwise 3x3 between a widening and a narrowing 1x1, which ends without activation."""
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int, stride: int) -> None:
@@ -37,7 +37,7 @@ def mobilenetv2_imagenet(num_classes: int = 1000) -> MobileNetV2:
     """Build MobileNetV2 for 224x224 images; any size from 32x32 up works."""
     return MobileNetV2(
         activated(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.ReLU6),
-        inverted_residuals(InvertedResidual, second_stride=2),
+        inverted_residuals(ImageNetInvertedResidual, second_stride=2),
         activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU6),
         nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes)),
     )

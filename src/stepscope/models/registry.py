@@ -70,10 +70,10 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
             "MobileNetV2 in the ImageNet layout",
         ),
         "efficient-accurate": ZooEntry(
-            "efficient", "efficient_accurate", _CIFAR, 10, "accurate, for an accelerator"
+            "efficient_net", "efficient_accurate", _CIFAR, 10, "accurate, for an accelerator"
         ),
         "efficient-small": ZooEntry(
-            "efficient", "efficient_small", _CIFAR, 10, "small, for an accelerator"
+            "efficient_net", "efficient_small", _CIFAR, 10, "small, for an accelerator"
         ),
         "mobilebert": ZooEntry(
             "mobilebert", "mobilebert", _TEXT, 2, "MobileBERT, as published", tokens=30_522
@@ -140,8 +140,8 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
     if classes < 1:
         raise RequestError(f"model {name!r} needs at least 1 class, got {classes}.")
     try:
-        from stepscope.models.norm import without_batch_norm
-        from stepscope.models.own_model import build_own
+        from stepscope.models.batch_norm import without_batch_norm
+        from stepscope.models.user_model import build_own
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -153,7 +153,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
         family = importlib.import_module(f"{__package__}.{entry.module}")
         model: nn.Module = getattr(family, entry.factory)(num_classes=classes)
     elif is_design(name):
-        from stepscope.models.efficient import efficient
+        from stepscope.models.efficient_net import efficient
 
         model = efficient(read_design(name), num_classes=classes)
     else:

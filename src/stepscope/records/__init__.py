@@ -1,5 +1,5 @@
-"""What was seen: the run folder, its schema, its writers and its reader.
+"""The run folder: its files, columns and types, its writers and its reader.
 
-The run folder is the seam of the product: whatever reads it needs no torch, no GPU and no network.
-Start at `folder.create` to make one, at `reader.load_run` to read one.
+Whatever reads a run folder needs no torch, no GPU and no network. Start at `run_folder.create` to
+make one and at `run_reader.load_run` to read one; `schema` names every file and column.
 """

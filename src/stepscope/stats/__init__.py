@@ -9,14 +9,14 @@ resemble each other, and runs differ by more than their steps tell.
     student     the quantiles of Student's t on which the intervals stand
 """
 
-from stepscope.stats.power import rounds_needed
-from stepscope.stats.quantiles import (
+from stepscope.stats.intervals import (
     Interval,
     interval_of,
     known_mean,
     known_median,
     median,
     quantile,
+    t_quantile,
 )
 from stepscope.stats.ratios import (
     CANNOT_TELL,
@@ -30,7 +30,7 @@ from stepscope.stats.ratios import (
     tie,
     verdict,
 )
-from stepscope.stats.student import t_quantile
+from stepscope.stats.sample_size import rounds_needed
 
 __all__ = [
     "CANNOT_TELL",

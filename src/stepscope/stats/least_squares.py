@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepscope.stats.student import t_quantile
+from stepscope.stats.intervals import t_quantile
 
 _SINGULAR = 1e-10  # of a pivot, when every column has length 1
 

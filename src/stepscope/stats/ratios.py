@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final, Literal
 
-from stepscope.stats.student import t_quantile
+from stepscope.stats.intervals import t_quantile
 
 Verdict = Literal["faster", "slower", "no difference detected", "cannot tell"]
 Tie = Literal["tied", "worse", "undecided"]

@@ -1,5 +1,6 @@
-"""One training: the loop, what it needs built, how it is checkpointed and recorded.
+"""Building and running one training of our own.
 
-`loop.train` reads top to bottom on one screen. `child` is the process that it runs in. Nothing
-here knows how a result looks.
+Start at `training_setup`, which builds model, data and optimiser from settings, and at
+`loop.train`, the training loop. What is timed is in `meter`, how the process is started in
+`processes`.
 """

@@ -1,8 +1,8 @@
 """Checkpoints: all that a run needs to go on as if it had never stopped, in one file.
 
 Weights, optimiser, schedule, loss scaler, random state, the place in the run, and the sums of the
-epoch that is under way. Order and augmentation have no state (`data.order`). The file is replaced
-in one move and read without executing anything that is in it.
+epoch that is under way. Order and augmentation have no state (`data.sample_order`). The file is
+replaced in one move and read without executing anything that is in it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from stepscope.errors import (
-    DISK_FULL_ERRNOS,
-    DataError,
-    RequestError,
-    StepscopeError,
-    disk_full,
-)
-from stepscope.spec import RunSpec
-from stepscope.train.job import Job
-from stepscope.train.stages import Position
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, StepscopeError, disk_full
+from stepscope.records import schema
+from stepscope.records.csv_log import keep_rows
+from stepscope.settings import RunSpec
+from stepscope.train.epoch_plan import Position, Stage
+from stepscope.train.training_setup import Job
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
 
 # Settings that change no loss, nor what a row means: where things lie, who loads them, and which
 # rows, marked as such, were a look at the layers.
@@ -41,7 +36,7 @@ _MAY_CHANGE = frozenset(
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Where a run stands: its place, and the sums of the epoch that is under way.
 
     `processes` is how many it was trained by until then.
@@ -53,7 +48,7 @@ class Progress:
     processes: int = 1
 
 
-def save(path: Path, job: Job, progress: Progress) -> None:
+def save(path: Path, job: Job, progress: TrainingProgress) -> None:
     """Write a checkpoint beside the old one, then put it in its place."""
     own = {
         "progress": asdict(progress),
@@ -87,7 +82,7 @@ def save(path: Path, job: Job, progress: Progress) -> None:
     beside.replace(path)
 
 
-def load(path: Path, job: Job) -> Progress:
+def load(path: Path, job: Job) -> TrainingProgress:
     """Put a checkpoint's state into a job that was built from the same spec."""
     try:
         content = torch.load(path, map_location=job.device, weights_only=True)
@@ -106,7 +101,7 @@ def load(path: Path, job: Job) -> Progress:
             known = own["random_cuda"][: torch.cuda.device_count()]  # it may have had more
             torch.cuda.set_rng_state_all([state.cpu() for state in known])
         position, timing, tally = (own["progress"][key] for key in ("position", "timing", "tally"))
-        return Progress(Position(**position), timing, tally, len(ranks))
+        return TrainingProgress(Position(**position), timing, tally, len(ranks))
     except StepscopeError:
         raise
     except Exception as error:
@@ -174,3 +169,53 @@ class _NotingWriter(io.BufferedWriter):
         except OSError as error:
             self.error = error
             raise
+
+
+# --- Going back to a checkpoint: rows of what will be done again leave the files
+
+
+def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]:
+    """List the folders whose tables a process takes back: its own, and for rank 0 nobody's.
+
+    Those are the run's own, where it is not the process's, and those of ranks that were there
+    when the checkpoint was written and are no more.
+    """
+    if rank != 0:
+        return [own]
+    first_gone = world if own != run else 0
+    ranks = (each for each in (run / schema.RANKS).glob("*") if each.name.isdecimal())
+    gone = [each for each in ranks if int(each.name) >= first_gone]
+    return [own, *([run] if own != run else []), *sorted(gone)]
+
+
+def forget_rows_after(
+    folder: Path, stages: list[Stage], position: Position, batches_per_step: int = 1
+) -> None:
+    """Drop the rows after a position, so that each step stands in the files once."""
+    number_of: dict[tuple[str, int], int] = {
+        (stage.split, stage.epoch): number for number, stage in enumerate(stages)
+    }
+
+    judged_on = next((stage.split for stage in stages if stage.split != "train"), "test")
+
+    def is_done(split: str, epoch: str) -> bool:
+        return number_of.get((split, int(epoch)), len(stages)) < position.stage
+
+    def step_is_done(epoch: str, step: float) -> bool:
+        under_way = number_of.get(("train", int(epoch))) == position.stage
+        return is_done("train", epoch) or (under_way and step <= position.step)
+
+    def record_is_done(row: dict[str, str]) -> bool:
+        match int(row["type"]):
+            case 0:
+                return is_done("train", row["epoch"])
+            case 1:
+                return is_done(judged_on, row["epoch"])
+            case 2:
+                steps = -(-float(row["value1"]) // batches_per_step)
+                return step_is_done(row["epoch"], steps)
+        return True  # a download, which comes before all stages
+
+    keep_rows(folder / schema.STEPS, lambda row: step_is_done(row["epoch"], int(row["step"])))
+    keep_rows(folder / schema.EPOCHS, lambda row: is_done(row["split"], row["epoch"]))
+    keep_rows(folder / schema.RECORDS, record_is_done)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from stepscope.errors import MachineError
-from stepscope.spec import RunSpec
+from stepscope.settings import RunSpec
 
 _LAYOUT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
 

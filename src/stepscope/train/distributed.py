@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,17 +26,77 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope import __version__
-from stepscope.data.splitmix import GOLDEN
+from stepscope.data import dataset_registry
+from stepscope.data.sample_order import GOLDEN, share_of
 from stepscope.errors import MachineError, RequestError
-from stepscope.spec import RunSpec
-from stepscope.train.lifetime import StopRequest
-from stepscope.train.recorder import Tally
-from stepscope.train.team import Team
-from stepscope.train.unlike import (
+from stepscope.settings import RunSpec
+from stepscope.train.probe_step import SmallStep, as_it_was
+from stepscope.train.rank_consistency import (
     differences_from_one_process,
     refuse_disagreement,
     tell_each_other,
 )
+from stepscope.train.recorder import Tally
+from stepscope.train.source_settings import data_source_of
+from stepscope.train.stop_request import StopRequest
+
+# --- Who trains together: one process alone here, several in `train.distributed`
+
+
+class ProcessGroup:
+    """A training in a single process."""
+
+    rank: int = 0
+    world: int = 1
+    world_here: int = 1  # of them on this machine
+
+    def share(self, samples: int) -> int:
+        """Count the samples of a batch that are this process's."""
+        first, last = share_of(samples, self.rank, self.world)
+        return last - first
+
+    def wrap(
+        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
+    ) -> nn.Module:
+        """Return what is called to train `model`; `gradients_ready` hears of their exchange.
+
+        A network that `has_unused` parameters makes no gradient of them that could be exchanged.
+        """
+        return model
+
+    def without_exchange(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Return a context in which gradients only add up: more batches of the step follow."""
+        return contextlib.nullcontext()
+
+    def agreeing(self, stop: StopRequest) -> StopRequest:
+        """Return the request to stop that the loop is to obey."""
+        return stop
+
+    def total(self, tally: Tally) -> Tally:
+        """Return loss and hits of all processes."""
+        return tally
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Give all processes the running statistics of the first."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what every process gives, in the order of ranks."""
+        return [value]
+
+    def require_alike(self, found: dict[str, Any]) -> None:
+        """See that all processes have found the same data: there is one alone."""
+
+    def own_part(self, spec: RunSpec) -> RunSpec:
+        """Return the settings with what this process computes of a batch."""
+        return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
+
+    def seed_apart(self, seed: int) -> None:
+        """Let chance inside the network, such as dropout, differ between processes."""
+
+    def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
+        """Tell of the team what belongs into the record."""
+        return {}
+
 
 _GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
 # What may differ from machine to machine, and changes no loss.
@@ -50,7 +111,7 @@ _SENDS_BUFFERS = next(
 )
 
 
-class Ranks(Team):
+class Ranks(ProcessGroup):
     """This process and the others of its training, connected."""
 
     def __init__(self) -> None:
@@ -220,3 +281,21 @@ def _take_device(asked: str) -> None:
             "Start fewer processes, or use --device cpu."
         )
     torch.cuda.set_device(place)
+
+
+# --- A step before the first, after which several processes add gradients up in one order
+
+
+_SAMPLES = 2
+_ANY_ORDER_WILL_DO = 2  # a + b is b + a
+
+
+def settle_order(
+    spec: RunSpec, wrapped: nn.Module, data_dir: Path, device: torch.device, processes: int
+) -> None:
+    """Take the small step, where the order of a sum shows; every process must."""
+    if processes <= _ANY_ORDER_WILL_DO:
+        return
+    dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
+    with as_it_was(wrapped, device):
+        SmallStep(spec, wrapped, dataset, device).take(_SAMPLES)

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 import torch
 import torch.nn.functional as F
 
-from stepscope.measure.clock import now_ns, other_clock_ns, seconds
-from stepscope.measure.own_memory import give_back
-from stepscope.measure.rows import (
+from stepscope.meter.clock import now_ns, other_clock_ns, seconds
+from stepscope.meter.process_memory import give_back
+from stepscope.meter.step_meter import StepMeter
+from stepscope.meter.step_rows import (
     BACKWARD,
     DATA,
     FORWARD,
@@ -21,34 +22,33 @@ from stepscope.measure.rows import (
     EpochTiming,
     LoadTiming,
 )
-from stepscope.measure.steps import StepMeter
-from stepscope.train.checkpoint import Progress
-from stepscope.train.cold import BeforeEpoch
+from stepscope.train.accuracy import HitCounter
+from stepscope.train.checkpoint import TrainingProgress
+from stepscope.train.cold_epochs import BeforeEpoch
 from stepscope.train.device import autocast_of, layout_of
-from stepscope.train.hits import HitCounter
-from stepscope.train.inside import InsideView, Window
-from stepscope.train.job import Job
-from stepscope.train.lifetime import StopRequest
+from stepscope.train.epoch_plan import Position
+from stepscope.train.profile_window import InsideView, Window
 from stepscope.train.recorder import Recorder, Tally
-from stepscope.train.stages import Position
+from stepscope.train.stop_request import StopRequest
+from stepscope.train.training_setup import Job
 
 _LoadedBatch = tuple[tuple[torch.Tensor, torch.Tensor], LoadTiming]
 
 
 @dataclass(frozen=True)
-class Watch:
+class LoopHooks:
     """Those who look on: they are told what happens and change nothing of it."""
 
     meter: StepMeter
     recorder: Recorder
     stop: StopRequest
     elapsed_s: Callable[[], float]
-    save: Callable[[Progress], None]
+    save: Callable[[TrainingProgress], None]
     inside: InsideView[Window]
     before_epoch: BeforeEpoch = lambda epoch: None
 
 
-def train(job: Job, watch: Watch, start: Progress) -> None:
+def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:
     """Go through the stages of the run from wherever it stands.
 
     Raises `Interrupted` between two steps when a stop was asked for, with a checkpoint written.
@@ -72,7 +72,7 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
             tally.hits = hits.total()
             if finished < stage.steps:
                 position = Position(number, finished)
-                watch.save(Progress(position, asdict(timing), asdict(tally)))
+                watch.save(TrainingProgress(position, asdict(timing), asdict(tally)))
                 watch.stop.check()
             watch.recorder.epoch("train", timing, job.team.total(tally))
             if number + 1 < len(job.stages) and job.stages[number + 1].split != "train":
@@ -86,13 +86,13 @@ def train(job: Job, watch: Watch, start: Progress) -> None:
                 watch.recorder.epoch(stage.split, timing, job.team.total(tally))
             watch.stop.agree()
             position = Position(number if tested is None else number + 1)
-        watch.save(Progress(position))
+        watch.save(TrainingProgress(position))
         if position.stage < len(job.stages):  # a request that comes with the end is too late
             watch.stop.check()
 
 
 def train_epoch(
-    job: Job, watch: Watch, timing: EpochTiming, hits: HitCounter, done: int, last: int
+    job: Job, watch: LoopHooks, timing: EpochTiming, hits: HitCounter, done: int, last: int
 ) -> int:
     """Train from after step `done` to step `last`; return the last step that was finished."""
     spec, meter, team = job.spec, watch.meter, job.team
@@ -159,7 +159,7 @@ def train_epoch(
 
 
 @torch.no_grad()
-def test_epoch(job: Job, watch: Watch, epoch: int) -> tuple[EpochTiming, Tally] | None:
+def test_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming, Tally] | None:
     """Go over the samples to test on; None when a stop was asked for in the middle.
 
     Reads its sums from the device once, at the end.

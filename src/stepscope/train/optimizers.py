@@ -8,7 +8,7 @@ import torch
 from torch import nn, optim
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from stepscope.spec import RunSpec
+from stepscope.settings import RunSpec
 
 
 def make_optimizer(spec: RunSpec, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:

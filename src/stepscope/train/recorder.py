@@ -10,17 +10,26 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import monotonic
+from typing import Any
 
+import torch
+
+from stepscope.data.loaders.batch_notices import Notice
+from stepscope.data.loaders.worker_pool import Fallback
 from stepscope.errors import AnswerIsNo
-from stepscope.measure.device_memory import DevicePool
-from stepscope.measure.epoch_row import epoch_values
-from stepscope.measure.rows import EpochTiming
-from stepscope.records.csvlog import CsvLog
-from stepscope.train.hits import RANKS, HitCounter
-from stepscope.train.lifetime import Send
-from stepscope.train.stages import Stage
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.device_memory import DevicePool
+from stepscope.meter.step_rows import EpochTiming, epoch_values
+from stepscope.models.pretrained import Taken
+from stepscope.records.csv_log import CsvLog
+from stepscope.records.run_folder import RunFolder
+from stepscope.settings import RunSpec
+from stepscope.train.accuracy import RANKS, HitCounter
+from stepscope.train.device import describe_torch
+from stepscope.train.epoch_plan import Stage
+from stepscope.train.stop_request import Send
 
 RECORD_EVERY = 100
 PROGRESS_EVERY_S = 0.5
@@ -163,3 +172,51 @@ class Recorder:
         start = timing.start_unix_s
         numbers = (start, loading_s, total_s, value1, value2)
         self.records.append(f"{kind},{timing.epoch}," + ",".join(f"{n:f}" for n in numbers))
+
+
+# --- What the training process tells: events into its folder, messages to its parent
+
+
+@dataclass(frozen=True)
+class RunMessages:
+    """Tell of a run that began at `origin_ns`."""
+
+    folder: RunFolder
+    origin_ns: int
+    send: Send
+
+    def elapsed_s(self) -> float:
+        """Return how long the run has lived."""
+        return seconds(now_ns() - self.origin_ns)
+
+    def event(self, kind: str, **detail: Any) -> None:
+        """Write down what happened just now."""
+        self.folder.add_event(kind, self.elapsed_s(), **detail)
+
+    def fallback(self, fallback: Fallback) -> None:
+        """Tell that a loader goes on with fewer workers."""
+        told = asdict(fallback)
+        told["from"], told["to"] = told.pop("before"), told.pop("after")
+        self.event("workers_fallback", **told)
+        self.send({"type": "workers", **told})
+
+    def notice(self, notice: Notice) -> None:
+        """Tell what was noticed while a batch was made."""
+        self.event(notice.event, path=notice.path, reason=notice.reason)
+
+    def weights(self, taken: Taken, has_vocabulary: bool) -> None:
+        """Tell what a network took of the checkpoint that it starts from."""
+        told = {**asdict(taken), "has_vocabulary": has_vocabulary}
+        self.event("weights", **told)
+        self.send({"type": "weights", **told})
+
+    def ready(self, spec: RunSpec, began_ns: int, more: dict[str, Any] | None = None) -> None:
+        """Tell that all is built which was begun at `began_ns`; `more` tells of where it runs."""
+        self.send(
+            {
+                "type": "ready",
+                "spec": spec.model_dump(mode="json"),
+                "environment": {**describe_torch(torch.device(spec.device)), **(more or {})},
+                "preparation_s": seconds(now_ns() - began_ns),
+            }
+        )

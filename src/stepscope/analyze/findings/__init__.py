@@ -6,13 +6,16 @@ least share, and names both.
 
 from __future__ import annotations
 
-from stepscope.analyze.findings.course import drift, far_steps, start_up
-from stepscope.analyze.findings.events import bad_samples, lost_workers, retried_requests
+from stepscope.analyze.findings.event_findings import bad_samples, lost_workers, retried_requests
 from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.loading import uneven_workers, waiting_for_data, waits_in_turns
-from stepscope.analyze.findings.look import Look
-from stepscope.analyze.findings.memory import growing_memory, swapping
-from stepscope.analyze.findings.proportion import (
+from stepscope.analyze.findings.loader_findings import (
+    uneven_workers,
+    waiting_for_data,
+    waits_in_turns,
+)
+from stepscope.analyze.findings.machine_findings import throttling
+from stepscope.analyze.findings.memory_findings import growing_memory, swapping
+from stepscope.analyze.findings.phase_findings import (
     costly_instrument,
     large_optimizer,
     large_transfer,
@@ -20,9 +23,10 @@ from stepscope.analyze.findings.proportion import (
     too_short,
     unattributed,
 )
-from stepscope.analyze.findings.ranks import exposed_exchange, straggler
-from stepscope.analyze.findings.throttling import throttling
-from stepscope.records.reader import Run
+from stepscope.analyze.findings.rank_findings import exposed_exchange, straggler
+from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.step_findings import drift, far_steps, start_up
+from stepscope.records.run_reader import Run
 
 __all__ = ["Finding", "findings_of"]
 

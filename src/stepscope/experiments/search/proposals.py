@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepscope.errors import AnswerIsNo, MissingExtraError
-from stepscope.experiments.search.budget import Budget
-from stepscope.experiments.search.space import Space, suggest
+from stepscope.experiments.search.search_budget import SearchBudget
+from stepscope.experiments.search.search_space import Space, suggest
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -39,7 +39,7 @@ class Proposal:
 class Asked:
     """What is searched: within which budget, among what, from which seed."""
 
-    budget: Budget
+    budget: SearchBudget
     space: Space
     seed: int
 

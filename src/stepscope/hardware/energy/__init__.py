@@ -14,17 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepscope.hardware.energy import battery, gpus, rails, rapl
+from stepscope.hardware.energy import battery, board_rails, cpu_rapl, gpu_nvml
 from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor, SensorError
 
 __all__ = ["EVERYTHING", "Kind", "Sensor", "SensorError", "Sensors", "find_sensors"]
 
 # Of several that cover the whole machine the first is preferred: the widest.
 _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
-    "NVML": gpus.find,
-    "rails of a board": rails.find,
+    "NVML": gpu_nvml.find,
+    "rails of a board": board_rails.find,
     "battery": battery.find,
-    "RAPL": rapl.find,
+    "RAPL": cpu_rapl.find,
 }
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from stepscope.hardware.energy.sensor import EVERYTHING, Sensor, SensorError, read_number, word_in
-from stepscope.hardware.pseudo_files import is_there, matching
+from stepscope.hardware.procfs import is_there, matching
 
 _MICRO = 1e-6
 

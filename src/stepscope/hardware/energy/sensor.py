@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stepscope.errors import MachineError
-from stepscope.hardware.pseudo_files import is_there, read_integer, read_name
+from stepscope.hardware.procfs import is_there, read_integer, read_name
 
 Kind = Literal["counter", "power"]
 EVERYTHING = "*"  # the domain contains whatever else this machine can tell

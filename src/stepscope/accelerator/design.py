@@ -1,0 +1,96 @@
+"""What an accelerator is made of: sizes, bandwidths and energies, read from a data file.
+
+Every constant is written as `{ value = …, source = "…" }`, so that a person who describes a design
+of their own says where each number comes from.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import RequestError
+from stepscope.files import read_written
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+OWN = "simple_weight_stationary"
+
+
+@dataclass(frozen=True)
+class Energy:
+    """Picojoules: of a word moved at each level, of a multiply-add."""
+
+    dram: float
+    buffer_read: float
+    buffer_write: float
+    scratchpad: float
+    register: float
+    mac: float
+
+
+@dataclass(frozen=True)
+class AcceleratorDesign:
+    """A weight-stationary accelerator: DRAM, a shared buffer, an array of PEs with scratchpads."""
+
+    name: str
+    word_bits: int
+    widest_c: int
+    widest_m: int
+    buffer_words: int
+    buffer_reads_per_cycle: float
+    buffer_writes_per_cycle: float
+    scratchpad_words: int
+    energy: Energy
+
+
+def load_design(named: str = OWN) -> AcceleratorDesign:
+    """Read a design by its name, or from somebody's own file of the same form.
+
+    Raises:
+        RequestError: there is none, it does not read, or it cannot hold one weight.
+    """
+    try:
+        if named == OWN:
+            text = resources.files(__package__).joinpath(f"{OWN}.toml").read_text(encoding="utf-8")
+        else:
+            text = read_written(Path(named))
+        written = tomllib.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(
+            f"design: wanted {OWN} or a TOML file like it, cannot read {named}: {error}"
+        ) from error
+    return _read(written, named)
+
+
+def _read(written: dict[str, Any], named: str) -> AcceleratorDesign:
+    def value(section: str, name: str, least: float = 1) -> Any:
+        found = written.get(section, {}).get(name)
+        number = found.get("value") if isinstance(found, dict) else None
+        if not isinstance(number, int | float) or isinstance(number, bool) or not number >= least:
+            raise RequestError(
+                f"design {named}: wanted [{section}] {name} = {{ value = a number of {least:g} or "
+                f'more, source = "…" }}, found {found!r}.'
+            )
+        return number
+
+    energy = Energy(
+        **{each.name: float(value("energy_pj", each.name, 0)) for each in fields(Energy)}
+    )
+    return AcceleratorDesign(
+        name=str(written.get("name", Path(named).stem)),
+        word_bits=int(written.get("word_bits", 16)),
+        widest_c=int(value("array", "widest_c")),
+        widest_m=int(value("array", "widest_m")),
+        buffer_words=int(value("buffer", "words")),
+        buffer_reads_per_cycle=float(value("buffer", "reads_per_cycle")),
+        buffer_writes_per_cycle=float(value("buffer", "writes_per_cycle")),
+        scratchpad_words=int(value("scratchpad", "words")),
+        energy=energy,
+    )

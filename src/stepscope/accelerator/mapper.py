@@ -1,0 +1,319 @@
+"""The best mapping of a layer: fewest cycles first, then least energy.
+
+All splits of the loops over DRAM, buffer and scratchpad are looked at, with all orders of the
+loops and all ways to keep tensors in the buffer. Two things make that fast, and neither can lose
+the best:
+
+- Orders that reuse the same tensors are one order (`loops`).
+- For each split a bound from below says what it costs at the least, with every tensor in the order
+  that suits it best and room for all. The most promising splits are evaluated first; what cannot
+  beat the best of them is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from stepscope.accelerator.design import AcceleratorDesign
+from stepscope.accelerator.layer import Layer
+from stepscope.accelerator.loop_nests import (
+    ALL_ORDERS,
+    BUFFER_ORDERS,
+    DRAM_ORDERS,
+    SCRATCHPAD_ORDERS,
+    Floats,
+    splits,
+)
+from stepscope.accelerator.tensor_traffic import BEST_OUTER, Mappings, Orders, Words
+from stepscope.errors import RequestError
+
+_AT_ONCE = 200_000  # splits: what is computed for them stays below some hundred megabytes
+_MOST_SPLITS = 30_000_000  # some minutes; a layer of a camera's whole picture has a tenth of it
+_PROMISING = 400
+_WAYS_TO_KEEP = tuple(product((False, True), repeat=3))
+_TENSORS = ("weights", "inputs", "outputs")
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How wide C and M spread over the array; None: whatever is best, up to the array's own."""
+
+    m: int | None = None
+    c: int | None = None
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A layer's best mapping and its figures, of all groups and samples."""
+
+    layer: Layer
+    c_wide: int
+    m_wide: int
+    cycles: int
+    energy_pj: dict[str, float]
+    loops: dict[str, dict[str, int]]
+    orders: Orders
+    kept: tuple[str, ...]
+    evaluated: int
+    space: int
+    validated: bool
+
+    @property
+    def energy_uj(self) -> float:
+        """All levels together."""
+        return sum(self.energy_pj.values()) / 1e6
+
+    def utilization(self, design: AcceleratorDesign) -> float:
+        """Multiply-adds over what the whole array could do in that time."""
+        return self.layer.macs / (self.cycles * design.widest_c * design.widest_m)
+
+
+def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()) -> Mapped:  # noqa: B008
+    """Find the best mapping of a layer.
+
+    Raises:
+        RequestError: a width is wider than the array, or no mapping exists.
+    """
+    check_widths(design, widths)
+    return _map(layer, design, widths)
+
+
+def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
+    """Refuse widths that the array does not have."""
+    if (widths.c or 1) > design.widest_c or (widths.m or 1) > design.widest_m:
+        raise RequestError(
+            f"spatial: wanted at most {design.widest_m}x{design.widest_c} (M x C), which is what "
+            f"{design.name} has, found {widths.m}x{widths.c}."
+        )
+
+
+@lru_cache(maxsize=1024)
+def _map(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Mapped:
+    one = replace(layer, C=layer.C // layer.groups, M=layer.M // layer.groups, groups=1, batch=1)
+    best = min(
+        (
+            found
+            for c_wide, m_wide in _spreads(one, design, widths)
+            if (found := _search(one, design, c_wide, m_wide)) is not None
+        ),
+        key=lambda found: (found.cycles, found.energy_uj),
+        default=None,
+    )
+    if best is None:
+        kernel = one.R * one.S
+        raise RequestError(
+            f"design {design.name}: wanted a scratchpad that holds one kernel of {one.R}x{one.S}, "
+            f"{kernel} words, found {design.scratchpad_words}."
+        )
+    times = layer.groups * layer.batch
+    divides = one.C % best.c_wide == 0 and one.M % best.m_wide == 0
+    return replace(
+        best,
+        layer=layer,
+        cycles=best.cycles * times,
+        energy_pj={level: energy * times for level, energy in best.energy_pj.items()},
+        validated=layer.is_alike and divides,
+    )
+
+
+def _spreads(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Iterator[tuple[int, int]]:
+    """Yield widths of C and M that take the fewest steps, and of those the narrowest."""
+    c_choices = _choices(layer.C, widths.c, design.widest_c)
+    m_choices = _choices(layer.M, widths.m, design.widest_m)
+    fewest = min(-(-layer.C // c) * -(-layer.M // m) for c in c_choices for m in m_choices)
+    for c, m in product(c_choices, m_choices):
+        if -(-layer.C // c) * -(-layer.M // m) == fewest:
+            yield c, m
+
+
+def _choices(bound: int, given: int | None, widest: int) -> list[int]:
+    if given is not None:
+        return [min(bound, given)]
+    narrowest: dict[int, int] = {}
+    for width in range(min(bound, widest), 0, -1):
+        narrowest[-(-bound // width)] = width
+    return list(narrowest.values())
+
+
+def _search(layer: Layer, design: AcceleratorDesign, c_wide: int, m_wide: int) -> Mapped | None:
+    best: tuple[float, float, Any] | None = None
+    evaluated = 0
+    for mappings in _blocks(layer, design, c_wide, m_wide):
+        for inner in SCRATCHPAD_ORDERS:
+            bound = _least_energy_pj(mappings, inner, design)
+            first = np.argsort(bound, kind="stable")[:_PROMISING]
+            best = _evaluate(_chosen(mappings, first), inner, design, best)
+            limit = np.inf if best is None or best[0] > mappings.cycles else best[1]
+            rest = np.setdiff1d(np.flatnonzero(bound <= limit), first)
+            best = _evaluate(_chosen(mappings, rest), inner, design, best) if len(rest) else best
+            evaluated += len(first) + len(rest)
+    if best is None:
+        return None
+    space = prod(len(splits(bound)) for bound in _bounds(layer, c_wide, m_wide).values())
+    cycles, _, (mapping, orders, kept) = best
+    return _described(mapping, orders, kept, design, int(cycles), evaluated, space)
+
+
+def _bounds(layer: Layer, c_wide: int, m_wide: int) -> dict[str, int]:
+    return {
+        "C": -(-layer.C // c_wide),
+        "M": -(-layer.M // m_wide),
+        "P": layer.P,
+        "Q": layer.Q,
+    }
+
+
+def _blocks(
+    layer: Layer, design: AcceleratorDesign, c_wide: int, m_wide: int
+) -> Iterator[Mappings]:
+    """Go through all splits whose weights fit into a scratchpad, so many at once."""
+    every = {name: splits(bound) for name, bound in _bounds(layer, c_wide, m_wide).items()}
+    c, m = np.meshgrid(*(np.arange(len(every[name])) for name in "CM"), indexing="ij")
+    words = every["C"][c, 2] * every["M"][m, 2] * layer.R * layer.S
+    c, m = c[words <= design.scratchpad_words], m[words <= design.scratchpad_words]
+    p, q = (
+        each.ravel()
+        for each in np.meshgrid(*(np.arange(len(every[name])) for name in "PQ"), indexing="ij")
+    )
+    if len(c) * len(p) > _MOST_SPLITS:
+        raise RequestError(
+            f"layer: its loops can be split in {len(c) * len(p):,} ways, and at most "
+            f"{_MOST_SPLITS:,} are searched. Choose smaller bounds, or such with fewer divisors."
+        )
+    rows = max(1, _AT_ONCE // len(p))
+    for begin in range(0, len(c), rows):
+        some = slice(begin, begin + rows)
+        count = len(c[some])
+        index = {
+            "C": np.repeat(c[some], len(p)),
+            "M": np.repeat(m[some], len(p)),
+            "P": np.tile(p, count),
+            "Q": np.tile(q, count),
+        }
+        levels = [
+            {name: every[name][index[name], level].astype(float) for name in "CMPQ"}
+            for level in range(3)
+        ]
+        kernel = {name: np.full(count * len(p), float(getattr(layer, name))) for name in "RS"}
+        yield Mappings(layer, c_wide, m_wide, levels[0], levels[1], {**levels[2], **kernel})
+
+
+def _chosen(mappings: Mappings, which: Any) -> Mappings:
+    levels = (mappings.dram, mappings.buffer, mappings.scratchpad)
+    dram, buffer, scratchpad = (
+        {name: values[which] for name, values in level.items()} for level in levels
+    )
+    return replace(mappings, dram=dram, buffer=buffer, scratchpad=scratchpad)
+
+
+def _words(mappings: Mappings, tensor: str, orders: Orders, *, kept: bool) -> Words:
+    count = {
+        "weights": mappings.weights,
+        "inputs": mappings.inputs,
+        "outputs": mappings.outputs_of,
+    }[tensor]
+    return count(orders, kept=kept)
+
+
+def _least_energy_pj(mappings: Mappings, inner: str, design: AcceleratorDesign) -> Floats:
+    """Return what no mapping of these splits can be cheaper than; infinite where none fits."""
+    tiles: dict[tuple[str, bool], Any] = {}
+    costs: dict[tuple[str, bool], Any] = {}
+    for tensor, keep in product(_TENSORS, (False, True)):
+        ways = [
+            _words(mappings, tensor, (*outer, inner), kept=keep) for outer in BEST_OUTER[tensor]
+        ]
+        tiles[tensor, keep] = ways[0].tile
+        costs[tensor, keep] = np.minimum.reduce([each.energy_pj(design) for each in ways])
+    least = np.full(len(mappings.dram["C"]), np.inf)
+    for kept in _WAYS_TO_KEEP:
+        chosen = list(zip(_TENSORS, kept, strict=True))
+        fits = sum(tiles[key] for key in chosen) <= design.buffer_words
+        least = np.where(fits, np.minimum(least, sum(costs[key] for key in chosen)), least)
+    return least + design.energy.mac * mappings.layer.macs
+
+
+def _evaluate(mappings: Mappings, inner: str, design: AcceleratorDesign, best: Any) -> Any:
+    """Compare all orders and all ways to keep tensors; return the best so far."""
+    for outer in product(DRAM_ORDERS, BUFFER_ORDERS):
+        orders = (*outer, inner)
+        words = {
+            (tensor, kept): _words(mappings, tensor, orders, kept=kept)
+            for tensor in _TENSORS
+            for kept in (False, True)
+        }
+        costs = {key: each.energy_pj(design) for key, each in words.items()}
+        for kept in _WAYS_TO_KEEP:
+            chosen = list(zip(_TENSORS, kept, strict=True))
+            parts = [words[key] for key in chosen]
+            energy = design.energy.mac * mappings.layer.macs + sum(costs[key] for key in chosen)
+            cycles = np.maximum(
+                np.maximum(
+                    mappings.cycles, sum(w.reads for w in parts) / design.buffer_reads_per_cycle
+                ),
+                sum(w.writes for w in parts) / design.buffer_writes_per_cycle,
+            )
+            fits = np.asarray(sum(w.tile for w in parts) <= design.buffer_words)
+            cycles = np.where(fits, np.ceil(cycles), np.inf)
+            fewest = float(cycles.min())
+            if np.isinf(fewest) or (best is not None and fewest > best[0]):
+                continue
+            energy = np.where(cycles == fewest, energy, np.inf)
+            at = int(energy.argmin())
+            if best is None or (fewest, float(energy[at])) < best[:2]:
+                best = (fewest, float(energy[at]), (_chosen(mappings, [at]), orders, kept))
+    return best
+
+
+def _described(
+    mapping: Mappings,
+    orders: Orders,
+    kept: tuple[bool, ...],
+    design: AcceleratorDesign,
+    cycles: int,
+    evaluated: int,
+    space: int,
+) -> Mapped:
+    cost = design.energy
+    parts = [
+        _words(mapping, tensor, orders, kept=keep)
+        for tensor, keep in zip(_TENSORS, kept, strict=True)
+    ]
+
+    def total(words: str) -> float:
+        return float(sum(np.asarray(getattr(part, words)).sum() for part in parts))
+
+    levels = (
+        ("dram", mapping.dram),
+        ("buffer", mapping.buffer),
+        ("scratchpad", mapping.scratchpad),
+    )
+    return Mapped(
+        layer=mapping.layer,
+        c_wide=mapping.c_wide,
+        m_wide=mapping.m_wide,
+        cycles=cycles,
+        energy_pj={
+            "dram": total("dram") * cost.dram,
+            "buffer": total("reads") * cost.buffer_read + total("writes") * cost.buffer_write,
+            "scratchpad": total("scratchpad") * cost.scratchpad,
+            "registers": total("registers") * cost.register,
+            "mac": mapping.layer.macs * cost.mac,
+        },
+        loops={
+            level: {name: int(values[0]) for name, values in loops.items()}
+            for level, loops in levels
+        },
+        orders=orders,
+        kept=tuple(tensor for tensor, keep in zip(_TENSORS, kept, strict=True) if keep),
+        evaluated=evaluated * len(DRAM_ORDERS) * len(BUFFER_ORDERS) * len(_WAYS_TO_KEEP),
+        space=space * ALL_ORDERS * len(_WAYS_TO_KEEP),
+        validated=True,
+    )

@@ -1,0 +1,242 @@
+"""What a training waits for: one word, and the figures that carry it.
+
+All figures are seconds of a mean step once the training has got going (`trial_metrics.steady`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepscope.units import format_duration, format_share
+
+Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
+Figures = Mapping[str, Any]
+
+# How much slower a network is beside workers, when it lacks cores.
+SLOWED = 1.15
+
+# Workers that are waited for this share of a step do not keep up. Without workers loading and
+# training take turns, and the larger of the two binds.
+_WAIT_WITH_WORKERS = 0.1
+_WAIT_WITHOUT = 0.5
+_MUCH = 0.3  # of a step, for what should be next to nothing
+_MOSTLY = 0.5
+_READS_BYTES_PER_S = 1e6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A setting's figures, and what is known beside them.
+
+    `alone` has the same training's figures without workers, `from_memory` with its data in memory;
+    `read_bytes_per_s` is what its processes read from a disk. `reads_files` is False for data in
+    memory, None where nobody knows.
+    """
+
+    figures: Figures
+    workers: int
+    cpus: int
+    alone: Figures | None = None
+    from_memory: Figures | None = None
+    reads_files: bool | None = None
+    read_bytes_per_s: float | None = None
+
+
+def bound_by(evidence: Evidence) -> tuple[Bound, str]:
+    """Name what binds, and say why."""
+    step_s = evidence.figures.get("step_s")
+    if not step_s:
+        return "unclear", "no step was measured"
+    waiting = wait_share(evidence.figures)
+    said = f"a step of {format_duration(step_s)} waits {format_share(waiting)} of it for data"
+    bound, why = _waiting(evidence) if lags(waiting, evidence.workers) else _busy(evidence, step_s)
+    return bound, f"{said}; {why}"
+
+
+def wait_share(figures: Figures) -> float:
+    """Return the share of a step in which it waits for data."""
+    return float(figures.get("data_s") or 0.0) / float(figures["step_s"])
+
+
+def lags(waiting: float, workers: int) -> bool:
+    """Say whether a loader that is waited for so much is what binds."""
+    return waiting >= (_WAIT_WITH_WORKERS if workers else _WAIT_WITHOUT)
+
+
+def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
+    """Say what a training does that hardly waits for its loader."""
+    figures = evidence.figures
+    names: tuple[tuple[str, Bound], ...] = (("transfer", "transfer"), ("other", "host"))
+    for phase, bound in names:
+        share = (figures.get(f"{phase}_s") or 0.0) / step_s
+        if share > _MUCH:
+            return bound, f"{format_share(share)} goes into {phase}"
+    slowed = slowed_by_workers(evidence)
+    if slowed is not None and slowed > SLOWED:
+        return "contention", (
+            f"the network takes {slowed:.2f} times as long beside {evidence.workers} workers as "
+            f"without any: they share {evidence.cpus} CPUs"
+        )
+    return "compute", "the rest is the network and its optimiser"
+
+
+def _waiting(evidence: Evidence) -> tuple[Bound, str]:
+    """Say what a loader does that does not keep up."""
+    load_s = evidence.figures.get("load_s")
+    if not load_s:
+        return "unclear", "what the loader did meanwhile was not seen"
+    fetched = _fetched_share(evidence, load_s)
+    made = f"a batch takes {format_duration(load_s)} to make"
+    if fetched is not None and fetched > _MOSTLY:
+        return "storage", f"{made}, {format_share(fetched)} of it to read the samples"
+    cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
+    idle = cpu_share < _MOSTLY
+    made += f", {format_share(cpu_share)} of it on a CPU"
+    if fetched is None and idle and _reads_much(evidence):
+        return "storage", f"{made}, while a disk was read from"
+    if idle and _lacks_cores(evidence):
+        return "contention", f"{made}: workers and the network wait for {evidence.cpus} CPUs"
+    return "preprocessing", made
+
+
+def slowed_by_workers(evidence: Evidence) -> float | None:
+    """Return how many times as long the network takes beside workers as without any."""
+    if evidence.alone is None or evidence.workers == 0:
+        return None
+    beside, alone = compute_s(evidence.figures), compute_s(evidence.alone)
+    return beside / alone if beside and alone else None
+
+
+def compute_s(figures: Figures) -> float | None:
+    """Return what the network and its optimiser take of a step."""
+    parts = [figures.get(f"{phase}_s") for phase in ("forward", "backward", "optimizer")]
+    return None if None in parts else float(sum(part for part in parts if part is not None))
+
+
+def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
+    """Return the share of a batch's making that goes when its samples lie in memory."""
+    if evidence.from_memory is None or not evidence.from_memory.get("load_s"):
+        return None
+    return max(0.0, 1 - float(evidence.from_memory["load_s"]) / load_s)
+
+
+def _reads_much(evidence: Evidence) -> bool:
+    if evidence.reads_files is False:
+        return False
+    return (evidence.read_bytes_per_s or 0.0) > _READS_BYTES_PER_S
+
+
+def _lacks_cores(evidence: Evidence) -> bool:
+    """Say whether the loader's wall time grew by more than half beside what it is alone."""
+    alone_s = (evidence.alone or {}).get("load_s")
+    load_s = evidence.figures.get("load_s")
+    return bool(alone_s and load_s and evidence.workers and load_s > 1.5 * alone_s)
+
+
+# --- What a training loses to preparing and to fetching its data, by the same training three
+# ways.
+
+
+Way = Literal["synthetic", "memory", "source"]
+
+_LITTLE = 0.1  # of the time, lost to sharing the cores
+
+
+@dataclass(frozen=True)
+class Stalls:
+    """Seconds a sample by where they go, and what follows. Rates are None where nothing is done."""
+
+    compute_s: float
+    preprocessing_s: float
+    fetching_s: float
+    contention_s: float
+    total_s: float
+    compute_rate: float
+    preprocessing_rate: float | None
+    fetching_rate: float | None
+    workers: int
+
+    def share(self, seconds: float) -> float:
+        """Return a share of the time that a sample takes from its source."""
+        return seconds / self.total_s
+
+    @property
+    def bound_by(self) -> str:
+        """What binds: the loader where it lags, cores where the network lacks them."""
+        if lags(self.share(self.preprocessing_s + self.fetching_s), self.workers):
+            return "preprocessing" if self.preprocessing_s >= self.fetching_s else "storage"
+        return "contention" if self.share(self.contention_s) >= _LITTLE else "compute"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "bound_by": self.bound_by,
+            "rates": {
+                "compute": self.compute_rate,
+                "preprocessing": self.preprocessing_rate,
+                "fetching": self.fetching_rate,
+            },
+            "lost": {
+                "preprocessing": self.share(self.preprocessing_s),
+                "fetching": self.share(self.fetching_s),
+                "contention": self.share(self.contention_s),
+            },
+            "at_most": {
+                "more_workers": self.total_s / self.compute_s,
+                "faster_storage": self.total_s / (self.total_s - self.fetching_s),
+            },
+            "why": self._why(),
+        }
+
+    def _why(self) -> str:
+        return (
+            f"of the time of a sample from its source, {format_share(self.share(self.compute_s))} "
+            f"is the network; {format_share(self.share(self.preprocessing_s))} is lost "
+            f"waiting for preprocessing, {format_share(self.share(self.fetching_s))} for fetching, "
+            f"{format_share(self.share(self.contention_s))} to sharing the cores"
+        )
+
+
+def data_stalls(ways: Mapping[Way, Figures], samples_a_step: float, workers: int) -> Stalls:
+    """Put the three ways together; figures are seconds of a mean step of each.
+
+    All parts are of the step from the source, so that they add up to it; the other two ways say
+    how its wait divides, and what the network would take without a loader beside it.
+    """
+    synthetic, memory, source = ways["synthetic"], ways["memory"], ways["source"]
+    alone_s, total_s = float(synthetic["step_s"]), float(source["step_s"])
+    wait_s = max(0.0, float(source["data_s"]) - float(synthetic["data_s"]))
+    preprocessing_s = min(wait_s, max(0.0, float(memory["data_s"]) - float(synthetic["data_s"])))
+    fetching_s = wait_s - preprocessing_s
+    contention_s = _contention_s(synthetic, source) if workers else 0.0
+    network_s = total_s - wait_s - contention_s
+    samples_at_once = samples_a_step * max(1, workers)
+    return Stalls(
+        compute_s=network_s / samples_a_step,
+        preprocessing_s=preprocessing_s / samples_a_step,
+        fetching_s=fetching_s / samples_a_step,
+        contention_s=contention_s / samples_a_step,
+        total_s=total_s / samples_a_step,
+        compute_rate=samples_a_step / alone_s,
+        preprocessing_rate=_rate(samples_at_once, memory.get("load_s")),
+        fetching_rate=_rate(samples_at_once, _fetch_s(memory, source)),
+        workers=workers,
+    )
+
+
+def _contention_s(synthetic: Figures, source: Figures) -> float:
+    beside_s, alone_s = compute_s(source), compute_s(synthetic)
+    return 0.0 if beside_s is None or alone_s is None else max(0.0, beside_s - alone_s)
+
+
+def _fetch_s(memory: Figures, source: Figures) -> float | None:
+    from_memory_s, from_source_s = memory.get("load_s"), source.get("load_s")
+    if from_memory_s is None or from_source_s is None:
+        return None
+    return float(from_source_s - from_memory_s)
+
+
+def _rate(samples: float, seconds: float | None) -> float | None:
+    return samples / seconds if seconds and seconds > 0 else None

@@ -1,0 +1,409 @@
+"""Which is faster, and is that sure? Some sides against the first, the baseline.
+
+Settings of one sweep are compared round by round, over the rounds that both have. Everything else
+is compared as independent sets of runs, which cannot tell a difference of settings from a machine
+that was slower that day. With several others against one baseline, each interval is widened so
+that all of them hold together with 95 % confidence.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
+from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
+from stepscope.analyze.throttled_time import throttled_on_one_side
+from stepscope.analyze.throughput import OF_A_SUMMARY, doubts_about, step_times
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep
+from stepscope.settings.load_settings import as_flags
+from stepscope.settings.run_settings import RunSpec
+from stepscope.stats import (
+    CANNOT_TELL,
+    NO_DIFFERENCE,
+    Interval,
+    Ratio,
+    confidence_of_each,
+    interval_of,
+    known_median,
+    median,
+    ratio_of_rounds,
+    ratio_of_sets,
+    rounds_needed,
+    verdict,
+)
+from stepscope.stats.ratios import Verdict
+
+# --- In what do two sides differ? What was asked of them, and the machines that they ran on
+
+
+# Where a run lies, and what was required of the machine, changes nothing of it.
+_LABELS = frozenset({"name", "out", "require"})
+_OF_THE_MOMENT = frozenset({"memory_available_bytes", "swap_used_bytes", *TEMPERATURES})
+_BY_DESIGN = _LABELS | {"seed"}  # runs of one side may differ in it
+
+Differences = dict[str, dict[str, Any]]
+
+
+def changed_settings(baseline: Side, other: Side) -> Differences:
+    """Return the settings that the sides do not share: of each, its values on either side.
+
+    Of two settings of one sweep that is what the sweep varied.
+    """
+    if in_rounds(baseline, other):
+        return _differences([baseline.values or {}], [other.values or {}], without=frozenset())
+    return _differences(_settings(baseline), _settings(other), without=_LABELS)
+
+
+def environment_differences(baseline: Side, other: Side) -> Differences:
+    """Return what differs of the machines, other than by what was asked for."""
+    asked = changed_settings(baseline, other)
+    both = (_environments(baseline), _environments(other))
+    return _differences(*both, without=_OF_THE_MOMENT | asked.keys())
+
+
+def mixtures_in(side: Side) -> list[str]:
+    """Say in what the runs of one side differ among themselves."""
+    sentences = []
+    for what, records, without in (
+        ("were asked for with different", _settings(side), _BY_DESIGN),
+        ("ran on different", _environments(side), _OF_THE_MOMENT),
+    ):
+        mixed = [key for key in _keys(records) if len(_values(records, key)) > 1]
+        named = ", ".join(key for key in mixed if key not in without)
+        if named:
+            sentences.append(f"its runs {what} {named}")
+    return sentences
+
+
+def as_sentence(differences: Differences) -> str:
+    """Write differences on a line: `workers 0 -> 2, seed 0 -> 1`."""
+    return ", ".join(
+        f"{key} {as_text(values['baseline'])} -> {as_text(values['other'])}"
+        for key, values in differences.items()
+    )
+
+
+def _settings(side: Side) -> list[dict[str, Any]]:
+    specs = [each.run.spec if each.run else {} for each in side.runs]
+    return [{**spec, **(side.values or {})} for spec in specs]
+
+
+def _environments(side: Side) -> list[dict[str, Any]]:
+    return [flat_environment(each.run.info) for each in side.runs if each.run]
+
+
+def _differences(
+    baseline: Sequence[Mapping[str, Any]],
+    other: Sequence[Mapping[str, Any]],
+    without: frozenset[str],
+) -> Differences:
+    if not baseline or not other:
+        return {}  # nothing is known of a side: that is no difference
+    found = {}
+    for key in _keys([*baseline, *other]):
+        ours, theirs = _values(baseline, key), _values(other, key)
+        if key not in without and ours != theirs:
+            found[key] = {"baseline": _unwrapped(ours), "other": _unwrapped(theirs)}
+    return found
+
+
+def _keys(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(key for record in records for key in record))
+
+
+def _values(records: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    """List the distinct values, sorted, so that the order of runs makes no difference."""
+    found: list[Any] = []
+    for record in records:
+        if record.get(key) not in found:
+            found.append(record.get(key))
+    return sorted(found, key=str)
+
+
+def _unwrapped(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else values
+
+
+# --- The command that would tell: the same settings again, in rounds, as often as it takes
+
+
+_OF_A_SCRIPT = ("name", "out", "max_steps")
+_HIDDEN = "***"  # a secret that was not recorded
+
+
+def command_for(baseline: Side, others: Sequence[Side], rounds: int) -> str | None:
+    """Write the sweep that runs these sides that often; None where no sweep would.
+
+    That is so for runs that differ in more than one setting, or were made by different programs.
+    """
+    sides = [baseline, *others]
+    if baseline.sweep is None:
+        return _as_a_sweep(sides, rounds)
+    if all(in_rounds(baseline, side) for side in others):
+        return _again(baseline.sweep, sides, rounds)
+    return None
+
+
+def _as_a_sweep(sides: Sequence[Side], rounds: int) -> str | None:
+    """Write a sweep over the one setting in which runs of ours differ."""
+    axes = {key for side in sides[1:] for key in changed_settings(sides[0], side)}
+    runs = [each.run for side in sides for each in side.runs if each.run]
+    if len(axes) != 1 or any(run.info.get("kind") != "run" for run in runs):
+        return None
+    (axis,) = axes
+    values = [run.spec.get(axis) for run in runs]
+    if None in values:  # what was left to chance, or to torch, cannot be asked for
+        return None
+    fields = RunSpec.model_fields
+    flags = {
+        key: value
+        for key, value in runs[0].spec.items()
+        if key in fields and key not in ("name", "out", axis) and value != fields[key].default
+    }
+    return _written(flags, {axis: values}, rounds)
+
+
+def _again(sweep: Sweep, sides: Sequence[Side], rounds: int) -> str | None:
+    """Write a recorded sweep again; of one axis, only the values that are compared."""
+    info, over = sweep.info, sweep.info.get("over")
+    if not over:
+        return None
+    if len(over) == 1:
+        over = {axis: [(side.values or {})[axis] for side in sides] for axis in over}
+    script = info.get("script")
+    if script is None:
+        mode = {} if info.get("mode") == "train" else {"mode": info.get("mode")}
+        asked = {key: value for key, value in (info.get("spec") or {}).items() if key not in over}
+        return _written({**asked, **mode}, over, rounds)
+    words = [str(word) for word in script.get("arguments") or ()]
+    if any(_HIDDEN in word for word in words):
+        return None
+    target = ["-m", script["module"]] if script.get("module") else [str(script["script"])]
+    flags = {key: script.get(key) for key in _OF_A_SCRIPT}
+    return f"{_written(flags, over, rounds)} -- {shlex.join([*target, *words])}"
+
+
+def _written(flags: Mapping[str, Any], over: Mapping[str, Sequence[Any]], rounds: int) -> str:
+    named = {key: value for key, value in flags.items() if value is not None}
+    axes = [
+        f"--over {shlex.quote(axis + '=' + ','.join(dict.fromkeys(map(as_text, values))))}"
+        for axis, values in over.items()
+    ]
+    words = ["stepscope sweep", as_flags(named), *axes, f"--repeats {rounds}"]
+    return " ".join(word for word in words if word)
+
+
+# --- What do the runs of a side come to? Medians over its runs, and what to doubt about them
+
+
+@dataclass(frozen=True)
+class SideFigures:
+    """What the runs of a side came to: medians over its runs, None where no run knows."""
+
+    name: str
+    runs: int
+    samples_per_s: Interval | None
+    step_s: float | None
+    phases: dict[str, float] | None
+    peak_memory_bytes: float | None
+    test_accuracy: float | None
+    warnings: list[str]
+
+
+def figures_of(side: Side) -> SideFigures:
+    """Put the runs of a side together."""
+    return SideFigures(
+        side.name,
+        len(side.runs),
+        interval_of(side.rates) if side.runs else None,
+        known_median(map(_step_s, side.runs)),
+        _phases(side),
+        known_median(_recorded(each, "peak_memory_bytes") for each in side.runs),
+        known_median(_recorded(each, "test_accuracy") for each in side.runs),
+        [*side.left_out, *mixtures_in(side), *_lost_workers(side), *_doubts(side)],
+    )
+
+
+def _lost_workers(side: Side) -> list[str]:
+    """Say how many runs went on with fewer loader workers than were asked for."""
+    lost = sum(map(_has_lost_workers, side.runs))
+    return [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
+
+
+def _has_lost_workers(measured: MeasuredSide) -> bool:
+    recorded = (measured.metrics or {}).get("workers_lost")
+    if recorded is not None or measured.run is None:
+        return bool(recorded)
+    return any(event["event"] == "workers_fallback" for event in measured.run.events)
+
+
+def _doubts(side: Side) -> list[str]:
+    """Say how many runs have steps that drift or do not settle, with one of them as an example."""
+    found: dict[str, list[str]] = {}
+    for run in (each.run for each in side.runs if each.run):
+        for doubt, how in doubts_about(run).items():
+            found.setdefault(doubt, []).append(f"{run.path.name}: {how}")
+    return [
+        f"steps {doubt} in {len(examples)} of {len(side.runs)} runs ({examples[0]})"
+        for doubt, examples in found.items()
+    ]
+
+
+def _step_s(measured: MeasuredSide) -> float | None:
+    times = step_times(measured.run) if measured.run else []
+    return median(times) if times else (measured.metrics or {}).get("step_s")
+
+
+def _phases(side: Side) -> dict[str, float] | None:
+    seen = [_recorded(each, "phases") for each in side.runs if each.run]
+    known = [phases for phases in seen if phases]
+    if not known:
+        return None
+    return {phase: median([phases[phase]["share"] for phases in known]) for phase in schema.PHASES}
+
+
+def _recorded(measured: MeasuredSide, figure: str) -> Any:
+    summary = measured.run.summary if measured.run else {}
+    return summary.get(figure, (measured.metrics or {}).get(figure))
+
+
+CONFIDENCE = 0.95  # of everything that one comparison says, together
+SOUGHT_SLOWDOWN = 0.05
+_USUAL_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Against:
+    """One side against the baseline; `runs_each` is how often both were run."""
+
+    figures: SideFigures
+    ratio: Ratio | None
+    verdict: Verdict
+    changed: Differences
+    environment_differs: Differences
+    runs_each: int
+    rounds_needed_for_5_percent: int | None
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All others against the baseline.
+
+    Where a question stays open, `rounds` would settle it, and `offer` is the command that runs
+    them, if there is one.
+    """
+
+    baseline: SideFigures
+    others: list[Against]
+    confidence_of_each: float
+    rounds: int | None
+    offer: str | None
+
+
+def compare(sides: Sequence[Side]) -> Comparison:
+    """Compare all sides with the first."""
+    baseline, *others = sides
+    confidence = confidence_of_each(len(others), CONFIDENCE)
+    compared = [_against(baseline, other, confidence) for other in others]
+    rounds = max(filter(None, map(_rounds_that_would_tell, compared)), default=None)
+    offer = None if rounds is None else command_for(baseline, others, rounds)
+    return Comparison(figures_of(baseline), compared, confidence, rounds, offer)
+
+
+def _rounds_that_would_tell(compared: Against) -> int | None:
+    more = compared.runs_each + 1
+    if compared.verdict == CANNOT_TELL:
+        return max(_USUAL_ROUNDS, more)
+    needed = compared.rounds_needed_for_5_percent
+    if compared.verdict != NO_DIFFERENCE or needed is None or slowdown_is_excluded(compared):
+        return None
+    return max(needed, more)
+
+
+def slowdown_is_excluded(compared: Against) -> bool:
+    """Say whether the interval leaves no room for a slowdown of the size that is sought."""
+    return slower_than(compared, SOUGHT_SLOWDOWN) is False
+
+
+def slower_than(compared: Against, most_slowdown: float) -> bool | None:
+    """Say whether a side certainly loses more than this share of the baseline's throughput.
+
+    True: the whole interval is below. False: the whole interval is not. None: it cannot be told.
+    """
+    ratio = compared.ratio
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None
+    if ratio.high < 1 - most_slowdown:
+        return True
+    return False if ratio.low >= 1 - most_slowdown else None
+
+
+def _against(baseline: Side, other: Side, confidence: float) -> Against:
+    ratio = _ratio(baseline, other, confidence)
+    noise = ratio.noise if ratio else None
+    differs = environment_differences(baseline, other)
+    warnings = _warnings_about_both(baseline, other)
+    if differs:
+        warnings.append(f"ran in another environment: {as_sentence(differs)}")
+    return Against(
+        figures_of(other),
+        ratio,
+        verdict(ratio),
+        changed_settings(baseline, other),
+        differs,
+        _runs_each(baseline, other, ratio),
+        None if noise is None else rounds_needed(noise, SOUGHT_SLOWDOWN, confidence=confidence),
+        warnings,
+    )
+
+
+def _runs_each(baseline: Side, other: Side, ratio: Ratio | None) -> int:
+    if ratio is not None and ratio.rounds is not None:
+        return ratio.rounds
+    return min(len(baseline.runs), len(other.runs))
+
+
+def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
+    if _on_other_nodes(baseline, other):
+        return None
+    if not in_rounds(baseline, other):
+        return ratio_of_sets(baseline.rates, other.rates, confidence)
+    ours, theirs = baseline.rate_by_round, other.rate_by_round
+    shared = sorted(ours.keys() & theirs.keys())
+    return ratio_of_rounds(
+        [ours[each] for each in shared], [theirs[each] for each in shared], confidence
+    )
+
+
+def _on_other_nodes(baseline: Side, other: Side) -> bool:
+    """Say whether two settings of a sweep were made on nodes of different kinds."""
+    kinds = [(side.values or {}).get(NODE) for side in (baseline, other)]
+    return in_rounds(baseline, other) and kinds[0] != kinds[1]
+
+
+def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
+    warnings = []
+    if _on_other_nodes(baseline, other):
+        warnings.append("was made on another kind of node, so it is not compared")
+    paths = [{each.run.path for each in side.runs if each.run} for side in (baseline, other)]
+    if paths[0] & paths[1]:
+        named = ", ".join(sorted(path.name for path in paths[0] & paths[1]))
+        warnings.append(f"shares runs with the baseline, which hides a difference: {named}")
+    bases = [{each.basis for each in side.runs} - {OF_A_SUMMARY} for side in (baseline, other)]
+    if all(bases) and len(bases[0] | bases[1]) > 1:
+        told = [" and ".join(sorted(each)) for each in bases]
+        warnings.append(f"throughput is of {told[1]}, the baseline's of {told[0]}")
+    runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
+    if (throttled := throttled_on_one_side(*runs)) is not None:
+        warnings.append(throttled)
+    if not in_rounds(baseline, other) and min(len(baseline.runs), len(other.runs)) > 1:
+        warnings.append(
+            "was not run in rounds with the baseline: a machine that was slower meanwhile looks "
+            "like a difference"
+        )
+    return warnings

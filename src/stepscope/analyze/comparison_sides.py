@@ -1,0 +1,367 @@
+"""What is compared: a run, a set of runs, or a setting of a sweep, named on the command line.
+
+An argument of `stepscope compare` is one of these:
+
+    runs/a                    a run
+    runs/a,runs/b,runs/c      a set of runs
+    runs                      a set: every run folder in it
+    runs/sweep                every setting of a sweep, each a side
+    runs/sweep:workers=2      one setting of a sweep
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+from stepscope.analyze.throughput import Throughput, rate_of_trial, throughput_of
+from stepscope.errors import RequestError, nearest
+from stepscope.records import schema
+from stepscope.records.run_reader import Run, load_run
+from stepscope.records.sweep_folder import Sweep, Trial, is_sweep, load_sweep
+from stepscope.stats import Interval, interval_of
+
+# --- The settings of a sweep, and how a person names one of them: `workers=2,batch_size=16`
+
+
+def settings_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """List the settings of a sweep in the order in which they were asked for."""
+    asked = sweep.info.get("settings") or []
+    found: list[dict[str, Any]] = []
+    for trial in sweep.trials:
+        if trial.values not in found:
+            found.append(trial.values)
+    return sorted(found, key=lambda each: asked.index(each) if each in asked else len(asked))
+
+
+def find_setting(sweep: Sweep, text: str) -> dict[str, Any]:
+    """Find the one setting that `workers=2,batch_size=16` names."""
+    settings = settings_of(sweep)
+    axes = {axis for values in settings for axis in values}
+    matching = settings
+    for part in text.split(","):
+        axis, _, value = part.partition("=")
+        axis = axis if axis in axes else axis.replace("-", "_")
+        if axis not in axes:
+            raise RequestError(f"{sweep.path} has no setting {axis!r}.{nearest(axis, axes)}")
+        matching = [each for each in matching if as_text(each.get(axis)) == value.strip()]
+    if len(matching) == 1:
+        return matching[0]
+    found = "none" if not matching else f"{len(matching)} of them"
+    listed = "; ".join(map(name_of, matching or settings))
+    raise RequestError(f"wanted one setting of {sweep.path}, {text!r} names {found}: {listed}.")
+
+
+def name_of(values: dict[str, Any]) -> str:
+    """Name a setting by its values: `workers=2,batch_size=16`."""
+    return ",".join(f"{axis}={as_text(value)}" for axis, value in values.items())
+
+
+def as_text(value: Any) -> str:
+    """Write a value as a person would type it on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- Which trials ran on machines that are alike? Only those of one kind of node are compared
+
+
+NODE = "node"
+_NOT_YET = "none yet"
+_OWN_MACHINE = "the machine that the sweep was begun on"
+
+
+def kinds_of(sweep: Sweep) -> dict[str, str]:
+    """Give every kind of node a letter, in the order in which they first made a trial.
+
+    Empty where nothing is to be told apart: trials of one kind, or nodes that were to be mixed.
+    """
+    found = (_kind_of(trial) for trial in sweep.trials)
+    kinds = dict.fromkeys(kind for kind in found if kind is not None)
+    if len(kinds) < 2 or (sweep.info.get("on") or {}).get("mix_nodes"):
+        return {}
+    return {_letters(place): kind for place, kind in enumerate(kinds)}
+
+
+def by_node_kind(sweep: Sweep) -> Sweep:
+    """Tell trials on different kinds of node apart as by one more setting, `node`."""
+    kinds = kinds_of(sweep)
+    if not kinds:
+        return sweep
+    letters: dict[str | None, str] = {kind: letter for letter, kind in kinds.items()}
+    letters[None] = _NOT_YET
+    trials = [
+        {**each, "values": {**each["values"], NODE: letters[_kind_of(trial)]}}
+        for each, trial in zip(sweep.info["trials"], sweep.trials, strict=True)
+    ]
+    settings: list[dict[str, Any]] = [
+        {**values, NODE: letter}
+        for letter in [*kinds, _NOT_YET]
+        for values in sweep.info.get("settings") or []
+    ]
+    return replace(sweep, info={**sweep.info, "trials": trials, "settings": settings})
+
+
+def _kind_of(trial: Trial) -> str | None:
+    """Return what made a trial; nobody did yet is None."""
+    return trial.node_kind or (None if trial.is_missing else _OWN_MACHINE)
+
+
+def _letters(place: int) -> str:
+    """Count with letters: A to Z, then AA, AB and so on."""
+    place, last = divmod(place, len(ascii_uppercase))
+    return (_letters(place - 1) if place else "") + ascii_uppercase[last]
+
+
+_WHAT_CAN_BE_COMPARED = (
+    "Give run folders, sets of runs (a,b,c or a folder of runs), a sweep folder, or settings of a "
+    "sweep such as runs/latest:workers=2."
+)
+
+
+@dataclass(frozen=True)
+class MeasuredSide:
+    """One run of a side: its record where there is one, its throughput, its round in a sweep."""
+
+    samples_per_s: float
+    basis: str
+    run: Run | None = None
+    round: int | None = None
+    metrics: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """What stands on one side of a comparison. `left_out` says which runs do not count, and why."""
+
+    name: str
+    runs: tuple[MeasuredSide, ...]
+    left_out: tuple[str, ...] = ()
+    sweep: Sweep | None = None
+    values: dict[str, Any] | None = None
+
+    @property
+    def rates(self) -> list[float]:
+        """List the throughputs, one a run."""
+        return [each.samples_per_s for each in self.runs]
+
+    @property
+    def rate_by_round(self) -> dict[int, float]:
+        """Give the throughput of each round of a sweep."""
+        return {each.round: each.samples_per_s for each in self.runs if each.round is not None}
+
+
+def in_rounds(one: Side, other: Side) -> bool:
+    """Say whether two sides are settings of the same sweep, and so were run in rounds."""
+    return bool(one.sweep and other.sweep and one.sweep.path == other.sweep.path)
+
+
+def read_sides(arguments: Sequence[str]) -> list[Side]:
+    """Read what the arguments name, in their order; a sweep gives a side for each setting.
+
+    Raises:
+        RequestError: one names nothing that could be compared, or there are fewer than two sides.
+    """
+    sides = [side for argument in arguments for side in _sides_of(argument)]
+    if len(sides) < 2:
+        found = sides[0].name if sides else "none"
+        raise RequestError(f"wanted two or more to compare, found {found}. {_WHAT_CAN_BE_COMPARED}")
+    if len(arguments) == 1:  # a sweep's: its name would say nothing
+        return [replace(side, name=name_of(side.values or {})) for side in sides]
+    return sides
+
+
+def _sides_of(argument: str) -> list[Side]:
+    path = Path(argument)
+    if argument and _is_there(path):  # an empty one, of a variable that is unset, is no folder
+        return _sides_in(path, argument)
+    # A colon may be a part of the folder's name, and of the setting's: arg:--lr=0.1.
+    for end in (place for place, letter in enumerate(argument) if letter == ":"):
+        folder = Path(argument[:end])
+        if _is_there(folder) and is_sweep(folder):
+            sweep = _sweep_in(folder)
+            return [_side_of_setting(argument, sweep, find_setting(sweep, argument[end + 1 :]))]
+    parts = [part for part in argument.split(",") if part]
+    if len(parts) > 1:
+        name = f"{Path(parts[0]).name} and {len(parts) - 1} more"
+        return [_side_of_runs(name, [load_run(part) for part in parts])]
+    raise RequestError(f"there is nothing to read at {argument!r}. {_WHAT_CAN_BE_COMPARED}")
+
+
+def _is_there(path: Path) -> bool:
+    """Say whether something is there; a long list of runs is not even a possible file name."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _sides_in(path: Path, argument: str) -> list[Side]:
+    folder = path.parent if path.name in (schema.RUN, schema.SWEEP) else path
+    if is_sweep(folder):
+        sweep = _sweep_in(folder)
+        settings = settings_of(sweep)
+        return [_side_of_setting(f"{argument}:{name_of(each)}", sweep, each) for each in settings]
+    if (folder / schema.RUN).exists():
+        return [_side_of_runs(argument, [load_run(folder)])]
+    within = sorted(file.parent for file in folder.glob(f"*/{schema.RUN}"))
+    runs = [load_run(each) for each in within if not each.is_symlink()]  # `latest` is one of them
+    if not runs:
+        raise RequestError(
+            f"{argument} is neither a run nor a sweep folder, and has no run folders in it. "
+            f"{_WHAT_CAN_BE_COMPARED}"
+        )
+    return [_side_of_runs(argument, runs)]
+
+
+def _sweep_in(folder: Path) -> Sweep:
+    """Open a sweep whose trials are alike but for their settings.
+
+    Raises:
+        RequestError: they are not.
+    """
+    sweep = load_sweep(folder)
+    if sweep.info.get("kind") == "workers":
+        raise RequestError(
+            f"{folder} is of `stepscope workers`, whose trials have several lengths and do not "
+            "compare; what they tell is in its own answer. Trials that compare are made by "
+            "`stepscope sweep --over workers=0,1,2`."
+        )
+    return by_node_kind(sweep)
+
+
+def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
+    paths = [run.path for run in runs]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise RequestError(
+                f"{path.name} is named more than once in {name}. A run counts once: it is the unit."
+            )
+    counted, left_out = [], []
+    for run in runs:
+        rate = throughput_of(run)
+        if run.status != schema.COMPLETED:
+            left_out.append(f"{run.path.name} is left out: {_how_it_stands(run.info)}")
+        elif rate.samples_per_s is None:
+            left_out.append(f"{run.path.name} is left out: no throughput: {rate.basis}")
+        else:
+            counted.append(MeasuredSide(rate.samples_per_s, rate.basis, run))
+    return Side(name, tuple(counted), tuple(left_out))
+
+
+def _side_of_setting(name: str, sweep: Sweep, values: dict[str, Any]) -> Side:
+    counted, left_out = [], []
+    trials = [trial for trial in sweep.trials if trial.values == values]
+    for trial in sorted(trials, key=lambda trial: trial.repeat):
+        measured = _measured(sweep, trial)
+        if isinstance(measured, MeasuredSide):
+            counted.append(measured)
+        else:
+            left_out.append(f"round {trial.repeat} is left out: {measured}")
+    return Side(name, tuple(counted), tuple(left_out), sweep, values)
+
+
+def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
+    """Return a trial's figures, or why there are none."""
+    if trial.status != schema.COMPLETED:
+        return _how_it_stands(vars(trial))
+    run = _run_of(sweep, trial)
+    rate, basis = rate_of_trial(trial.metrics)
+    if rate is None:
+        rate, basis = throughput_of(run) if run else Throughput(None, "its record is gone")
+    if rate is None:
+        return f"no throughput: {basis}"
+    return MeasuredSide(rate, basis, run, trial.repeat, trial.metrics)
+
+
+def _run_of(sweep: Sweep, trial: Trial) -> Run | None:
+    """Open a trial's run, where it is still there."""
+    folder = sweep.folder_of(trial)
+    return load_run(folder) if (folder / schema.RUN).exists() else None
+
+
+def _how_it_stands(record: dict[str, Any]) -> str:
+    status = str(record.get("status")).replace("_", " ")
+    if status == schema.RUNNING:
+        return "still running, or never closed"
+    reason = record.get("reason")
+    return f"{status} ({reason})" if reason else status
+
+
+# --- Which runs repeat each other? Runs of the same settings on the same machine are one group
+
+
+_MAY_DIFFER = frozenset({"seed", "out"})
+_OF_THE_MACHINE = ("hostname", "cpu", "device", "torch")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by chance alone. `values` are the settings that set it apart."""
+
+    name: str
+    runs: tuple[Run, ...]
+    values: dict[str, Any]
+
+    def interval(self, figures: Iterable[float | None]) -> Interval | None:
+        """Return median and interval of a figure of the runs; None where no run knows it."""
+        known = [figure for figure in figures if figure is not None]
+        return interval_of(known) if known else None
+
+    def throughput(self) -> Interval | None:
+        """Return the samples a second of the runs."""
+        return self.interval(throughput_of(run).samples_per_s for run in self.runs)
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Put runs together that were asked for alike, in the order in which they come.
+
+    Names set runs apart: whoever gave two runs two names wants to see both, by those names.
+    """
+    asked = [_asked(run) for run in runs]
+    keys = dict.fromkeys(key for each in asked for key in each)
+    telling = [key for key in keys if any(each.get(key) != asked[0].get(key) for each in asked)]
+    found: dict[str, list[Run]] = {}
+    values = {}
+    for run, each in zip(runs, asked, strict=True):
+        apart = {key: each.get(key) for key in telling}
+        found.setdefault(name_of(apart), []).append(run)
+        values[name_of(apart)] = apart
+    named = [str(members[0].spec.get("name") or "") for members in found.values()]
+    by_name = all(named) and len({*named}) == len(named)
+    return [
+        Group(given if by_name else _name(values[key], members[0]), tuple(members), values[key])
+        for given, (key, members) in zip(named, found.items(), strict=True)
+    ]
+
+
+def groups_of(sweep: Sweep) -> list[Group]:
+    """Put the finished trials of each setting of a sweep together, where their folders are left."""
+    found = []
+    sweep = by_node_kind(sweep)
+    for values in settings_of(sweep):
+        folders = [
+            sweep.folder_of(trial)
+            for trial in sweep.trials
+            if trial.values == values and trial.status == schema.COMPLETED
+        ]
+        runs = tuple(load_run(folder) for folder in folders if (folder / schema.RUN).exists())
+        if runs:
+            found.append(Group(name_of(values), runs, values))
+    return found
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    machine = run.info.get("environment") or {}
+    on = {name: machine.get(name) for name in _OF_THE_MACHINE}
+    return {**on, **{key: value for key, value in run.spec.items() if key not in _MAY_DIFFER}}
+
+
+def _name(apart: dict[str, Any], run: Run) -> str:
+    if not apart:
+        return str(run.info.get("name") or run.path.name)
+    if list(apart) == ["name"]:
+        return str(apart["name"] or run.path.name)
+    return name_of(apart)

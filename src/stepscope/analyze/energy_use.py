@@ -1,0 +1,460 @@
+"""How many joules did a run take, each of its epochs and each of its phases?
+
+From the folder alone: `energy.csv` has the readings as they came, and events say what the sensors
+are, what the machine took before the run, and which sensor failed. Domains that contain one another
+are never added up: the total takes the widest that were read, and says what it leaves out.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from stepscope.analyze.energy_curve import Curve, Reading, Stretch, add_up, curve_of, joined
+from stepscope.records import schema
+from stepscope.records.energy_readings import EVERYTHING
+from stepscope.records.run_reader import Run
+from stepscope.records.table import Table
+from stepscope.stats import median
+from stepscope.stats.least_squares import least_squares
+
+# --- What a total of joules has in it, and what it leaves out
+
+
+_LEAST_STRETCH = 0.01  # of the time, to be worth a word
+# How domains are called, with a number where there are several: `battery 2`, `package-1`.
+_WHOLE_MACHINE = ("battery", "machine")
+_GPUS = ("gpu", "apu")
+_PROCESSORS = ("package", "apu")
+_OF_A_MODULE = "what is not behind the module's input: parts of the carrier board, the power supply"
+_OF_PSYS = "what the maker did not wire to psys; a GPU may be in it, and is not added"
+_OF_PARTS = "the rest of the machine: storage, network, fans, losses of the power supply"
+
+
+def left_out(
+    covers: Sequence[str], domains: Collection[str], contains: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Say in words what a total of domains does not have in it.
+
+    `domains` are all that were read, `contains` what those contain that may be added up.
+    """
+    said = [f"{name}: what it feeds is not known" for name in domains if name not in contains]
+    everything = [name for name in covers if EVERYTHING in contains[name]]
+    if not covers or any(name.startswith(_WHOLE_MACHINE) for name in everything):
+        return said
+    if "psys" in everything:
+        return [*said, _OF_PSYS]
+    if everything:
+        return [*said, _OF_A_MODULE]
+    if not any(name.lower().startswith(_GPUS) for name in covers):
+        said.append("a GPU, where there is one")
+    of_processor = any(name.startswith(_PROCESSORS) for name in covers)
+    if of_processor and not any("dram" in name for name in covers):
+        said.append("memory")
+    if all(name.startswith("gpu") for name in covers):
+        said.append("the CPU and its memory")
+    return [*said, _OF_PARTS]
+
+
+def changes_of(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
+    """List which domains were added when, where that changed on the way."""
+    all_s = sum(each.to_s - each.from_s for each in stretches)
+    long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
+    if len({each.domains for each in long}) < 2:
+        return []
+    return [
+        {"from_s": each.from_s, "to_s": each.to_s, "domains": list(each.domains)} for each in long
+    ]
+
+
+# --- How many joules did each phase of a step take?
+
+
+MEASURED, ESTIMATED = "measured", "estimated"
+_SEVERAL = 4.0  # periods of the sensor
+_LEAST_SHARE = 0.02  # of the time: below, a phase is too short to be told from the rest
+_MOST_WINDOWS = 2000
+_WINDOWS_EACH = 3  # for every phase, at least
+_ALIKE = "windows all spend their time alike: the joules of phases cannot be told apart"
+_FILLED = 0.98  # of a window must be in phases
+ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
+
+
+@dataclass(frozen=True)
+class SeenSteps:
+    """Steps of full detail: when each began, how long it took, and its phases in their order."""
+
+    start_s: Sequence[float]
+    step_s: Sequence[float]
+    phases: Mapping[str, Sequence[float]]
+    before_s: Mapping[str, Sequence[float]]  # by phase, its time in all steps before each
+    unseen: float  # all steps' time over that of these: the others stand in by extrapolation
+
+
+def joules_by_phase(
+    seen: SeenSteps, curve: Curve, lag_s: float, *, in_one_piece: bool
+) -> dict[str, dict[str, Any]]:
+    """Return joules, how they were got and an interval by phase.
+
+    `lag_s` is how old a reading may be. `in_one_piece`: every phase comes once a step and in its
+    usual order, so that it can be cut out.
+    On a device with a time of its own, phases are the device's, and always estimated.
+    """
+    if curve.period_s is None:
+        same = "the sensor said the same throughout: its period, and with it phases, are unknown"
+        return unknown_by_phase(seen, same)
+    estimated = _estimate(seen, curve, lag_s)
+    on_host = "other" in seen.phases
+    return {
+        phase: (in_one_piece and on_host and _measure(seen, phase, curve)) or estimated[phase]
+        for phase in seen.phases
+    }
+
+
+def unknown_by_phase(seen: SeenSteps, reason: str) -> dict[str, dict[str, Any]]:
+    """Return what `joules_by_phase` does where nothing can be said of any phase."""
+    return {phase: _unknown(reason) for phase in seen.phases}
+
+
+def seen_steps(steps: Table) -> SeenSteps | None:
+    """Take the steps whose phases are known, by the device's time where it has one of its own.
+
+    None where there is no such step.
+    """
+    chosen = [place for place, detail in enumerate(steps["detail"]) if detail == schema.FULL]
+    names = {phase: f"{phase}_s" for phase in schema.PHASES}
+    on_device = [place for place in chosen if steps["forward_device_s"][place] is not None]
+    if on_device:
+        chosen = on_device
+        names = {phase: f"{phase}_device_s" for phase in ON_DEVICE}
+
+    def column(name: str) -> list[float]:
+        values = steps[name]
+        return [values[place] or 0.0 for place in chosen]
+
+    step_s = column("step_s")
+    if not sum(step_s):
+        return None
+    phases = {phase: column(name) for phase, name in names.items()}
+    before_s = {phase: array("d", accumulate(took, initial=0.0)) for phase, took in phases.items()}
+    unseen = sum(steps["step_s"]) / sum(step_s)
+    return SeenSteps(column("start_s"), step_s, phases, before_s, unseen)
+
+
+def _measure(seen: SeenSteps, phase: str, curve: Curve) -> dict[str, Any] | None:
+    """Cut a phase out of the curve; None where it is too short for that, or was not read."""
+    times_s = seen.phases[phase]
+    if median(times_s) < _SEVERAL * (curve.period_s or 0.0):
+        return None
+    before = list(seen.phases)[: list(seen.phases).index(phase)]
+    total_j = 0.0
+    for place, start_s in enumerate(seen.start_s):
+        from_s = start_s + sum(seen.phases[each][place] for each in before)
+        joules = curve.between(from_s, from_s + times_s[place])
+        if joules is None:
+            return None
+        total_j += joules
+    return {"joules": total_j * seen.unseen, "how": MEASURED, "interval": None, "reason": None}
+
+
+def _estimate(seen: SeenSteps, curve: Curve, lag_s: float) -> dict[str, dict[str, Any]]:
+    """Fit the power of each phase over windows, and put the fits for both ages together."""
+    fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
+    return {phase: _either(fresh[phase], old[phase]) for phase in seen.phases}
+
+
+def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    for each in (one, other):
+        if each["joules"] is None:
+            return each
+    low = min(one["interval"][0], other["interval"][0])
+    high = max(one["interval"][1], other["interval"][1])
+    return {**one, "joules": (one["joules"] + other["joules"]) / 2, "interval": [low, high]}
+
+
+def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, dict[str, Any]]:
+    all_s = sum(map(sum, seen.phases.values()))
+    fitted = [name for name, took in seen.phases.items() if sum(took) >= _LEAST_SHARE * all_s]
+    short = f"less than {_LEAST_SHARE:.0%} of the time: too short to be told from the rest"
+    found = {name: _unknown(short) for name in seen.phases}
+    windows = list(_windows(seen, curve, age_s))
+    if len(windows) < _WINDOWS_EACH * len(fitted):
+        few = f"{len(windows)} windows of {_SEVERAL:g} sensor periods are too few to tell apart"
+        return found | {name: _unknown(f"{few} {len(fitted)} phases") for name in fitted}
+    rows = [[times_s[name] for name in fitted] for times_s, _ in windows]
+    fit = least_squares(rows, [joules for _, joules in windows])
+    known_j = sum(joules for _, joules in windows)
+    for place, name in enumerate(fitted):
+        found[name] = _unknown(_ALIKE)
+        windowed_s = sum(row[place] for row in rows)
+        if fit is None or not windowed_s:
+            continue
+        middle, margin = (w * windowed_s for w in (fit.coefficients[place], fit.margin(place)))
+        low, high = max(0.0, middle - margin), min(known_j, middle + margin)
+        if low <= high and high - low < known_j:
+            # Beyond the windows (a step that was not read) phases are taken to need as much.
+            beyond = sum(seen.phases[name]) / windowed_s * seen.unseen
+            found[name] = {
+                "joules": min(max(middle, low), high) * beyond,
+                "how": ESTIMATED,
+                "interval": [low * beyond, high * beyond],
+                "reason": None,
+            }
+    return found
+
+
+def _unknown(reason: str) -> dict[str, Any]:
+    return {"joules": None, "how": None, "interval": None, "reason": reason}
+
+
+def _windows(
+    seen: SeenSteps, curve: Curve, age_s: float
+) -> Iterator[tuple[dict[str, float], float]]:
+    """Give the time in each phase, and the joules, from one reading to a later one.
+
+    `age_s`: how old the readings are taken to be.
+    Windows in which something else went on, an evaluation or a step without detail, are left out.
+    """
+    spent = ((read_s, _spent_until(seen, read_s - age_s)) for read_s in _edges(curve))
+    for (read_s, before), (read_again_s, after) in pairwise(spent):
+        times_s = {phase: after[phase] - before[phase] for phase in seen.phases}
+        if sum(times_s.values()) >= _FILLED * (read_again_s - read_s):
+            yield times_s, curve.at(read_again_s) - curve.at(read_s)
+
+
+def _edges(curve: Curve) -> list[float]:
+    """Choose readings that lie several periods apart."""
+    least_s = max(_SEVERAL * (curve.period_s or 0.0), (curve.end_s - curve.start_s) / _MOST_WINDOWS)
+    edges = [curve.start_s]
+    for time_s in curve.times_s:
+        if time_s - edges[-1] >= least_s:
+            edges.append(time_s)
+    return edges
+
+
+def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
+    """Return how long each phase has lasted until then, the step cut that goes on at that time."""
+    place = max(0, bisect_right(seen.start_s, time_s) - 1)
+    left_s = time_s - seen.start_s[place]
+    spent = {}
+    for phase, times_s in seen.phases.items():
+        spent[phase] = seen.before_s[phase][place] + min(max(0.0, left_s), times_s[place])
+        left_s -= times_s[place]
+    return spent
+
+
+_NOT_READ = "nobody read energy sensors during this run"
+_NOT_ADDED = "phases are told of the domains that are added up"
+_TOTAL = ""  # beside the names of domains
+_Phases = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the folder says of energy, sensor by sensor."""
+
+    sensors: dict[str, dict[str, Any]]  # by name, as `Sensor.describe` gave them
+    readings: dict[str, list[Reading]]
+    curves: dict[str, Curve]
+    domains: dict[str, Curve]
+    contains: dict[str, list[str]]  # of domains that may be added up
+    refresh_s: dict[str, float]  # by sensor, where it was seen
+
+    def lag_s(self, domains: Sequence[str]) -> float:
+        """Return how old a reading of these domains may be: the sensor's own period."""
+        names = [name for name in self.curves if self.sensors[name]["domain"] in domains]
+        lags_s = (self.refresh_s.get(name) or self.curves[name].period_s for name in names)
+        return max(filter(None, lags_s), default=0.0)
+
+    def sensor_of(self, domain: str) -> str:
+        """Name what measured a domain, in their order if there were several."""
+        return ", then ".join(
+            name for name in self.curves if self.sensors[name]["domain"] == domain
+        )
+
+
+def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """Return the figures of energy, or None and why there are none.
+
+    `summary` has the run's other figures. `joules` may be None where only parts are known of which
+    nobody can say how they go together.
+    """
+    told = _events(run, "energy_sensors")
+    if run.spec.get("energy") == "off":
+        return None, "not asked for: --energy auto"
+    if not told:
+        return None, _NOT_READ
+    hosts = {rank["host"] for rank in summary.get("ranks") or ()}
+    if len(hosts) > 1:
+        return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
+    if not any(event["sensors"] for event in told):
+        return None, str(told[-1].get("reason") or _NOT_READ)
+    read = _read(run, told)
+    if not read.domains:
+        return None, "energy sensors answered, and none of them gave two readings that differ"
+    total, stretches = add_up({name: read.domains[name] for name in read.contains}, read.contains)
+    main = max(stretches, key=lambda each: each.to_s - each.from_s, default=None)
+    covers = list(main.domains) if main else []
+    idle_w = _idle_w(run, read)
+    phases_of = _phases_of(run, read, covers, total, stretches)
+    figures = {
+        "joules": None,
+        "sensors": [_about_sensor(name, read) for name in read.curves],
+        "refused": {name: why for event in told for name, why in event["refused"].items()},
+        "failed": [_without_kind(event) for event in _events(run, "energy_sensor_failed")],
+        "covers": covers,
+        "leaves_out": left_out(covers, read.domains, read.contains),
+        "covers_by_time": changes_of(stretches),
+        "idle_w": _sum_known([idle_w.get(name) for name in covers]),
+        "idle_lasted_s": _idle_lasted_s(run),
+        "domains": {
+            name: {
+                "sensor": read.sensor_of(name),
+                "idle_w": idle_w.get(name),
+                **_of_curve(run, curve, phases_of.get(name)),
+            }
+            for name, curve in read.domains.items()
+        },
+    }
+    if total is None:
+        return figures, "what the rails feed is not known, so they are not added up"
+    figures |= _of_curve(run, total, phases_of.get(_TOTAL))
+    figures |= _per_joule(summary, figures)
+    return figures, ""
+
+
+def _read(run: Run, told: Sequence[Mapping[str, Any]]) -> _Read:
+    sensors = {each["name"]: each for event in told for each in event["sensors"]}
+    readings: dict[str, list[Reading]] = defaultdict(list)
+    table = run.energy
+    columns = (table["time_s"], table["sensor"], table["energy_j"], table["power_w"])
+    for time_s, name, energy_j, power_w in zip(*columns, strict=True):
+        value = power_w if energy_j is None else energy_j
+        if name in sensors and time_s is not None and value is not None:
+            readings[name].append((time_s, value))
+    away_s = [event["time_s"] for event in _events(run, "resume")]
+    curves: dict[str, Curve] = {}
+    by_domain: dict[str, list[Curve]] = defaultdict(list)
+    for name, about in sensors.items():
+        curve = curve_of(readings[name], about["kind"], about["range_j"], away_s)
+        if curve is not None:
+            curves[name] = curve
+            by_domain[about["domain"]].append(curve)
+    domains = {domain: joined(several) for domain, several in by_domain.items()}
+    contains = {
+        about["domain"]: about["contains"]
+        for about in sensors.values()
+        if about["addable"] and about["domain"] in domains
+    }
+    seen = [event.get("refresh_s") or {} for event in _events(run, "energy_idle")]
+    refresh_s = {name: took_s for each in seen for name, took_s in each.items()}
+    return _Read(sensors, readings, curves, domains, contains, refresh_s)
+
+
+def _about_sensor(name: str, read: _Read) -> dict[str, Any]:
+    about, curve = read.sensors[name], read.curves[name]
+    return {
+        "name": name,
+        "domain": about["domain"],
+        "kind": about["kind"],
+        "period_s": curve.period_s,
+        "refresh_s": read.refresh_s.get(name),
+        "readings": len(read.readings[name]),
+        "from_s": curve.start_s,
+        "to_s": curve.end_s,
+    }
+
+
+def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> dict[str, Any]:
+    """Return what a curve says of the run and its epochs, beside its phases."""
+    return {
+        "joules": curve.joules[-1],
+        "covered_s": curve.end_s - curve.start_s,
+        "bridged_s": curve.bridged_s,
+        "mean_w": curve.mean_w,
+        "period_s": curve.period_s,
+        "epochs": [
+            {
+                "epoch": row["epoch"],
+                "split": row["split"],
+                "joules": curve.between(row["start_s"], row["start_s"] + row["total_s"]),
+            }
+            for row in run.epochs.rows()
+            if row["start_s"] is not None and row["total_s"] is not None
+        ],
+        "phases": phases,
+    }
+
+
+def _phases_of(
+    run: Run, read: _Read, covers: Sequence[str], total: Curve | None, stretches: Sequence[Stretch]
+) -> dict[str, _Phases]:
+    """Return the joules of phases by domain, and of the total; nothing where there is no step.
+
+    A fit goes through all steps, so it is made for what is added up alone, or where nothing can be
+    added up for all there is; and once where one domain is the total.
+    """
+    seen = seen_steps(run.steps)
+    if seen is None:
+        return {}
+    in_one_piece = run.info.get("kind") != "trace" and run.spec.get("accumulate", 1) == 1
+
+    def fit(curve: Curve, domains: Sequence[str]) -> _Phases:
+        return joules_by_phase(seen, curve, read.lag_s(domains), in_one_piece=in_one_piece)
+
+    found = {name: unknown_by_phase(seen, _NOT_ADDED) for name in read.domains}
+    found |= {name: fit(read.domains[name], [name]) for name in covers or read.domains}
+    if total is not None:
+        one_is_all = len(covers) == 1 and {each.domains for each in stretches} == {tuple(covers)}
+        found[_TOTAL] = found[covers[0]] if one_is_all else fit(total, covers)
+    return found
+
+
+def _per_joule(summary: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a joule brought, beside what a second did."""
+    joules, idle_w, wall_s = figures["joules"], figures["idle_w"], summary.get("wall_s")
+    samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
+    above_j = None if idle_w is None else joules - idle_w * figures["covered_s"]
+    return {
+        "above_idle_j": above_j,
+        "samples_per_j": samples / joules if samples and joules else None,
+        "accuracy_per_j": accuracy / joules if accuracy is not None and joules else None,
+        "accuracy_per_s": accuracy / wall_s if accuracy is not None and wall_s else None,
+    }
+
+
+def _idle_w(run: Run, read: _Read) -> dict[str, float]:
+    """Return what each domain took before the run, where it was read then."""
+    found: dict[str, float] = {}
+    for event in _events(run, "energy_idle")[:1]:  # a resumed run finds the machine still warm
+        for name, readings in event["readings"].items():
+            about = read.sensors[name]
+            curve = curve_of([(t, v) for t, v in readings], about["kind"], about["range_j"])
+            if curve is not None:
+                found[about["domain"]] = curve.mean_w
+    return found
+
+
+def _idle_lasted_s(run: Run) -> float | None:
+    readings = [
+        each for event in _events(run, "energy_idle")[:1] for each in event["readings"].values()
+    ]
+    return max((several[-1][0] for several in readings if several), default=None)
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _events(run: Run, kind: str) -> list[dict[str, Any]]:
+    return [event for event in run.events if event.get("event") == kind]
+
+
+def _without_kind(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in event.items() if name != "event"}

@@ -1,0 +1,60 @@
+"""Findings on what went wrong on the way and was got over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.analyze.findings.finding import Finding
+from stepscope.analyze.findings.run_view import Look
+
+
+def lost_workers(look: Look) -> Finding | None:
+    """Say that the loader went on with fewer workers."""
+    lost = _events(look, "workers_fallback")
+    if not lost:
+        return None
+    return Finding(
+        "lost_workers",
+        f"Loader workers died: the run went on with {lost[-1]['to']} of {lost[0]['from']}, and "
+        "its figures are of both.",
+        tuple(f"epoch {each['epoch']}, batch {each['batch']}: {each['reason']}" for each in lost),
+        look.again("workers"),
+        1.0,
+    )
+
+
+def bad_samples(look: Look) -> Finding | None:
+    """Say that samples could not be read."""
+    bad = _events(look, "bad_sample")
+    if not bad:
+        return None
+    said = [f"{each['path']}: {each['reason']}" for each in bad[:5]]
+    more = [f"and {len(bad) - 5} more in events.jsonl"] if len(bad) > 5 else []
+    return Finding(
+        "bad_samples",
+        f"{len(bad)} samples could not be read and were left out.",
+        (*said, *more),
+        None,
+        0.01,
+    )
+
+
+def retried_requests(look: Look) -> Finding | None:
+    """Say that requests to an object store had to be made again."""
+    retried = _events(look, "requests_retried")
+    if not retried:
+        return None
+    waited_s = sum(each.get("waited_s") or 0.0 for each in retried)
+    wall_s = look.run.summary.get("wall_s")
+    return Finding(
+        "retried_requests",
+        f"{sum(each['retries'] for each in retried)} requests to the object store had to be made "
+        f"again, with {waited_s:.1f} s of waiting between.",
+        tuple(sorted({str(reason) for each in retried for reason in each.get("reasons") or ()})),
+        None,
+        min(1.0, waited_s / wall_s) if wall_s else 0.05,
+    )
+
+
+def _events(look: Look, kind: str) -> list[dict[str, Any]]:
+    return [event for event in look.run.events if event["event"] == kind]

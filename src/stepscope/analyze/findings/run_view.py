@@ -1,0 +1,98 @@
+"""What the findings look at: a run's steps without start-up, and how it would be run again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyze.run_summary import DROP_EPOCHS, dropped_epochs
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.stats import median
+
+
+@dataclass(frozen=True)
+class Look:
+    """A run, and its steps of full detail after the epochs that carry start-up cost."""
+
+    run: Run
+    _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def dropped(self) -> list[int]:
+        """The first epochs, which are left out."""
+        return dropped_epochs(self.run.steps, self.run.spec.get("drop_epochs", DROP_EPOCHS))
+
+    @cached_property
+    def _kept(self) -> list[bool]:
+        steps = self.run.steps
+        return [
+            detail == schema.FULL and epoch not in self.dropped
+            for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
+        ]
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column of those steps; a run may have a million, so each is made once."""
+        if name not in self._columns:
+            self._columns[name] = list(compress(self.run.steps[name], self._kept))
+        return self._columns[name]
+
+    @cached_property
+    def throttled(self) -> list[bool | None]:
+        """Whether each of those steps fell into a time of throttling."""
+        return list(compress(self.run.throttled, self._kept))
+
+    @cached_property
+    def step_s(self) -> list[float]:
+        """How long each of those steps took."""
+        return self.column("step_s")
+
+    @cached_property
+    def median_s(self) -> float:
+        """The usual length of a step."""
+        return median(self.step_s)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a column over the steps that know it."""
+        known = [value for value in self.column(name) if value is not None]
+        return sum(known) / len(known) if known else None
+
+    def share(self, phase: str) -> float:
+        """Return a phase's share of the time of those steps."""
+        return float(sum(self.column(f"{phase}_s")) / self._all_s)
+
+    @cached_property
+    def _all_s(self) -> float:
+        return sum(self.step_s)
+
+    @cached_property
+    def workers(self) -> int | None:
+        """How many workers loaded; None where nobody knows."""
+        if self.run.info.get("kind") != "trace":
+            found = self.run.spec.get("workers")
+            return None if found is None else int(found)
+        seen = {worker for worker in self.column("load_worker") if worker is not None}
+        return len(seen - {-1}) if seen else None
+
+    def again(self, command: str, *flags: str) -> str:
+        """Return the command line of something that is to be done with the same training."""
+        spec = self.run.spec
+        if self.run.info.get("kind") != "trace":
+            return shlex.join(
+                ["stepscope", command, _from_here(self.run.path / schema.RUN), *flags]
+            )
+        module, script = spec.get("module"), spec.get("script")
+        what = ["-m", str(module)] if module else [str(script)]
+        words: Sequence[str] = spec.get("arguments") or ()
+        return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])
+
+
+def _from_here(path: Path) -> str:
+    """Write a path as a person would type it in the folder where they are."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

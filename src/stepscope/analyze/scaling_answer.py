@@ -1,0 +1,166 @@
+"""What do more processes bring? What was measured, what is predicted from it, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from stepscope.analyze.predicted_scaling import (
+    NetworkLink,
+    Predicted,
+    ScalingInputs,
+    measured_base,
+    overlap_share,
+    predict,
+)
+from stepscope.analyze.rank_balance import ranks_of
+from stepscope.analyze.scaling import (
+    MODES,
+    Scale,
+    Scaled,
+    measured_scaling,
+    shared_processors,
+    trials_with_rate,
+)
+from stepscope.errors import AnswerIsNo
+from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import Sweep
+from stepscope.units import format_bandwidth, format_bytes, format_duration, format_share
+
+KIND = "scale"
+_MODE_WORDS = {"strong": "with the same batch", "weak": "with a batch for each process"}
+_ASSUMPTIONS = (
+    "each process on a machine like the base's; loading, forward and backward shrink with its part "
+    "of the batch, the optimiser does not"
+)
+
+
+def scale_of(sweep: Sweep) -> Scale:
+    """Return what a sweep of this kind compares."""
+    asked = sweep.info[KIND]
+    return Scale(asked["batch_size"], tuple(asked["processes"]))
+
+
+def scaling_of(sweep: Sweep) -> dict[str, Any]:
+    """Return all that is told of a sweep of this kind, as plain values.
+
+    Raises:
+        AnswerIsNo: no number of processes can be compared with the base.
+    """
+    scale = scale_of(sweep)
+    measured = measured_scaling(sweep, scale)
+    predicted, assumed = _prediction(sweep, scale, measured)
+    others = [row for row in measured if row.processes != scale.base]
+    if not predicted and all(row.speedup is None for row in others):
+        reasons = [row.reason for row in measured if row.reason] or [(assumed or {}).get("how", "")]
+        said = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
+        raise AnswerIsNo(f"nothing can be compared: {said}. The trials: {sweep.path}")
+    return {
+        "measured": [asdict(row) for row in measured],
+        "predicted": [asdict(row) for row in predicted],
+        "assumed": assumed,
+        "notes": list(shared_processors(sweep, scale)),
+        "answer": _sentence(scale, others, predicted, assumed),
+        "path": str(sweep.path),
+    }
+
+
+def gradient_bytes_of(sweep: Sweep) -> tuple[int | None, str]:
+    """Return the bytes of all gradients, as a trial's memory bill counts them, or why not."""
+    reason = "no trial was completed"
+    for values in scale_of(sweep).settings():
+        for trial in trials_with_rate(sweep, values):
+            run = load_run(sweep.folder_of(trial))
+            for each in (run, *ranks_of(run)):  # of several processes, each has a bill of its own
+                bill = each.summary.get("memory_bill")
+                if bill is not None:
+                    return int(bill["items"]["gradients"]["bytes"]), ""
+                reason = (each.summary.get("absent") or {}).get("memory_bill", reason)
+    return None, reason
+
+
+def _prediction(
+    sweep: Sweep, scale: Scale, measured: Sequence[Scaled]
+) -> tuple[list[Predicted], dict[str, Any] | None]:
+    asked = sweep.info[KIND]
+    if not asked["predict"]:
+        return [], None
+    network = NetworkLink(asked["bandwidth_bytes_per_s"], asked["latency_s"] or 0.0)
+    gradient_bytes, why_unknown = gradient_bytes_of(sweep)
+    share, how_overlap = _overlap(measured, asked["exchanges"])
+    assumed = {**asdict(network), "gradient_bytes": gradient_bytes, "overlap_share": share}
+    if gradient_bytes is None:
+        return [], {
+            **assumed,
+            "how": f"no prediction, as gradients were not counted: {why_unknown}",
+        }
+    grounds = ScalingInputs(network, gradient_bytes, share)
+    predicted = [
+        predict(mode, scale.total_batch(mode, count), count, base, grounds)
+        for mode in MODES
+        if (base := measured_base(sweep, scale, mode)) is not None
+        for count in asked["predict"]
+    ]
+    latency = "" if asked["latency_s"] is not None else "; no latency, as none was given"
+    size = f"a ring all-reduce of {format_bytes(gradient_bytes)} of gradients, once a step"
+    return predicted, {**assumed, "how": f"{size}; {how_overlap}{latency}; {_ASSUMPTIONS}"}
+
+
+def _overlap(
+    measured: Sequence[Scaled], exchanges: Sequence[Mapping[str, Any]]
+) -> tuple[float, str]:
+    """Return the share of an exchange that is hidden, and how that is known."""
+    whole_s = {each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]}
+    known = [
+        (row.communication_s, whole_s[row.processes])
+        for row in measured
+        if row.communication_s is not None and row.processes in whole_s
+    ]
+    if not known:
+        told = (each["reason"] for each in exchanges if each["reason"])
+        reason = next(told, "no trial of several processes gave figures")
+        return 0.0, f"no overlap with the backward pass is assumed: {reason}"
+    share = overlap_share(*zip(*known, strict=True))
+    exposed_s, exchange_s = (sum(values) / len(values) for values in zip(*known, strict=True))
+    hidden = f"{format_share(share)} of it" if share else "none of it"
+    return share, (
+        f"{hidden} hidden behind the backward pass, as in the trials here: "
+        f"{format_duration(exposed_s)} of a step were not, and alone the exchange takes "
+        f"{format_duration(exchange_s)}"
+    )
+
+
+def _sentence(
+    scale: Scale,
+    others: Sequence[Scaled],
+    predicted: Sequence[Predicted],
+    assumed: Mapping[str, Any] | None,
+) -> str:
+    most = scale.processes[-1]
+    said = [_measured_words(scale.base, row) for row in others if row.processes == most]
+    sentences = [f"Measured: {'; '.join(said)}."] if said else []
+    if predicted and assumed is not None:
+        furthest = max(row.processes for row in predicted)
+        network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
+        told = [
+            f"{row.speedup:.2f} times as fast {_MODE_WORDS[row.mode]}, "
+            f"{format_share(row.efficiency)} of the ideal"
+            for row in predicted
+            if row.processes == furthest
+        ]
+        sentences.append(f"Predicted, over {network}: {furthest} processes {'; '.join(told)}.")
+    if scale.base > 1:
+        sentences.append(f"The base is {scale.base} processes, the fewest that were measured.")
+    return " ".join(sentences)
+
+
+def _measured_words(base: int, row: Scaled) -> str:
+    who = f"{row.processes} processes {_MODE_WORDS[row.mode]}"
+    if row.speedup is None or row.efficiency is None:
+        return f"{who} gave no figure ({row.reason})"
+    sure = "in one round, which may be noise"
+    if row.low is not None and row.high is not None:
+        sure = f"{row.low:.2f} to {row.high:.2f} in {row.rounds} rounds"
+    ideal = f"{format_share(row.efficiency)} of the ideal"
+    return f"{who} are {row.speedup:.2f} times as fast as {base} ({sure}), {ideal}"

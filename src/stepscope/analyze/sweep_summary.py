@@ -1,0 +1,174 @@
+"""What each setting of a sweep came to, over its rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from stepscope.analyze.comparison_sides import by_node_kind, settings_of
+from stepscope.analyze.throughput import rate_of_trial
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.table import Table
+from stepscope.stats import Interval, interval_of, known_mean, known_median
+
+
+def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
+    """Put the rounds of each setting together, in the order in which they were asked for.
+
+    On several kinds of node, a setting has a row for each.
+    """
+    sweep = by_node_kind(sweep)
+    return [
+        _row([trial for trial in sweep.trials if trial.values == values])
+        for values in settings_of(sweep)
+    ]
+
+
+def _row(trials: Sequence[Trial]) -> dict[str, Any]:
+    done = [trial.metrics for trial in trials if trial.status == schema.COMPLETED]
+    known = [rate_of_trial(each) for each in done]
+    rates = [each.samples_per_s for each in known if each.samples_per_s is not None]
+    rate = interval_of(rates)._asdict() if rates else dict.fromkeys(Interval._fields)
+    return {
+        "values": trials[0].values,
+        "runs": len(trials),
+        "completed": len(done),
+        "samples_per_s": rate,
+        "step_s": known_median(each.get("step_s") for each in done),
+        "data_share": known_median(map(_data_share, done)),
+        "peak_memory_bytes": max(
+            (each["peak_memory_bytes"] for each in done if each.get("peak_memory_bytes")),
+            default=None,
+        ),
+        "test_accuracy": known_median(each.get("test_accuracy") for each in done),
+        "validation_accuracy": known_median(each.get("validation_accuracy") for each in done),
+    }
+
+
+def _data_share(metrics: Mapping[str, Any]) -> float | None:
+    phases = metrics.get("phases") or {}
+    total = sum(phases.values())
+    return phases["data"] / total if total else None
+
+
+# --- What one run of a setting came to: the figures that settings are compared by
+
+
+_OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))
+_WARM_UP_STEPS = 2  # the first ones carry the libraries' own preparations
+
+
+def metrics(run: Run) -> dict[str, Any]:
+    """Return the figures of a run; what it could not tell is None."""
+    summary, steps = run.summary, run.steps
+    phases = summary.get("phases") or {}
+    kept = _kept(steps, summary.get("dropped_epochs") or [])
+    trained = [row for row in run.epochs.rows() if row["split"] == "train"]
+    starts = [row["loader_start_s"] for row in trained if row["loader_start_s"] is not None]
+    steady = steady_steps(run)
+    figures = {
+        "samples_per_s": summary.get("samples_per_s"),
+        "dropped_epochs": summary.get("dropped_epochs") or [],
+        "steady_samples_per_s": rate(steady),
+        "steady_steps": len(steady),
+        "steady": {name: known_mean([row[name] for row in steady]) for name in _OF_A_STEP},
+        "wall_s": summary.get("wall_s"),
+        "epoch_s": known_mean([row["total_s"] for row in trained]),
+        "step_s": known_mean([row["step_s"] for row in kept]),
+        "phases": {name: figures["mean_s"] for name, figures in phases.items()},
+        "load_s": known_mean([row["load_s"] for row in kept]),
+        "load_cpu_s": known_mean([row["load_cpu_s"] for row in kept]),
+        "loader_start_s": max(starts, default=None),
+        "loss": trained[-1]["loss"] if trained else None,
+        "train_accuracy": summary.get("train_accuracy"),
+        "test_accuracy": summary.get("test_accuracy"),
+        "validation_accuracy": summary.get("validation_accuracy"),
+        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        "page_cache": summary.get("page_cache"),
+        "swap_used_bytes": (run.info.get("environment") or {}).get("swap_used_bytes"),
+        "workers_lost": sum(event["event"] == "workers_fallback" for event in run.events),
+        **_machine(run.telemetry, since_s=steps["start_s"][0] if len(steps) else 0.0),
+    }
+    return {name: _finite(value) for name, value in figures.items()}
+
+
+def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
+    """Return what the machine was seen to do while it trained; before, libraries were read."""
+    later = [row for row in telemetry.rows() if (row["time_s"] or 0.0) >= since_s]
+    workers = [value for value in telemetry["workers_private_bytes"] if value]
+    counts = [value for value in telemetry["workers"] if value]
+    return {
+        "read_bytes_per_s": _read_per_s(later),
+        "pressure_cpu": known_mean([row["pressure_cpu"] for row in later]),
+        "pressure_io": known_mean([row["pressure_io"] for row in later]),
+        "worker_bytes": max(workers) // max(counts) if workers and counts else None,
+    }
+
+
+def _read_per_s(rows: list[dict[str, Any]]) -> float | None:
+    """Return the bytes read a second; the count falls when a worker ends and takes its own away."""
+    known = [row for row in rows if row["read_bytes"] is not None]
+    if len(known) < 2:
+        return None
+    read = sum(max(0, b["read_bytes"] - a["read_bytes"]) for a, b in pairwise(known))
+    return float(read / (known[-1]["time_s"] - known[0]["time_s"]))
+
+
+def _finite(value: Any) -> Any:
+    """Return None for what JSON cannot hold: the loss of a training that went astray."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def steady_steps(run: Run) -> list[dict[str, Any]]:
+    """Return the steps of each epoch that come after its start.
+
+    Left out are the first two, and the batches that fill the buffers of the workers: those were
+    made while nobody waited, and say nothing of how fast they can be made.
+    """
+    left_out = start_up_steps(run.spec)
+    return [row for row in _full(run.steps) if row["step"] > left_out]
+
+
+def start_up_steps(spec: Mapping[str, Any]) -> int:
+    """Count the steps at the start of an epoch that say nothing of the rest.
+
+    `spec` is a training's, or a trace's with settings for its script's loader.
+    """
+    loader = spec.get("loader") or {}
+    workers = spec.get("workers") or loader.get("num_workers") or 0
+    prefetch = spec.get("prefetch") or loader.get("prefetch_factor") or 2
+    filling = int(workers) * int(prefetch)
+    return _WARM_UP_STEPS - (-filling // int(spec.get("accumulate") or 1))
+
+
+def whole_turns(steps: int, workers: int) -> int:
+    """Return as many of some steps as are whole turns of the workers, one turn at least.
+
+    Batches come in bursts, one from each worker: part of a burst would look too fast or too slow.
+    """
+    return max(workers, steps // workers * workers) if workers else steps
+
+
+def mean_figures(of_trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of figures by name, each over the trials in which it is known."""
+    names = dict.fromkeys(name for figures in of_trials for name in figures)
+    return {name: known_mean([figures.get(name) for figures in of_trials]) for name in names}
+
+
+def rate(rows: list[dict[str, Any]]) -> float | None:
+    """Return the samples a second of some steps; None where none of them knows its samples."""
+    known = [row for row in rows if row["samples"] is not None]
+    took_s = sum(row["step_s"] for row in known)
+    return sum(row["samples"] for row in known) / took_s if took_s else None
+
+
+def _full(steps: Table) -> list[dict[str, Any]]:
+    return [row for row in steps.rows() if row["detail"] == schema.FULL]
+
+
+def _kept(steps: Table, dropped: list[int]) -> list[dict[str, Any]]:
+    return [row for row in _full(steps) if row["epoch"] not in dropped]

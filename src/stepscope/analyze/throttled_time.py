@@ -1,0 +1,139 @@
+"""How much of a run fell into times when the machine held itself back, and what did that cost?
+
+Neighbouring steps resemble each other, so a step is no observation of its own: those that were
+touched and the others are cut into blocks of neighbours, and the blocks' medians are compared. The
+interval is of this run alone; what else changed in it at the same time is in the ratio too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import compress, groupby, pairwise
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.throttled_steps import what_was_watched
+from stepscope.stats import median, ratio_of_sets
+from stepscope.units import format_share
+
+_MOST_BLOCKS = 10
+_LEAST_STEPS = 5  # in a block
+_MOST_RANGES = 100  # in a summary; a frame of the steps has every mark
+
+
+@dataclass(frozen=True)
+class Range:
+    """Steps of one epoch, one after the other, that were touched; rows count from 0."""
+
+    epoch: int
+    first_step: int
+    last_step: int
+    first_row: int
+    last_row: int
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Medians of the steps touched and of the others, and their ratio with its 95 % interval.
+
+    The ends are unknown where one of the two has fewer than ten steps.
+    """
+
+    median_s: float
+    others_median_s: float
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | None, str]:
+    """Return what a summary says of throttling; None, with the reason, where nobody could tell.
+
+    Shares are of all steps. Medians leave out the dropped epochs and steps without full detail.
+    """
+    watched = what_was_watched(run.events)
+    if watched is None:
+        return None, "nobody watched for it during this run"
+    if not watched:
+        return None, "this machine shows neither its clocks nor its heat"
+    steps, marked = run.steps, run.throttled
+    if not len(steps):
+        return None, "no step was finished"
+    ranges = touched_ranges(run)
+    kept = [
+        detail == schema.FULL and epoch not in dropped
+        for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
+    ]
+    cost = slowdown(list(compress(steps["step_s"], kept)), list(compress(marked, kept)))
+    return {
+        "watched": watched,
+        "steps": marked.count(True),
+        "share_of_steps": marked.count(True) / len(marked),
+        "share_of_time": share_of_time(run),
+        "ranges": [
+            {"epoch": each.epoch, "first_step": each.first_step, "last_step": each.last_step}
+            for each in ranges[:_MOST_RANGES]
+        ],
+        "more_ranges": max(0, len(ranges) - _MOST_RANGES),
+        "slowdown": None if cost is None else asdict(cost),
+    }, ""
+
+
+def touched_ranges(run: Run) -> list[Range]:
+    """List the steps that were touched, as stretches within an epoch."""
+    epochs, numbers = run.steps["epoch"], run.steps["step"]
+    found, at = [], 0
+    for (mark, epoch), rows in groupby(zip(run.throttled, epochs, strict=True)):
+        first, at = at, at + sum(1 for _ in rows)
+        if mark:
+            found.append(Range(epoch, numbers[first], numbers[at - 1], first, at - 1))
+    return found
+
+
+def share_of_time(run: Run) -> float | None:
+    """Return the share of the steps' time that was touched; None where that is not known."""
+    known = [mark is not None for mark in run.throttled]
+    all_s = sum(compress(run.steps["step_s"], known))
+    return sum(compress(run.steps["step_s"], run.throttled)) / all_s if all_s else None
+
+
+def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> Slowdown | None:
+    """Compare the steps that were touched with the others; None where there are none of either."""
+    inside, outside = (
+        [took_s for took_s, mark in zip(step_s, marked, strict=True) if mark is wanted and took_s]
+        for wanted in (True, False)
+    )
+    ratio = ratio_of_sets(_medians_of_blocks(outside), _medians_of_blocks(inside))
+    if ratio is None:
+        return None
+    return Slowdown(median(inside), median(outside), ratio.ratio, ratio.low, ratio.high)
+
+
+def throttled_on_one_side(baseline: Sequence[Run], other: Sequence[Run]) -> str | None:
+    """Say that the runs of one side were throttled and those of the other were not, or may not."""
+    ours, theirs = ([share_of_time(run) for run in side] for side in (baseline, other))
+    if any(ours) == any(theirs):
+        return None
+    return (
+        f"throttled in {_in_how_many(theirs)}, the baseline in {_in_how_many(ours)}: "
+        "the machine's cooling or power supply may be the difference"
+    )
+
+
+def _in_how_many(shares: Sequence[float | None]) -> str:
+    known = [share for share in shares if share is not None]
+    if not known:
+        return "runs that nobody watched for it"
+    held = [share for share in known if share]
+    if not held:
+        return f"none of {len(known)} runs"
+    return f"{len(held)} of {len(known)} runs, for {format_share(max(held))} of the time at most"
+
+
+def _medians_of_blocks(values: Sequence[float]) -> list[float]:
+    """Cut values into some blocks of neighbours and return the median of each."""
+    blocks = min(_MOST_BLOCKS, max(1, len(values) // _LEAST_STEPS), len(values))
+    edges = [number * len(values) // blocks for number in range(blocks + 1)] if blocks else []
+    return [median(values[begin:end]) for begin, end in pairwise(edges)]

@@ -1,0 +1,179 @@
+"""`stepscope.Scope`: a person's own loop, measured by five added lines and without any hook."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch.utils.data import DataLoader
+
+from stepscope.api.watch import Session
+from stepscope.errors import RequestError, nearest
+from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, seconds
+from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
+from stepscope.meter.device_timeline import queue_of
+from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.meter.step_rows import DATA, EpochTiming, LoadTiming, epoch_values
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.trace import dataloader_hooks
+from stepscope.trace.detect.spans import sum_known
+from stepscope.trace.sample_count import samples_of
+
+T = TypeVar("T")
+
+
+class Scope:
+    """Time the steps of your own loop and record them as a run.
+
+        scope = stepscope.Scope("my training", device=device)
+        for epoch in range(epochs):
+            for images, labels in scope.epoch(loader):
+                loss = criterion(model(images), labels)
+                scope.lap("forward", loss)
+                loss.backward()
+                scope.lap("backward")
+                optimizer.step()
+                optimizer.zero_grad()
+                scope.lap("optimizer")
+
+    `lap` gives the time since the lap before to a phase; what no lap claims is `other`. A step is
+    what happens between two batches, or between `accumulate` of them. The run is closed when the
+    program ends, by `close`, or by leaving a `with` block.
+    """
+
+    def __init__(
+        self,
+        name: str = "scope",
+        *,
+        out: str | Path = "runs",
+        device: torch.device | str = "cpu",
+        quiet: bool = False,
+    ) -> None:
+        self._session = Session.begin(out, name, {"device": str(device)}, quiet)
+        self.path = self._session.made.path
+        self._device = torch.device(device)
+        self._steps = CsvLog(self.path / schema.STEPS)
+        self._epochs = CsvLog(self.path / schema.EPOCHS)
+        self._meter = StepMeter(self._steps, self._session.origin_ns, queue_of(self._device))
+        self._meter.on_loss = self._take_loss
+        memory = device_memory_of(self._device, host_memory())
+        self._pool = None if memory is None else DevicePool(memory)
+        self._epoch = 0
+        self._loss: torch.Tensor | None = None
+        self._loss_sum, self._loss_samples = 0.0, 0
+        self._closed = False
+        atexit.register(self._close_at_exit)
+
+    def epoch(self, loader: Iterable[T], *, accumulate: int = 1) -> Iterator[T]:
+        """Go through a loader's batches; each one, or each `accumulate`, is a step."""
+        self._epoch += 1
+        timing = EpochTiming(self._epoch, seconds(now_ns() - self._session.origin_ns))
+        self._loss_sum, self._loss_samples = 0.0, 0
+        opened = other_clock_ns()
+        self._meter.open_epoch(timing)
+        loads: list[LoadTiming] = []
+        batches = _iterate(loader, loads)
+        self._meter.loader_started()
+        samples: int | None = None
+        fetched = steps = 0
+        try:
+            while True:
+                cpu_ns, begin_ns = own_cpu_ns(), now_ns()
+                batch = next(batches)
+                self._meter.lap(DATA)
+                if not loads and isinstance(loader, DataLoader):  # it was made in this process
+                    took_ns, took_cpu_ns = now_ns() - begin_ns, own_cpu_ns() - cpu_ns
+                    loads.append(LoadTiming(-1, begin_ns, took_ns, took_cpu_ns))
+                for load in loads:
+                    self._meter.loaded(load)
+                loads.clear()
+                samples = sum_known(samples, samples_of(batch))
+                fetched += 1
+                yield batch
+                if fetched % accumulate == 0:
+                    steps += 1
+                    self._end_step(steps, samples)
+                    samples = None
+        except StopIteration:
+            pass
+        finally:
+            # Fewer batches than a whole step takes, or a loop that was broken off.
+            if fetched > steps * accumulate:
+                self._end_step(steps + 1, samples)
+            del batches
+            self._meter.close_epoch()
+            timing.total_s = seconds(other_clock_ns() - opened)
+            loss = self._loss_sum / self._loss_samples if self._loss_samples else None
+            self._epochs.append(",".join(epoch_values("train", timing, loss=loss).values()))
+            self._epochs.flush()
+
+    def lap(self, phase: str, loss: torch.Tensor | None = None) -> None:
+        """Give the time since the last lap to a phase, and say what the loss is once it is known.
+
+        Raises:
+            RequestError: there is no such phase.
+        """
+        number = _PHASES.get(phase)
+        if number is None:
+            raise RequestError(f"no phase {phase!r}.{nearest(phase, _PHASES)}")
+        self._meter.lap(number)
+        if loss is not None:
+            loss = loss.detach()
+            self._loss = loss if self._loss is None else self._loss + loss
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Write everything and close the run. Calling it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
+        self._meter.settle()
+        self._steps.close()
+        self._epochs.close()
+        environment = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "device": str(self._device),
+        }
+        held = None if self._pool is None else self._pool.at_end()
+        instrument = weigh_instrument(self._meter)
+        self._session.end(error, instrument, environment, device_memory=held)
+
+    def __enter__(self) -> Scope:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(error)
+
+    def _close_at_exit(self) -> None:
+        self.close(getattr(sys, "last_value", None))  # what ended the program, if an exception did
+
+    def _end_step(self, step: int, samples: int | None) -> None:
+        self._meter.end_step(step, samples, self._loss)
+        self._loss = None
+
+    def _take_loss(self, samples: int, loss: float) -> None:
+        self._loss_sum += loss * samples
+        self._loss_samples += samples
+
+
+_PHASES = {name: number for number, name in enumerate(schema.PHASES)}
+
+
+def _iterate(loader: Iterable[T], loads: list[LoadTiming]) -> Iterator[T]:
+    """Begin to go through a loader whose workers tell how long each batch takes them."""
+    if isinstance(loader, DataLoader):
+        iterator: Iterator[T] = dataloader_hooks.start_timed(loader, iter, loads.append)
+        return iterator
+    return iter(loader)

@@ -1,0 +1,169 @@
+"""`with stepscope.watch():` the hooks of `stepscope trace` around a part of one's own program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from stepscope.analyze.run_summary import summarize
+from stepscope.hardware.host import describe_host
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.report.terminal.run_tables import print_run
+from stepscope.trace.tracer import Tracer
+
+# --- A run folder that the watched program itself fills and closes
+
+
+_NOT_SAMPLED = "the process beside the program that samples its memory did not live to say it"
+
+
+@dataclass
+class Session:
+    """An open run folder and the process that samples this one."""
+
+    made: run_folder.RunFolder
+    quiet: bool
+    origin_ns: int = field(default_factory=now_ns)
+    process: int = field(default_factory=os.getpid)
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def begin(cls, out: str | Path, name: str, spec: dict[str, Any], quiet: bool) -> Session:
+        """Make a folder and begin to sample."""
+        program = {"script": sys.argv[0] or "interactive", "directory": str(Path.cwd())}
+        made = run_folder.create(Path(out), name, "trace", {**program, **spec})
+        session = cls(made, quiet)
+        session._held.enter_context(made.held())
+        made.update_info(process=os.getpid(), environment=describe_host())
+        session._sampler = subprocess.Popen(
+            [
+                *(
+                    sys.executable,
+                    "-m",
+                    "stepscope.telemetry.sampler_process",
+                    str(made.path.resolve()),
+                ),
+                *("--process", str(os.getpid()), "--origin-ns", str(session.origin_ns)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+        return session
+
+    def __post_init__(self) -> None:
+        self._sampler: subprocess.Popen[bytes] | None = None
+
+    def end(
+        self,
+        error: BaseException | None,
+        instrument: dict[str, Any],
+        environment: dict[str, Any],
+        layers: list[dict[str, Any]] | None = None,
+        absent: dict[str, str] | None = None,
+        device_memory: dict[str, int] | None = None,
+    ) -> None:
+        """Write the last words and close the folder; nothing in a forked copy of the program.
+
+        `device_memory` is what `DevicePool.at_end` says, where there is a device.
+        """
+        if os.getpid() != self.process:
+            return
+        sampled = self._end_sampler()
+        measured = {
+            "wall_s": seconds(now_ns() - self.origin_ns),
+            "peak_memory_bytes": sampled.get("peak_memory_bytes"),
+            "device_peak_memory_bytes": (device_memory or {}).get("peak_bytes"),
+            "layers": layers,
+            "absent": (absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
+        }
+        info = self.made.read_info()
+        summary = summarize(run_reader.load_run(self.made.path), measured)
+        status, reason = _judge(error)
+        self.made.close(
+            status=status,
+            reason=reason,
+            process=None,
+            environment={**info["environment"], **environment},
+            instrument={
+                **instrument,
+                "beside_cpu_share": sampled.get("beside_cpu_share"),
+                "off_blocks": summary["off_blocks"],
+            },
+            summary=summary,
+        )
+        self._held.close()
+        if not self.quiet:
+            print_run(Console(file=sys.stderr), run_reader.load_run(self.made.path))
+
+    def _end_sampler(self) -> dict[str, Any]:
+        """Return what the sampler has found; nothing where it did not come to say it."""
+        assert self._sampler is not None
+        said, _ = self._sampler.communicate()  # closes its input, which tells it to end
+        try:
+            found = json.loads(said.strip().rpartition(b"\n")[2])
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _judge(error: BaseException | None) -> tuple[str, str | None]:
+    if error is None or (isinstance(error, SystemExit) and not error.code):
+        return schema.COMPLETED, None
+    if isinstance(error, KeyboardInterrupt):
+        return schema.INTERRUPTED, "interrupted"
+    first_line = str(error).strip().partition("\n")[0]
+    return schema.FAILED, f"{type(error).__name__}: {first_line}".rstrip(": ")
+
+
+@contextlib.contextmanager
+def watch(
+    name: str = "watch", *, out: str | Path = "runs", layers: int = 0, quiet: bool = False
+) -> Iterator[Path]:
+    """Watch the training inside of the `with` block; yields the run folder.
+
+    Everything is found out by hooks, which are taken off at the end of the block. Only the thread
+    that enters the block is watched.
+
+    Args:
+        name: what to call the run.
+        out: the folder that run folders are made in.
+        layers: look at every layer for so many steps in the middle.
+        quiet: print no table at the end.
+    """
+    session = Session.begin(out, name, {"layers": layers}, quiet)
+    tracer = Tracer(session.made.path, session.origin_ns, layers_steps=layers)
+    tracer.start()
+    raised: BaseException | None = None
+    try:
+        yield session.made.path
+    except BaseException as error:
+        raised = error
+        raise
+    finally:
+        words: dict[str, Any] = tracer.last_words()
+        if not words["steps"] and not quiet:
+            print(
+                "stepscope: no training step was seen: no step of a torch optimiser in this thread",
+                file=sys.stderr,
+            )
+        session.end(
+            raised or tracer.trouble,
+            words["instrument"],
+            words["environment"],
+            words["layers"],
+            words.get("absent"),
+            words.get("device_memory"),
+        )

@@ -1,0 +1,388 @@
+"""`stepscope estimate`: energy, cycles and peak activation on an accelerator."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json as json_module
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.text import Text
+
+from stepscope.accelerator.rubric import Score, rules_of, score
+from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.search_result import designs_of, rejected_of
+from stepscope.cli.end_of_run import leave_chart, leave_report
+from stepscope.cli.script_arguments import refuse_launcher
+from stepscope.cli.settings_flags import SpecFlags, count, layout_of, named_settings
+from stepscope.cli.sweep import place_to_go_on, read_place, runner_at
+from stepscope.errors import MissingExtraError, RequestError
+from stepscope.experiments.search import search_run
+from stepscope.experiments.search.search_budget import read_budget
+from stepscope.models import registry
+from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.report.charts.chart import check_form
+from stepscope.report.charts.search_charts import energy_chart
+from stepscope.report.terminal.accelerator_table import print_estimate
+from stepscope.report.terminal.search_table import SearchDisplay, print_search
+
+if TYPE_CHECKING:
+    from stepscope.accelerator.mapper import Widths
+
+_SPATIAL = re.compile(r"\s*([1-9][0-9]{0,3})\s*[xX]\s*([1-9][0-9]{0,3})\s*")
+
+
+def estimate(
+    model: str | None = None,
+    /,
+    *,
+    layer: str | None = None,
+    shape: Annotated[str | None, Parameter(name="--input")] = None,
+    classes: str | None = None,
+    spatial: str = "free",
+    design: str = "simple_weight_stationary",
+    chart: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Estimate energy, cycles and peak activation on a weight-stationary accelerator.
+
+    `stepscope estimate MODEL` for a network;
+    `stepscope estimate --layer C=64,M=64,P=32,Q=32,R=3,S=3` for one layer.
+
+    Parameters
+    ----------
+    model
+        A network of the zoo, or package.module:factory for your own.
+    layer
+        One layer instead: channels in (C) and out (M), output rows and columns (P, Q), kernel
+        (R, S), and stride, groups, batch where they are not 1.
+    shape
+        Shape of one sample, like 3,32,32 [default: what the zoo's network is laid out for].
+    classes
+        How many classes the model is built for [default: the zoo's number, 10 for your own].
+    spatial
+        How wide M and C spread over the array: free, or MxC such as 8x16.
+    design
+        The accelerator: simple_weight_stationary, or a TOML file of the same form.
+    chart
+        A file for the energy of each layer by level: .png, .svg, .pdf, .html or .json.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    if (model is None) == (layer is None):
+        raise RequestError("estimate: wanted a model or --layer, one of the two.")
+    for package in ("numpy",) if layer is not None else ("numpy", "torch"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("an estimate", package, "train")
+    if chart is not None:
+        check_form(chart)
+    found = (
+        _of_layer(layer, spatial, design)
+        if model is None
+        else estimate_model(model, shape, classes, spatial, design)
+    )
+    if json:
+        print(json_module.dumps(found))
+    else:
+        print_estimate(Console(), found)
+    if chart is not None:
+        leave_chart(energy_chart(found), chart, as_json=json)
+    return 0
+
+
+def _of_layer(text: str | None, spatial: str, design: str) -> dict[str, Any]:
+    from stepscope.accelerator.design import load_design
+    from stepscope.accelerator.estimate import estimate_layer
+    from stepscope.accelerator.layer import read_layer
+
+    return estimate_layer(read_layer(text or ""), load_design(design), _widths(spatial))
+
+
+def check_spatial(spatial: str, design: str) -> None:
+    """Refuse an accelerator that is not there, and spatial factors that are wider than its array.
+
+    Raises:
+        RequestError: it is so.
+    """
+    from stepscope.accelerator.design import load_design
+    from stepscope.accelerator.mapper import check_widths
+
+    check_widths(load_design(design), _widths(spatial))
+
+
+def estimate_model(
+    model: str, shape: str | None, classes: str | None, spatial: str, design: str
+) -> dict[str, Any]:
+    """Estimate a model by name; what is not asked for is the zoo's."""
+    sample_shape, count = layout_of(model, shape, classes)
+    entry = registry.ZOO.get(model)
+    if entry is not None and entry.tokens is not None:
+        raise RequestError(f"model {model} takes texts, and only networks of images are estimated.")
+    from stepscope.accelerator.design import load_design
+    from stepscope.accelerator.estimate import estimate_network
+    from stepscope.accelerator.mapper import check_widths
+
+    accelerator, widths = load_design(design), _widths(spatial)
+    check_widths(accelerator, widths)  # before the network is built, which takes seconds
+    # What somebody's own model prints is not what was asked for.
+    with contextlib.redirect_stdout(sys.stderr):
+        built = registry.build(model, classes=count, norm="batch")
+        return estimate_network(built, sample_shape, model, accelerator, widths)
+
+
+def _widths(spatial: str) -> Widths:
+    from stepscope.accelerator.mapper import Widths
+
+    if spatial.strip().lower() == "free":
+        return Widths()
+    pair = _SPATIAL.fullmatch(spatial)
+    if pair is None:
+        raise RequestError(f"spatial: wanted free, or MxC such as 8x16, found {spatial!r}.")
+    return Widths(m=int(pair[1]), c=int(pair[2]))
+
+
+# --- `stepscope score`: points for an efficient network, from a run or from figures
+
+
+_FIGURES = ("accuracy", "energy_mj", "cycles", "peak_activation_bytes")
+
+
+def score_command(
+    run: Path | None = None,
+    /,
+    *,
+    accuracy: str | None = None,
+    energy_mj: str | None = None,
+    cycles: str | None = None,
+    peak_activation_bytes: str | None = None,
+    spatial: str = "free",
+    design: str = "simple_weight_stationary",
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Give points for accuracy, energy and cycles, and say which limit or rule was broken.
+
+    `stepscope score RUN` takes the run's test accuracy and the estimate of its model;
+    `stepscope score --accuracy 0.79 --energy-mj 0.3 --cycles 46e3 --peak-activation-bytes 98304`
+    takes figures.
+
+    Parameters
+    ----------
+    run
+        A run folder.
+    accuracy
+        Test accuracy, 0 to 1.
+    energy_mj
+        Energy of one inference, in mJ.
+    cycles
+        Cycles of one inference.
+    peak_activation_bytes
+        The most bytes that activations take at once.
+    spatial
+        How wide M and C spread over the array, for a run: free, or MxC such as 8x16.
+    design
+        The accelerator, for a run.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    given = dict(zip(_FIGURES, (accuracy, energy_mj, cycles, peak_activation_bytes), strict=True))
+    if run is not None:
+        named = [name for name, text in given.items() if text is not None]
+        if named:
+            raise RequestError(
+                f"{named[0]}: comes from the run; leave it out, or leave out the run."
+            )
+        figures, rules = _of_run(run, spatial, design)
+    else:
+        missing = [f"--{name.replace('_', '-')}" for name, text in given.items() if text is None]
+        if missing:
+            raise RequestError(
+                f"score: wanted a run, or four figures; missing {', '.join(missing)}."
+            )
+        figures, rules = {name: _number(name, text) for name, text in given.items()}, ([], [])
+    result = score(**figures, rules=rules)
+    if json:
+        print(json_module.dumps({**figures, **result.to_json()}))
+    else:
+        _print(Console(), figures, result)
+    return 1 if result.limits_exceeded or result.rules_broken else 0
+
+
+def _of_run(
+    path: Path, spatial: str, design: str
+) -> tuple[dict[str, float], tuple[list[str], list[str]]]:
+    run = load_run(path)
+    accuracy = run.summary.get("test_accuracy")
+    model = run.spec.get("model")
+    if accuracy is None or model is None:
+        reason = run.summary.get("absent", {}).get("test_accuracy", "it is no training of ours")
+        raise RequestError(f"{path}: wanted a run with a test accuracy, found none: {reason}.")
+    estimate = estimate_model(str(model), None, None, spatial, design)
+    figures = {name: float(estimate[name]) for name in _FIGURES[1:]}
+    return {"accuracy": float(accuracy), **figures}, rules_of(run.info, str(estimate["design"]))
+
+
+def _number(name: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not (0 <= value < math.inf) or (name == "accuracy" and value > 1):
+        wanted = "a share from 0 to 1" if name == "accuracy" else "a number of 0 or more"
+        raise RequestError(f"{name}: wanted {wanted}, found {text!r}.")
+    return value
+
+
+def _print(console: Console, figures: dict[str, float], result: Score) -> None:
+    console.print(Text(f"{result.points} points", style="bold"))
+    said: dict[str, Any] = {
+        "accuracy": f"{figures['accuracy']:.2%} test accuracy",
+        "energy": f"{figures['energy_mj']:.5g} mJ",
+        "latency": f"{figures['cycles']:,.0f} cycles",
+    }
+    for part, points in result.by_part.items():
+        console.print(Text(f"  {points:3} for {said[part]}"))
+    for title, lines in (
+        ("limit exceeded", result.limits_exceeded),
+        ("rule broken", result.rules_broken),
+        ("not known", result.unknown),
+    ):
+        for line in lines:
+            console.print(Text(f"{title}: {line}"), soft_wrap=True)
+
+
+# --- `stepscope search`: efficient networks within a budget of an accelerator's energy and
+# cycles.
+
+
+_DESIGNS, _FINALS = 16, 1
+
+
+def search(
+    spec: str | None = None,
+    /,
+    *,
+    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    budget: str | None = None,
+    trials: str | None = None,
+    finals: str | None = None,
+    spatial: str | None = None,
+    design: str | None = None,
+    on: str | None = None,
+    address: str | None = None,
+    resume: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Search networks that are accurate within a budget of energy and cycles.
+
+    Designs are proposed, estimated, trained briefly and judged on held-out samples; the better
+    half is trained for longer, up to --epochs. What is chosen is trained on all samples and tested
+    once. A setting that is named, such as --lr, is not searched.
+
+    Parameters
+    ----------
+    spec
+        A TOML file of settings. Flags win over it.
+    budget
+        The most that a network may take: energy_mj=0.5,cycles=1e5,peak_activation_bytes=1e6, or
+        some of these.
+    trials
+        How many designs within the budget are trained. [default: 16]
+    finals
+        How many of the best are tested in the end. [default: 1]
+    spatial
+        How wide M and C spread over the array: free, or MxC such as 8x16. [default: free]
+    design
+        The accelerator. [default: simple_weight_stationary]
+    on
+        Who trains: here, one design at a time, or ray, one at a time on each node of a cluster.
+        [default: here]
+    address
+        The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
+    resume
+        Go on with a search that was stopped: its folder, and no flag but --on and --address.
+    json
+        Print sweep.json with designs and front, and nothing else, on standard output.
+    """
+    refuse_launcher("search")
+    _need("optuna", "search")
+    _need("torch", "train")
+    asked: dict[str, Any] = dict(settings or {})
+    try:
+        with SearchDisplay(Console(file=sys.stderr)) as display:
+            if resume is not None:
+                if asked or any((spec, budget, trials, finals, spatial, design)):
+                    raise RequestError(
+                        "resume: takes no other flag: the search's folder knows them."
+                    )
+                place = _on_any_node(place_to_go_on(resume, on, address, mix_nodes=False))
+                with runner_at(place) as runner:
+                    done = search_run.resume(resume, estimate_model, display, summarize, runner)
+            else:
+                place = _on_any_node(read_place(on, address, mix_nodes=False))
+                request = _request(spec, asked, budget, trials, finals, spatial, design)
+                request = replace(request, on=place)
+                with runner_at(place) as runner:
+                    done = search_run.start(request, estimate_model, display, summarize, runner)
+    except search_run.SearchInterrupted as stopped:
+        leave_report(stopped.folder, Console(file=sys.stderr))
+        raise
+    except search_run.NothingFound as ended:
+        _show(load_sweep(ended.folder), as_json=json)
+        raise
+    _show(done, as_json=json)
+    return 0
+
+
+def _show(done: Sweep, *, as_json: bool) -> None:
+    if as_json:
+        found = {"designs": designs_of(done), "rejected": rejected_of(done)}
+        print(dumps({**done.info, **found, "path": str(done.path)}))
+    else:
+        print_search(Console(), done)
+    leave_report(done.path, Console(file=sys.stderr) if as_json else Console())
+
+
+def _request(
+    spec: str | None,
+    asked: dict[str, Any],
+    budget: str | None,
+    trials: str | None,
+    finals: str | None,
+    spatial: str | None,
+    design: str | None,
+) -> search_run.SearchRequest:
+    if budget is None:
+        raise RequestError("budget: wanted limits, like --budget energy_mj=0.5,cycles=1e5.")
+    accelerator = design or "simple_weight_stationary"
+    check_spatial(spatial or "free", accelerator)
+    wanted = _DESIGNS if trials is None else count("trials", trials)
+    if wanted < 1:
+        raise RequestError(f"trials: wanted 1 or more, found {trials}.")
+    return search_run.SearchRequest(
+        named_settings([] if spec is None else [spec], asked),
+        read_budget(budget),
+        wanted,
+        _FINALS if finals is None else count("finals", finals),
+        spatial or "free",
+        accelerator,
+    )
+
+
+def _on_any_node(place: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Let all kinds of nodes train: how accurate a design is does not depend on their speed."""
+    return None if place is None else {**place, "mix_nodes": True}
+
+
+def _need(package: str, extra: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtraError("a search", package, extra)

@@ -1,0 +1,54 @@
+"""`stepscope stalls`: compute-, preprocessing- or storage-bound."""
+
+from __future__ import annotations
+
+import sys
+from json import dumps
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.script_arguments import refuse_launcher
+from stepscope.cli.settings_flags import SpecFlags, count, named_settings, place_of
+from stepscope.experiments.bottleneck_trials import REPEATS, find_stalls
+from stepscope.experiments.workload import TrainingWorkload
+from stepscope.report.terminal.bottleneck_table import print_stalls
+from stepscope.report.terminal.sweep_table import SweepDisplay
+
+
+def stalls(
+    spec: str | None = None,
+    /,
+    *,
+    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    repeats: str | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Say whether a training is bound by compute, by preprocessing or by storage.
+
+    The same training is run three ways: on synthetic batches, with its data in memory, and from
+    its source with a cold cache.
+
+    Parameters
+    ----------
+    spec
+        A TOML file of settings. Flags win over it.
+    repeats
+        How many rounds of the three. [default: 3]
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    refuse_launcher("stalls")
+    asked: dict[str, Any] = dict(settings or {})
+    subject = TrainingWorkload(named_settings([] if spec is None else [spec], asked))
+    rounds = REPEATS if repeats is None else count("repeats", repeats)
+    out, name = place_of(subject, f"stalls-{subject.spec({}).run_name}")
+    with SweepDisplay(Console(file=sys.stderr)) as display:
+        found = find_stalls(subject, display, summarize, repeats=rounds, out=out, name=name)
+    if json:
+        print(dumps(found))
+    else:
+        print_stalls(Console(), found)
+    return 0

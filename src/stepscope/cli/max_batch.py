@@ -1,0 +1,97 @@
+"""`stepscope fit`: the largest batch that fits, found by trying."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from json import dumps
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from stepscope.analyze.run_summary import summarize
+from stepscope.cli.script_arguments import ScriptCommand, refuse_launcher, split_script
+from stepscope.cli.settings_flags import SpecFlags
+from stepscope.errors import RequestError
+from stepscope.experiments import max_batch_trials
+from stepscope.experiments.max_batch_trials import MaxBatchAnswer, fit_script
+from stepscope.report.terminal.max_batch_table import TrialDisplay, print_answer
+from stepscope.settings.load_settings import as_flags, resolve_request
+from stepscope.supervisor.script_child import TraceRequest
+
+_OF_A_SCRIPT = ("batch_size", "memory_limit", "max_steps", "out")
+
+
+def fit(
+    *model: str,
+    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Find the largest batch that fits, by short runs in processes that may die.
+
+    For your own training script: stepscope fit [OPTIONS] -- SCRIPT [ARGS], or -- -m MODULE [ARGS].
+    Exits with 1 where none fits, or where the --batch-size that was given does not.
+
+    Parameters
+    ----------
+    model
+        A network of the zoo, or package.module:factory for your own.
+    json
+        Print one JSON object, and nothing else, on standard output.
+    """
+    refuse_launcher("fit")
+    names, script = split_script(model)
+    given = settings or {}
+    with TrialDisplay(Console(file=sys.stderr)) as display:
+        answer = (
+            _fit_script(names, script, given, display) if script else _fit(names, given, display)
+        )
+    found = answer.to_json()
+    if json:
+        print(dumps(found))
+    else:
+        print_answer(Console(), found)
+    if found["reason"]:
+        print(f"stepscope: {found['reason']}", file=sys.stderr)
+    return answer.exit_code
+
+
+def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> MaxBatchAnswer:
+    if len(names) != 1:
+        raise RequestError(
+            f"wanted one MODEL, found {len(names)}: stepscope fit MODEL, or, for your own script, "
+            "stepscope fit -- SCRIPT [ARGS]."
+        )
+    if names[0].endswith(".py"):
+        raise RequestError(
+            f"wanted a MODEL, found {names[0]!r}. A script comes after --: "
+            f"stepscope fit -- {names[0]}"
+        )
+    spec = resolve_request(None, {**given, "model": names[0]})
+    return max_batch_trials.fit(spec, display, summarize, asked="batch_size" in given)
+
+
+def _fit_script(
+    names: list[str], script: ScriptCommand, given: Mapping[str, Any], display: TrialDisplay
+) -> MaxBatchAnswer:
+    if names:
+        raise RequestError(f"wanted a model or a script, found both: {names[0]!r} comes before --.")
+    others = {name: value for name, value in given.items() if name not in _OF_A_SCRIPT}
+    if others:
+        raise RequestError(
+            f"{as_flags(others)} is for a training of stepscope's own. A script takes "
+            f"{', '.join(as_flags({name: 'X'}) for name in _OF_A_SCRIPT)}, and its own flags "
+            "after its name."
+        )
+    spec = resolve_request(None, given)
+    request = TraceRequest(
+        script.script, script.module, script.arguments, spec.out, max_steps=spec.max_steps
+    )
+    return fit_script(
+        request,
+        display,
+        summarize,
+        batch_size=spec.batch_size if "batch_size" in given else None,
+        memory_limit_bytes=spec.memory_limit,
+    )

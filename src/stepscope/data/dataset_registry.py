@@ -1,0 +1,45 @@
+"""The data sets, by name.
+
+A data set is one module beside this one, with `describe`, and one line in `_MODULES`. Nothing of it
+is imported until it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet
+from stepscope.data.samples import Split, Verified, samples_taken
+from stepscope.errors import RequestError, nearest
+
+__all__ = ["NAMES", "DataSet", "DataSource", "Split", "Verified", "find", "samples_taken"]
+
+_MODULES = {
+    "shapes": "stepscope.data.datasets.shapes",
+    "cifar10": "stepscope.data.datasets.cifar",
+    "folder": "stepscope.data.datasets.image_folder",
+    "text": "stepscope.data.datasets.text",
+}
+
+NAMES = tuple(_MODULES)
+
+
+def find(name: str, reading: DataSource | None = None) -> DataSet:
+    """Return the data set called `name`, as it lies where a reading says.
+
+    Raises:
+        RequestError: there is none of that name, or its samples are of another shape.
+        DataError: what it is can only be seen from its files, and they are not there.
+    """
+    if name not in _MODULES:
+        raise RequestError(f"no data set {name!r}.{nearest(name, _MODULES)}")
+    reading = reading or DataSource()
+    described: DataSet = importlib.import_module(_MODULES[name]).describe(reading)
+    if reading.shape not in (None, described.shape):
+        own, wanted = (",".join(map(str, shape)) for shape in (described.shape, reading.shape))
+        raise RequestError(
+            f"input: the samples of {name} are {own}, found {wanted}. Leave --input out: only "
+            "images of --data folder are brought to a size."
+        )
+    return described

@@ -1,0 +1,300 @@
+"""CIFAR-10, in whatever layout it lies in the data folder.
+
+Looked for, in this order; the first that is complete is read:
+
+    cifar-10-batches-bin/       the official binary layout; its files may lie in the data folder too
+    cifar-10-batches-py/        the official python layout: pickles, read through restricted_pickle
+    cifar-10-binary.tar.gz      the official archives, unpacked beside themselves on first use
+    cifar-10-python.tar.gz
+
+Whatever the layout, the samples are brought to the official binary records, and the md5s of those
+are the one truth, checked each time data is read (half a second for all of it). Before a
+checksum is blamed, plainer faults are named: a missing file, one that was cut off, a label that
+is none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepscope.data import safe_pickle
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet
+from stepscope.data.record_dataset import record_set
+from stepscope.data.samples import (
+    IMAGE_BYTES,
+    RECORD_BYTES,
+    MemorySamples,
+    RecordFile,
+    RecordFiles,
+    Split,
+    Verified,
+    inspect,
+    pack,
+    samples_taken,
+    unpack,
+)
+from stepscope.data.unpack_archive import extract, write_whole
+from stepscope.errors import DataError
+
+NAME = "cifar10"
+ABOUT = "CIFAR-10: photographs of ten kinds of things (Krizhevsky 2009); 180 MB to download"
+CLASS_NAMES: tuple[str, ...] = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+TRAIN_SAMPLES = 50_000
+TEST_SAMPLES = 10_000
+# Of the training pixels, over 255.
+MEAN = (0.49139968, 0.48215841, 0.44653091)
+STD = (0.24703223, 0.24348513, 0.26158784)
+
+BIN_FOLDER = "cifar-10-batches-bin"
+PY_FOLDER = "cifar-10-batches-py"
+BIN_ARCHIVE = "cifar-10-binary.tar.gz"
+PY_ARCHIVE = "cifar-10-python.tar.gz"
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """Which files make up the data set; tests give a smaller one."""
+
+    train: tuple[RecordFile, ...]
+    test: tuple[RecordFile, ...]
+
+    @property
+    def files(self) -> tuple[RecordFile, ...]:
+        """All files, training first."""
+        return self.train + self.test
+
+    def needed(self, split: Split, samples: int | None) -> tuple[tuple[RecordFile, ...], int]:
+        """Return the files that `samples` touches, and how many samples are taken of them."""
+        train = sum(file.records for file in self.train)
+        test = sum(file.records for file in self.test)
+        count = samples_taken(split, samples, train, test)
+        files = self.train if split == "train" else self.test
+        return files[: -(-count // files[0].records)], count
+
+
+# The md5s of the files in the official cifar-10-binary.tar.gz
+# (https://www.cs.toronto.edu/~kriz/cifar.html).
+OFFICIAL = CifarLayout(
+    train=tuple(
+        RecordFile(f"data_batch_{number}.bin", 10_000, md5)
+        for number, md5 in enumerate(
+            (
+                "5dd7e06a14cb22eb9f671a540d1b7c25",
+                "5ea93a67294ea407fff1d09f752e9692",
+                "942cd6a4bcdd0dd3c604fbe906cb4421",
+                "ae636b3ba5c66a11e91e8cb52e771fcb",
+                "53f37980c15c3d472c316c40844f3f0d",
+            ),
+            start=1,
+        )
+    ),
+    test=(RecordFile("test_batch.bin", 10_000, "803d5f7f4d78ea53de84dbe85f74fb6d"),),
+)
+
+
+@dataclass(frozen=True)
+class _Home:
+    """A folder that holds the data set, and how a file in it is named and read."""
+
+    folder: Path
+    pickled: bool
+
+    def path(self, file: RecordFile) -> Path:
+        return self.folder / (_stem(file) if self.pickled else file.name)
+
+    def lacks(self, layout: CifarLayout) -> int:
+        return sum(not _is_file(self.path(file)) for file in layout.files)
+
+    def read(self, file: RecordFile) -> bytes:
+        content = self.path(file).read_bytes()
+        return _records_of_pickle(content, self.path(file)) if self.pickled else content
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be looked into
+        return False
+
+
+def _stem(file: RecordFile) -> str:
+    return file.name.removesuffix(".bin")
+
+
+def _homes(data_dir: Path) -> list[_Home]:
+    return [
+        _Home(data_dir / BIN_FOLDER, pickled=False),
+        _Home(data_dir, pickled=False),
+        _Home(data_dir / PY_FOLDER, pickled=True),
+        _Home(data_dir, pickled=True),
+    ]
+
+
+def _find(data_dir: Path, layout: CifarLayout) -> _Home:
+    """Return where the data lies: the first complete place, else the one that lacks least."""
+    homes = _homes(data_dir)
+    best = min(homes, key=lambda home: home.lacks(layout))
+    if best.lacks(layout) and _unpack(data_dir, layout):
+        best = min(homes, key=lambda home: home.lacks(layout))
+    return best
+
+
+def _unpack(data_dir: Path, layout: CifarLayout) -> bool:
+    """Unpack the first archive that lies in the data folder; say whether there was one."""
+    for archive, folder, pickled in (
+        (BIN_ARCHIVE, BIN_FOLDER, False),
+        (PY_ARCHIVE, PY_FOLDER, True),
+    ):
+        if _is_file(data_dir / archive) and not (data_dir / folder).exists():
+            names = {_stem(file) if pickled else file.name for file in layout.files}
+            # Pickles hold names and padding besides the records.
+            limit_bytes = 2 * sum(file.size_bytes for file in layout.files) + (1 << 20)
+            extract(
+                data_dir / archive,
+                data_dir / folder,
+                prefix=folder,
+                names=names,
+                limit_bytes=limit_bytes,
+            )
+            return True
+    return False
+
+
+def _records_of_pickle(content: bytes, path: Path) -> bytes:
+    """Return the binary records of one file of the python layout."""
+    batch = safe_pickle.load(content, str(path))
+    try:
+        images, labels = batch[b"data"], batch[b"labels"]
+    except (TypeError, KeyError):
+        raise DataError(f"{path.name} holds no b'data' and b'labels'") from None
+    try:
+        pixels = np.asarray(images)
+        classes = np.asarray(labels, dtype=np.int64)
+        fits = pixels.dtype == np.uint8 and pixels.shape == (len(classes), IMAGE_BYTES)
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits or classes.ndim != 1:
+        raise DataError(f"{path.name}: wanted uint8 pixels [n, {IMAGE_BYTES}] and n labels")
+    # Clipped, so that what is no label does not become one: -1 is 255 as a byte.
+    return pack(pixels, np.clip(classes, -1, 255).astype(np.uint8)).tobytes()
+
+
+def _advice(data_dir: Path) -> str:
+    return f"Fetch it with: stepscope data get cifar10 --data-dir {data_dir}"
+
+
+def _examine(home: _Home, file: RecordFile) -> tuple[Verified, bytes]:
+    """Read one file as records and say what is wrong with it, if anything."""
+    path = home.path(file)
+    try:
+        content = home.read(file)
+    except FileNotFoundError:
+        return Verified(path.name, "missing", "no such file"), b""
+    except OSError as error:
+        return Verified(path.name, "unreadable", str(error.strerror)), b""
+    except DataError as error:
+        return Verified(path.name, "unreadable", str(error)), b""
+    found = inspect(content, file, len(CLASS_NAMES))
+    return Verified(path.name, found.status, found.detail), content
+
+
+def _read(data_dir: Path, home: _Home, file: RecordFile) -> bytes:
+    found, content = _examine(home, file)
+    if not found.ok:
+        raise DataError(
+            f"CIFAR-10 file {home.path(file)}: {found.status}; {found.detail}. {_advice(data_dir)}"
+        )
+    return content
+
+
+def check(data_dir: Path, layout: CifarLayout = OFFICIAL) -> None:
+    """Raise a DataError unless all files, or an archive of them, seem to be there.
+
+    Only names and sizes are looked at, nothing is read or unpacked.
+    """
+    home = min(_homes(data_dir), key=lambda home: home.lacks(layout))
+    lacking = [home.path(file).name for file in layout.files if not _is_file(home.path(file))]
+    if lacking:
+        if any(_is_file(data_dir / archive) for archive in (BIN_ARCHIVE, PY_ARCHIVE)):
+            return
+        raise DataError(
+            f"CIFAR-10 is not complete in {data_dir}: missing {', '.join(lacking)} "
+            f"(looked in {data_dir}, {BIN_FOLDER}/ and {PY_FOLDER}/). {_advice(data_dir)}"
+        )
+    for file in layout.files:
+        found_bytes = home.path(file).stat().st_size
+        if not home.pickled and found_bytes != file.size_bytes:
+            raise DataError(
+                f"CIFAR-10 file {home.path(file)} has the wrong size: wanted {file.size_bytes} "
+                f"bytes, found {found_bytes}. {_advice(data_dir)}"
+            )
+
+
+def load(
+    split: Split, data_dir: Path, samples: int | None = None, layout: CifarLayout = OFFICIAL
+) -> MemorySamples:
+    """Read the first `samples` of a split (see `samples_taken`) into memory, checked."""
+    files, count = layout.needed(split, samples)
+    home = _find(data_dir, layout)
+    parts = [np.frombuffer(_read(data_dir, home, file), dtype=np.uint8) for file in files]
+    records = np.concatenate(parts).reshape(-1, RECORD_BYTES)[:count]
+    return MemorySamples(*unpack(records))
+
+
+def open_files(
+    split: Split, data_dir: Path, samples: int | None = None, layout: CifarLayout = OFFICIAL
+) -> RecordFiles:
+    """Open the split's record files for reading sample by sample, once they are checked.
+
+    The python layout is first converted, once, to the binary one. Checking reads the files, so
+    they are in the page cache afterwards: whoever measures a cold medium drops them first.
+    """
+    files, count = layout.needed(split, samples)
+    home = _find(data_dir, layout)
+    if home.pickled:
+        binary = _Home(data_dir / BIN_FOLDER, pickled=False)
+        for file in layout.files:
+            if not _examine(binary, file)[0].ok:
+                write_whole(binary.path(file), [_read(data_dir, home, file)])
+        home = binary
+    for file in files:
+        _read(data_dir, home, file)
+    return RecordFiles([home.path(file) for file in files], files[0].records, count)
+
+
+def get(data_dir: Path, report: Callable[[str], None]) -> None:
+    """Fetch the data set into `data_dir`, unless it is there and valid."""
+    from stepscope.data.datasets.cifar_download import get_cifar10
+
+    get_cifar10(data_dir, report)
+
+
+def verify(data_dir: Path, layout: CifarLayout = OFFICIAL) -> list[Verified]:
+    """Check every file against the published md5s."""
+    try:
+        home = _find(data_dir, layout)
+    except DataError as error:
+        return [Verified("archive", "unreadable", str(error))]
+    return [_examine(home, file)[0] for file in layout.files]
+
+
+def describe(reading: DataSource) -> DataSet:
+    """Say what it is, which does not depend on where it lies."""
+    return record_set(sys.modules[__name__])

@@ -1,0 +1,111 @@
+"""Image folders in the ImageNet layout: somebody's own photographs, of any size, by class."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from pathlib import Path
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet, Opened, Report
+from stepscope.data.image_index import FolderLayout, Listing, look_through, shown
+from stepscope.data.samples import Split, Verified, samples_taken
+from stepscope.errors import DataError, MissingExtraError, RequestError
+
+NAME = "folder"
+ABOUT = "images of your own in the ImageNet layout: train/<class>/ and val/<class>/"
+SHAPE = (3, 224, 224)
+SOURCES = ("local", "memory", "synthetic")
+
+
+def describe(reading: DataSource) -> DataSet:
+    """Describe the folder that a reading names, by what lies there.
+
+    Raises:
+        DataError: it is not laid out like ImageNet.
+        RequestError: the shape or the source that is wanted cannot be had.
+    """
+    shape = reading.shape or SHAPE
+    if len(shape) != 3 or shape[0] != 3:
+        found = ",".join(map(str, shape))
+        raise RequestError(
+            f"input: wanted three channels, a height and a width, like 3,224,224; found {found}."
+        )
+    if reading.source not in SOURCES:
+        raise RequestError(
+            f"source: an image folder is read from {', '.join(SOURCES)}; found {reading.source}."
+        )
+    layout = look_through(reading.data_dir)
+    return DataSet(
+        name=NAME,
+        about=ABOUT,
+        class_names=layout.class_names,
+        train_samples=len(layout.train),
+        test_samples=len(layout.test),
+        check=_check,
+        open=_open,
+        get=_get,
+        verify=_verify,
+        shape=shape,
+        held_bytes=partial(_held_bytes, layout),
+    )
+
+
+def _check(data_dir: Path) -> None:
+    """Look for what decodes images; whether they are there was seen when they were counted."""
+    for package, module in (("Pillow", "PIL"), ("simplejpeg", "simplejpeg")):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError("reading image folders", package, "train")
+
+
+def _open(split: Split, reading: DataSource) -> Opened:
+    from stepscope.data.image_batches import FilesInMemory, FilesOnDisk, ImageBatches, files_of
+    from stepscope.data.validation_split import hold_out
+
+    listing = _listing(look_through(reading.data_dir), split, reading.samples)
+    if not len(listing):
+        raise DataError(
+            f"wanted images to test on in {shown(reading.data_dir / 'val')}, in a folder for each "
+            "class; found none. Add them, or train without tests: --no-evaluate."
+        )
+    height, width = (reading.shape or SHAPE)[1:]
+    local = reading.source == "local"
+    files = FilesOnDisk(listing) if local else FilesInMemory(listing)
+    held_out = hold_out(len(listing), reading.validation) if split == "train" else None
+    batches = ImageBatches(listing, files, reading, (height, width), held_out)
+    return Opened(batches, len(listing), files_of(listing) if local else ())
+
+
+def _listing(layout: FolderLayout, split: Split, samples: int | None) -> Listing:
+    count = samples_taken(split, samples, len(layout.train), len(layout.test))
+    return (layout.train if split == "train" else layout.test).first(count)
+
+
+def _held_bytes(layout: FolderLayout, split: Split, samples: int | None) -> int:
+    return _listing(layout, split, samples).size_bytes()
+
+
+def _get(data_dir: Path, report: Report) -> None:
+    raise RequestError(
+        f"{NAME} is a folder of your own, and nowhere to be had: give where it lies as --data-dir."
+    )
+
+
+def _verify(data_dir: Path) -> list[Verified]:
+    """Decode every image."""
+    from stepscope.data.image_crops import Box
+    from stepscope.data.image_decode import UnreadableImage, decode
+
+    def one(file: Path) -> Verified:
+        name = shown(file.relative_to(data_dir))
+        try:
+            decode(file.read_bytes(), lambda height, width: Box(0, 0, height, width), (1, 1))
+        except OSError as error:
+            return Verified(name, "unreadable", str(error.strerror))
+        except UnreadableImage as error:
+            return Verified(name, "unreadable", shown(str(error)))
+        return Verified(name, "ok")
+
+    layout = look_through(data_dir)
+    listings = (layout.train, layout.test)
+    return [one(each.path(index)) for each in listings for index in range(len(each))]

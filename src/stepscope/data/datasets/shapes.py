@@ -1,0 +1,335 @@
+"""The built-in data set: ten classes of drawn 32x32 figures, made in seconds from nothing.
+
+It needs no download, so `stepscope run` works at once and anywhere. Each image holds one figure
+(disc, ring, square, ...) of random place, size, tilt and colour over a background with a
+brightness gradient and noise; the contrast is drawn from weak to clear. No class changes under a
+horizontal flip, and a crop that shifts by four pixels leaves a figure recognisable, so the usual
+CIFAR-10 augmentation is harmless.
+
+The bytes are part of the interface: sample i of a split depends on nothing but the data seed, the
+split and i. So `--samples N` is a prefix of the whole, and a result on one machine is comparable
+with another's. To that end randomness is splitmix64 in integers, not a library's generator, and
+drawing uses only what IEEE 754 rounds one way (+ - * / sqrt, min, max, in float32, one array at a
+time): no sine, no sum whose order depends on the machine. `FILES` pins the checksums.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet
+from stepscope.data.record_cache import PIECE, keep_records, read_records
+from stepscope.data.record_dataset import record_set
+from stepscope.data.sample_order import GOLDEN, Words, mix
+from stepscope.data.samples import (
+    IMAGE_BYTES,
+    IMAGE_SHAPE,
+    MemorySamples,
+    RecordFile,
+    RecordFiles,
+    Split,
+    Verified,
+    VerifiedCache,
+    inspect,
+    pack,
+    samples_taken,
+)
+from stepscope.data.unpack_archive import write_whole
+from stepscope.errors import DataError
+from stepscope.files import cache_folder
+
+NAME = "shapes"
+ABOUT = "drawn figures, built in; nothing to download"
+TRAIN_SAMPLES = 50_000
+TEST_SAMPLES = 10_000
+# Of the training pixels, over 255; tests/data/datasets/test_shapes.py computes them again.
+MEAN = (0.499510, 0.500643, 0.500577)
+STD = (0.148021, 0.148539, 0.148247)
+
+FOLDER = "shapes-v1"
+RECORDS_PER_FILE = 10_000
+CACHED_FROM = 2_000  # samples of a file: fewer are drawn each time, in some 0.1 s
+FILES: dict[Split, tuple[RecordFile, ...]] = {
+    "train": tuple(
+        RecordFile(f"train_{number}.bin", RECORDS_PER_FILE, md5, crc32)
+        for number, (md5, crc32) in enumerate(
+            (
+                ("fbaf27c35d32ee7184cdf28e5dcafc38", 0xC6E1_B3CF),
+                ("dc89d6142bcdb301297b1dddfcf4667b", 0x47B4_EFAF),
+                ("7bdb4a756c488f54bad1b1f96066b756", 0x3B0A_7F11),
+                ("7ffde23488aa6a418adc664ed6ff1f49", 0xF593_00DD),
+                ("de75dc96420d6ffcf1f069aef49523fd", 0x8AAB_0B73),
+            ),
+            start=1,
+        )
+    ),
+    "test": (
+        RecordFile("test.bin", RECORDS_PER_FILE, "c393b9c82b480fd7fdbd85c9ed5cb1e5", 0xBB7C_AFCD),
+    ),
+}
+
+_SEED = 0x5EED_5A4E_5001
+_SPLIT_KEYS: dict[Split, int] = {"train": 0x7261_696E, "test": 0x7465_7374}
+_WORDS_A_SAMPLE = 512  # random 64-bit words: 32 for the figure, the rest for noise
+_FIGURE_WORDS = 32
+_NOISE_WORDS = IMAGE_BYTES // 8
+_BLOCK = 200  # samples drawn at once: what fits a second-level cache; no influence on the bytes
+
+Floats = npt.NDArray[np.floating[Any]]
+
+_WORD = (1 << 64) - 1
+
+
+def _random_words(split: Split, index: np.ndarray, first: int, count: int) -> Words:
+    """Return `count` random uint64 words for each sample, [n, count], from word `first` on."""
+    key = np.uint64((_SEED * GOLDEN + _SPLIT_KEYS[split] * 0xD134_2543_DE82_EF95) & _WORD)
+    counter: Words = np.empty((len(index), count), dtype=np.uint64)
+    counter[:] = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
+    counter += index.astype(np.uint64)[:, None] * np.uint64(_WORDS_A_SAMPLE)
+    counter *= np.uint64(GOLDEN)
+    counter += key
+    return mix(counter)
+
+
+def labels_of(split: Split, index: np.ndarray) -> np.ndarray:
+    """Return the classes of samples: every ten neighbours hold each class once, in random order."""
+    number: Words = index.astype(np.uint64)
+    decade, place = number // np.uint64(10), number % np.uint64(10)
+    words: Words = decade * np.uint64(GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split])
+    word = mix(words)
+    step = np.array([1, 3, 7, 9], dtype=np.uint64)[(word >> np.uint64(60)) & np.uint64(3)]
+    labels: np.ndarray = (place * step + (word >> np.uint64(8)) % np.uint64(10)) % np.uint64(10)
+    return labels.astype(np.int64)
+
+
+# Each class: how far a point lies outside its figure, in units of the figure's radius; negative
+# inside. u goes right, v down, from the figure's centre; x and y are their magnitudes.
+Figure = Callable[[Floats, Floats, Floats, Floats], Floats]
+FIGURES: dict[str, Figure] = {
+    "disc": lambda u, v, x, y: np.sqrt(u * u + v * v) - 0.95,
+    "ring": lambda u, v, x, y: np.abs(np.sqrt(u * u + v * v) - 0.78) - 0.2,
+    "square": lambda u, v, x, y: np.maximum(x, y) - 0.85,
+    "frame": lambda u, v, x, y: np.abs(np.maximum(x, y) - 0.7) - 0.18,
+    "triangle": lambda u, v, x, y: np.maximum(v - 0.75, x * 0.873 - (v + 1.0) * 0.488),
+    "plus": lambda u, v, x, y: _plus(x, y),
+    "cross": lambda u, v, x, y: _plus(np.abs(u + v) * 0.7071, np.abs(u - v) * 0.7071),
+    "rows": lambda u, v, x, y: _bars(x, y),
+    "columns": lambda u, v, x, y: _bars(y, x),
+    "checker": lambda u, v, x, y: np.maximum(
+        (x - 0.31) * (y - 0.31) * -4.0, np.maximum(x, y) - 0.93
+    ),
+}
+CLASS_NAMES: tuple[str, ...] = tuple(FIGURES)
+
+
+def _plus(x: Floats, y: Floats) -> Floats:
+    arms: Floats = np.maximum(np.minimum(x, y) - 0.24, np.maximum(x, y) - 1.0)
+    return arms
+
+
+def _bars(along: Floats, across: Floats) -> Floats:
+    bars: Floats = np.minimum(across, np.abs(across - 0.72)) - 0.18  # three of them
+    ends: Floats = np.maximum(bars, along - 0.9)
+    return ends
+
+
+def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Draw the samples `index`, whose labels must be sorted; return uint8 [n, 3, 32, 32]."""
+    words = _random_words(split, index, 0, _FIGURE_WORDS)
+    uniform = (words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+    unit = iter(uniform.T[:, :, None])  # columns [n, 1], each in [0, 1)
+
+    def between(low: float, high: float) -> Floats:
+        drawn: Floats = next(unit) * np.float32(high - low) + np.float32(low)
+        return drawn
+
+    radius = between(6.5, 11.0)
+    reach = np.float32(14.0) - radius  # how far the centre may stray and the figure stay inside
+    x = np.arange(32, dtype=np.float32) - np.float32(15.5)
+    right = (x - between(-1.0, 1.0) * reach) / radius
+    down = (x - between(-1.0, 1.0) * reach) / radius
+    half_tangent = between(-0.09, 0.09)  # of the tilt: at most about ten degrees
+    scale = np.float32(1.0) + half_tangent * half_tangent
+    cos = (np.float32(1.0) - half_tangent * half_tangent) / scale
+    sin = (half_tangent + half_tangent) / scale
+    u = (right * cos)[:, None, :] + (down * sin)[:, :, None]
+    v = (down * cos)[:, :, None] - (right * sin)[:, None, :]
+
+    outside = np.empty_like(u)
+    x_size, y_size = np.abs(u), np.abs(v)
+    edges = np.searchsorted(labels, np.arange(len(FIGURES) + 1))
+    for distance, start, stop in zip(FIGURES.values(), edges[:-1], edges[1:], strict=True):
+        one = slice(start, stop)
+        outside[one] = distance(u[one], v[one], x_size[one], y_size[one])
+    # One pixel wide, the edge of the figure goes from 1 to 0.
+    cover = np.minimum(np.maximum(np.float32(0.5) - outside * radius[:, :, None], 0.0), 1.0)
+
+    slope_right, slope_down = between(-1.2, 1.2), between(-1.2, 1.2)
+    light = (x * slope_right)[:, None, :] + (x * slope_down)[:, :, None]
+    lighter = np.where(next(unit) < np.float32(0.5), np.float32(-1.0), np.float32(1.0))
+    contrast = between(14.0, 100.0) * lighter
+    roughness = between(0.8, 3.0)
+
+    noise = _random_words(split, index, _FIGURE_WORDS, _NOISE_WORDS)
+    grain = noise.astype("<u8", copy=False).view(np.uint8).reshape(len(index), *IMAGE_SHAPE)
+    # Two dice of sixteen a byte: a triangle from -15 to 15, near enough to a bell.
+    dice = ((grain >> 4) + (grain & 15)).astype(np.float32)
+    dice -= np.float32(15.0)
+    dice *= roughness[:, :, None, None]
+    for channel in range(3):
+        strength = contrast * between(0.3, 1.0)
+        figure = cover * strength[:, :, None]
+        figure += light
+        figure += (between(80.0, 175.0) - strength * np.float32(0.5))[:, :, None]
+        dice[:, channel] += figure
+    dice += np.float32(0.5)
+    images: np.ndarray = np.minimum(np.maximum(dice, 0.0), 255.0)
+    return images.astype(np.uint8)
+
+
+def draw(split: Split, start: int, stop: int) -> MemorySamples:
+    """Draw samples `start` to `stop` of a split; some 40 microseconds each on one core."""
+    samples = _room_for(stop - start)
+    _draw_into(samples, split, start)
+    return samples
+
+
+def _room_for(count: int) -> MemorySamples:
+    images = np.empty((count, *IMAGE_SHAPE), dtype=np.uint8)
+    return MemorySamples(images, np.empty(count, dtype=np.int64))
+
+
+def _draw_into(samples: MemorySamples, split: Split, start: int) -> None:
+    samples.labels[:] = labels_of(split, np.arange(start, start + len(samples)))
+    for first in range(0, len(samples), _BLOCK):
+        part = samples.labels[first : first + _BLOCK]
+        order = np.argsort(part, kind="stable")
+        samples.images[first + order] = _draw(split, start + first + order, part[order])
+
+
+def check(data_dir: Path) -> None:
+    """Do nothing: what is drawn cannot be missing."""
+
+
+def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
+    """Give the first samples of a split; `data_dir` is not touched.
+
+    They are drawn once: record files in the user's cache keep them. Of a file of which few are
+    wanted, those are drawn each time, which is quicker than to read and check all of it.
+    """
+    count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
+    loaded, folder = _room_for(count), _cache()
+    for file, start in _files_of(split, count):
+        stop = min(count, start + file.records)
+        part = MemorySamples(loaded.images[start:stop], loaded.labels[start:stop])
+        if folder is None or len(part) < CACHED_FROM:
+            _draw_into(part, split, start)
+        elif not read_records(folder / file.name, file, part.images, part.labels):
+            _draw_into(part, split, start)
+            if not keep_records(folder / file.name, file, _records_of(file, part, split, start)):
+                folder = None
+    return loaded
+
+
+def _records_of(
+    file: RecordFile, drawn: MemorySamples, split: Split, start: int
+) -> Iterator[np.ndarray]:
+    """Give the records of a whole file piece by piece; what is not drawn yet is drawn."""
+    for first in range(0, file.records, PIECE):
+        stop = min(first + PIECE, file.records)
+        if stop <= len(drawn):
+            yield pack(drawn.images[first:stop], drawn.labels[first:stop])
+        else:
+            more = draw(split, start + first, start + stop)
+            yield pack(more.images, more.labels)
+
+
+def _cache() -> Path | None:
+    cache = cache_folder()
+    return None if cache is None else cache / FOLDER
+
+
+def open_files(split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
+    """Give the first samples of a split as files, drawn once into `data_dir`/shapes-v1.
+
+    Whole files are written, those that the samples touch. Files that are there already are
+    checked, which leaves them in the page cache, and drawn again if they are not what they
+    should be.
+    """
+    count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
+    wanted = _files_of(split, count)
+    for file, start in wanted:
+        path = data_dir / FOLDER / file.name
+        if not _examine(path, file).ok:
+            drawn = draw(split, start, start + file.records)
+            records = pack(drawn.images, drawn.labels)
+            found = inspect(records, file, len(CLASS_NAMES))
+            if not found.ok:  # fail here, or every run would draw the file again
+                raise DataError(
+                    f"this machine draws {file.name} differently ({found.detail}). "
+                    "Please report it; --source memory works nonetheless."
+                )
+            write_whole(path, [records.tobytes()])
+    paths = [data_dir / FOLDER / file.name for file, _ in wanted]
+    return RecordFiles(paths, RECORDS_PER_FILE, count)
+
+
+def get(data_dir: Path, report: Callable[[str], None]) -> None:
+    """Write all record files, so that a later run need not."""
+    for split in FILES:
+        report(f"drawing {split} samples into {data_dir / FOLDER}")
+        open_files(split, data_dir)
+
+
+def verify(data_dir: Path) -> list[Verified]:
+    """Check the record files that are there; none need be, they are drawn when wanted."""
+    found = [_examine(data_dir / FOLDER / file.name, file) for file in _all_files()]
+    return [
+        Verified(one.file, "ok", "not written yet; drawn when needed")
+        if one.status == "missing"
+        else one
+        for one in found
+    ]
+
+
+def verify_cache() -> VerifiedCache | None:
+    """Check the files of the user's cache; one that is damaged is drawn again when needed."""
+    folder = _cache()
+    if folder is None:
+        return None
+    found = [_examine(folder / file.name, file) for file in _all_files()]
+    return VerifiedCache(folder, tuple(one for one in found if one.status != "missing"))
+
+
+def _files_of(split: Split, count: int) -> list[tuple[RecordFile, int]]:
+    """List the files that the first samples of a split touch, each with its first sample."""
+    wanted = FILES[split][: -(-count // RECORDS_PER_FILE)]
+    return [(file, number * RECORDS_PER_FILE) for number, file in enumerate(wanted)]
+
+
+def _all_files() -> Iterator[RecordFile]:
+    for files in FILES.values():
+        yield from files
+
+
+def _examine(path: Path, file: RecordFile) -> Verified:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Verified(file.name, "missing", f"{path} is not there")
+    except OSError as error:
+        return Verified(file.name, "unreadable", f"{path}: {error.strerror}")
+    return inspect(content, file, len(CLASS_NAMES))
+
+
+def describe(reading: DataSource) -> DataSet:
+    """Say what it is, which does not depend on where it lies."""
+    return replace(record_set(sys.modules[__name__]), verify_cache=verify_cache)

@@ -1,0 +1,251 @@
+"""Texts of somebody's own with a label each: `train.tsv` and `dev.tsv`, as tokens of WordPiece."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet, Opened, Report
+from stepscope.data.image_index import shown
+from stepscope.data.samples import Split, Verified, samples_taken
+from stepscope.errors import DataError, MissingExtraError, RequestError
+
+# --- Texts with labels in tab-separated files: `train.tsv`, `dev.tsv`, `test.tsv`
+
+
+SENTENCE, LABEL = "sentence", "label"
+# A network has a score for every number up to the largest label: a mistyped one must not fill the
+# memory.
+MOST_CLASSES = 10_000
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts and their labels, by index."""
+
+    labels: Integers
+    _block: bytes
+    _ends: Integers
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def text(self, index: int) -> str:
+        """Return one text."""
+        start = int(self._ends[index - 1]) if index else 0
+        return self._block[start : int(self._ends[index])].decode()
+
+    def first(self, samples: int) -> Texts:
+        """Take the first so many texts."""
+        return Texts(self.labels[:samples], self._block, self._ends[:samples])
+
+    def size_bytes(self) -> int:
+        """Return what the texts and their labels take in memory."""
+        in_block = int(self._ends[-1]) if len(self) else 0
+        return in_block + self._ends.nbytes + self.labels.nbytes
+
+
+def read_texts(file: Path) -> Texts:
+    """Read a file of texts; one that has not changed is read once.
+
+    Raises:
+        DataError: it cannot be read, or is no table of texts and labels; names the line.
+    """
+    try:
+        state = file.stat()
+    except OSError as error:
+        raise DataError(f"cannot read {shown(file)}: {error.strerror}.") from error
+    return _read(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
+    header, *lines = _lines(file)
+    names = header.split("\t")
+    missing = [f"{name!r}" for name in (SENTENCE, LABEL) if name not in names]
+    if missing:
+        found = ", ".join(map(repr, names)) if header else "an empty one"
+        raise DataError(
+            f"{shown(file)}: wanted a first line that names the columns {SENTENCE!r} and "
+            f"{LABEL!r}, with a tab between them; found {found}. Add {' and '.join(missing)}."
+        )
+    sentence, label = names.index(SENTENCE), names.index(LABEL)
+    texts: list[bytes] = []
+    labels: list[int] = []
+    for number, line in enumerate(lines, 2):
+        if not line:  # the last line ends like the others, and people put empty ones between
+            continue
+        values = line.split("\t")
+        if len(values) != len(names):
+            raise DataError(
+                f"{shown(file)}, line {number:,}: wanted {len(names)} values with tabs between "
+                f"them, as the first line names, found {len(values)}. Mend or remove the line."
+            )
+        texts.append(values[sentence].encode())
+        labels.append(_label(values[label], file, number))
+    ends = np.cumsum([len(text) for text in texts], dtype=np.int64)
+    return Texts(np.array(labels, np.int64), b"".join(texts), ends)
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {shown(file)}: {error.strerror}.") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{shown(file)}, line {line:,}: wanted text in UTF-8, found the byte "
+            f"0x{content[error.start]:02x}. Convert it, for instance with `iconv -t UTF-8`."
+        ) from error
+    # Not `splitlines`, which also splits at characters that stand inside of texts.
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def _label(value: str, file: Path, number: int) -> int:
+    whole = value.isascii() and value.isdecimal()
+    if not whole or len(value) > len(str(MOST_CLASSES)) or int(value) >= MOST_CLASSES:
+        raise DataError(
+            f"{shown(file)}, line {number:,}: wanted a label that is a whole number from 0 to "
+            f"{MOST_CLASSES - 1:,}, found {value!r}. Number the classes from 0."
+        )
+    return int(value)
+
+
+NAME = "text"
+ABOUT = "texts of your own with a label each: train.tsv and dev.tsv"
+FILES: dict[Split, str] = {"train": "train.tsv", "test": "dev.tsv"}
+SOURCES = ("memory", "synthetic")
+
+
+def describe(reading: DataSource) -> DataSet:
+    """Describe the texts in the folder that a reading names.
+
+    Raises:
+        DataError: they are not there, or not what they should be.
+        RequestError: the source that is wanted cannot be had.
+    """
+    if reading.source not in SOURCES:
+        raise RequestError(
+            f"source: texts are small and held in memory; wanted {' or '.join(SOURCES)}, found "
+            f"{reading.source}."
+        )
+    train = _texts("train", reading.data_dir)
+    test = _texts("test", reading.data_dir)
+    classes = int(train.labels.max()) + 1
+    unknown = test.labels[test.labels >= classes]
+    if len(unknown):
+        raise DataError(
+            f"{shown(reading.data_dir / FILES['test'])} has the label {unknown[0]}, and "
+            f"{FILES['train']} has labels up to {classes - 1}. A network knows the classes that it "
+            "was trained on: remove those texts, or add some to train on."
+        )
+    return DataSet(
+        name=NAME,
+        about=ABOUT,
+        class_names=tuple(map(str, range(classes))),
+        train_samples=len(train),
+        test_samples=len(test),
+        check=_check,
+        open=_open,
+        get=_get,
+        verify=_verify,
+        shape=(reading.sequence_length,),
+        tokens=reading.tokens,
+        held_bytes=partial(_held_bytes, reading.data_dir),
+    )
+
+
+def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
+    """Read the texts of a split; a folder without `dev.tsv` has none to test on."""
+    train_file, test_file = data_dir / FILES["train"], data_dir / FILES["test"]
+    try:
+        has_train, has_test = train_file.is_file(), test_file.is_file()
+        there = None if has_train else _there(data_dir)
+    except OSError as error:
+        raise DataError(
+            f"cannot look into {shown(data_dir)}: {error.strerror}. Make it readable, or give "
+            "another --data-dir."
+        ) from error
+    if there is not None:
+        raise DataError(
+            f"wanted {shown(train_file)}, with a text and its label on each line; "
+            f"{shown(data_dir)} {there}. Give the folder with {FILES['train']} and "
+            f"{FILES['test']} as --data-dir."
+        )
+    train = read_texts(train_file)
+    if not len(train):
+        raise DataError(f"wanted texts to train on in {shown(train_file)}; found none.")
+    test = read_texts(test_file) if has_test else train.first(0)
+    count = samples_taken(split, samples, len(train), len(test))
+    return (train if split == "train" else test).first(count)
+
+
+def _there(folder: Path) -> str:
+    if not folder.is_dir():
+        return "is no folder"
+    names = sorted(each.name for each in folder.iterdir())
+    return f"has {', '.join(map(repr, names[:5]))}" if names else "has nothing in it"
+
+
+def _check(data_dir: Path) -> None:
+    """Look for what makes tokens; whether texts are there was seen when they were counted."""
+    if importlib.util.find_spec("tokenizers") is None:
+        raise MissingExtraError("reading texts", "tokenizers", "text")
+
+
+def _open(split: Split, reading: DataSource) -> Opened:
+    from stepscope.data.datasets.wordpiece import make_tokenizer, read_vocabulary, vocabulary_of
+    from stepscope.data.token_batches import TextBatches
+
+    texts = _texts(split, reading.data_dir, reading.samples)
+    if not len(texts):
+        raise DataError(
+            f"wanted texts to test on in {shown(reading.data_dir / FILES[split])}; found none. "
+            "Add them, or train without tests: --no-evaluate."
+        )
+    folder = reading.vocabulary_dir
+    tokens = None if folder is None else read_vocabulary(folder)
+    if tokens is None:
+        every = _texts("train", reading.data_dir)  # whatever --samples: the numbers stay the same
+        tokens = vocabulary_of([every.text(index) for index in range(len(every))], reading.tokens)
+    if len(tokens) > reading.tokens:
+        raise RequestError(
+            f"the vocabulary in {shown(str(folder))} has {len(tokens):,} tokens, and the network "
+            f"takes {reading.tokens:,}. Choose the network that it belongs to."
+        )
+    return Opened(TextBatches(texts, make_tokenizer(tokens, reading.sequence_length)), len(texts))
+
+
+def _held_bytes(data_dir: Path, split: Split, samples: int | None) -> int:
+    return _texts(split, data_dir, samples).size_bytes()
+
+
+def _get(data_dir: Path, report: Report) -> None:
+    raise RequestError(
+        f"{NAME} is texts of your own, and nowhere to be had: give where they lie as --data-dir."
+    )
+
+
+def _verify(data_dir: Path) -> list[Verified]:
+    """Read every file; `test.tsv`, which a run leaves alone, where it is there."""
+
+    def one(name: str) -> Verified:
+        try:
+            texts = read_texts(data_dir / name)
+        except DataError as error:
+            return Verified(name, "unreadable", str(error))
+        return Verified(name, "ok", f"{len(texts):,} texts")
+
+    names = [*FILES.values(), *(["test.tsv"] if (data_dir / "test.tsv").is_file() else [])]
+    return [one(name) for name in names]

@@ -1,0 +1,151 @@
+"""The vocabulary of a text: WordPiece, as BERT's, trained on the training text.
+
+The `tokenizers` library trains it. Left alone it gives the parts of words (`##a`) their numbers in
+the order of a hash table, another one each time, and breaks ties by those numbers. So the alphabet
+is given to it in order, and the same text makes the same vocabulary.
+
+Training takes seconds, so a vocabulary is kept in the user's cache, under the checksum of what it
+was made of: one token a line, the form of BERT's `vocab.txt`. Nothing is written where data lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stepscope.data.image_index import shown
+from stepscope.errors import DataError
+from stepscope.files import cache_folder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer, models
+
+PADDING, UNKNOWN, START, END = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+PADDING_ID = 0
+
+_LARGEST_ALPHABET = 1000  # the trainer's own limit: rarer characters are unknown
+_PART = "##"  # what stands before a part of a word that is not its beginning
+_RECIPE = "1"  # another one, whenever the same text would make another vocabulary
+
+
+def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:
+    """Make what turns texts into the numbers of tokens, cut at a length and padded to the longest.
+
+    Raises:
+        DataError: a token is missing that every text needs, or padding is not number 0.
+    """
+    missing = [token for token in SPECIAL if token not in tokens]
+    if missing or tokens[PADDING_ID] != PADDING:
+        wanted = f"{', '.join(SPECIAL)} in the vocabulary, {PADDING} first"
+        found = f"no {', '.join(missing)}" if missing else f"{tokens[PADDING_ID]!r} first"
+        raise DataError(f"wanted {wanted}; found {found}. Use a vocabulary of BERT's kind.")
+    _use_one_thread()
+    from tokenizers import models, processors
+
+    numbers = {token: number for number, token in enumerate(tokens)}
+    tokenizer = _splitting(models.WordPiece(vocab=numbers, unk_token=UNKNOWN))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{START} $A {END}",
+        special_tokens=[(token, numbers[token]) for token in (START, END)],
+    )
+    tokenizer.enable_truncation(sequence_length)
+    tokenizer.enable_padding(pad_id=PADDING_ID, pad_token=PADDING)
+    return tokenizer
+
+
+def vocabulary_of(texts: Sequence[str], most_tokens: int) -> list[str]:
+    """Return the vocabulary of a training text: from the cache, or trained and put there."""
+    checksum = hashlib.sha256(f"{_RECIPE} {most_tokens}".encode())
+    for text in texts:
+        checksum.update(b"\n" + text.encode())
+    cache = cache_folder()
+    if cache is None:
+        return train_vocabulary(texts, most_tokens)
+    cached = cache / "vocabularies" / f"{checksum.hexdigest()}.txt"
+    try:
+        return cached.read_text(encoding="utf-8").split("\n")
+    except OSError:  # not there yet, or no place that a file can be in
+        tokens = train_vocabulary(texts, most_tokens)
+    _keep(cached, "\n".join(tokens))
+    return tokens
+
+
+def train_vocabulary(texts: Sequence[str], most_tokens: int) -> list[str]:
+    """Train a WordPiece vocabulary; the same texts make the same one."""
+    from tokenizers import models, trainers
+
+    tokenizer = _splitting(models.WordPiece(unk_token=UNKNOWN))
+    alphabet = _alphabet(tokenizer.normalizer.normalize_str("\n".join(texts)))
+    given = [*SPECIAL, *alphabet, *(f"{_PART}{character}" for character in alphabet)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=most_tokens,
+        special_tokens=given,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    numbers = tokenizer.get_vocab()
+    return sorted(numbers, key=lambda token: numbers[token])
+
+
+def read_vocabulary(folder: Path) -> list[str] | None:
+    """Return the vocabulary that lies with a pre-trained network; None where there is none.
+
+    Raises:
+        DataError: there is one, and it cannot be read.
+    """
+    lines, whole = folder / "vocab.txt", folder / "tokenizer.json"
+    try:
+        if lines.is_file():
+            return lines.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        if whole.is_file():
+            numbers = json.loads(whole.read_text(encoding="utf-8"))["model"]["vocab"]
+            return sorted(numbers, key=lambda token: int(numbers[token]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"cannot read the vocabulary in {shown(folder)}: {type(error).__name__}: {error}. "
+            "Wanted vocab.txt, a token a line, or the tokenizer.json of a WordPiece tokenizer."
+        ) from error
+    return None
+
+
+def _splitting(model: models.WordPiece) -> Tokenizer:
+    """Split texts as uncased BERT does: lower case, no accents, at spaces and punctuation."""
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def _alphabet(text: str) -> list[str]:
+    """Return the most frequent characters, in their own order."""
+    counts = Counter(text)
+    most = sorted(counts, key=lambda character: (-counts[character], character))
+    return sorted([each for each in most if not each.isspace()][:_LARGEST_ALPHABET])
+
+
+def _use_one_thread() -> None:
+    """Keep the library's thread pool off: the work of a loader then belongs to its process."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _keep(cached: Path, content: str) -> None:
+    """Write a file of the cache in one move; where there is no room for one, do without."""
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="\n", dir=cached.parent, delete=False
+        ) as beside:
+            beside.write(content)
+        Path(beside.name).replace(cached)
+    except OSError:
+        return  # a home that cannot be written to: the next run trains it again

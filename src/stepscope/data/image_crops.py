@@ -1,0 +1,72 @@
+"""Which part of an image is taken: chosen by chance for training, from the middle for testing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.data.sample_order import GOLDEN, Words, mix
+
+# The usual training on ImageNet (arXiv:1409.4842): a part of 8 % to all of the image, its sides in
+# a ratio of 3:4 to 4:3.
+AREAS = (0.08, 1.0)
+RATIOS = (3 / 4, 4 / 3)
+TRIES = 10
+# Its usual test: the middle 224 pixels of an image whose shorter side was brought to 256.
+MIDDLE = 224 / 256
+
+DRAWS = 4 * TRIES + 1
+
+
+class Box(NamedTuple):
+    """A part of an image, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def draws(bits: Words) -> npt.NDArray[np.float64]:
+    """Turn 64 random bits a sample into as many numbers from 0 to 1 as its crop and flip take."""
+    steps = np.arange(1, DRAWS + 1, dtype=np.uint64) * np.uint64(GOLDEN)
+    words = mix(bits[:, None] + steps[None, :])
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def flips(drawn: Sequence[float]) -> bool:
+    """Say whether a sample with these draws is mirrored."""
+    return drawn[DRAWS - 1] < 0.5
+
+
+def random_box(height: int, width: int, drawn: Sequence[float]) -> Box:
+    """Choose a part of an image by its draws; one that never fits gives way to the middle."""
+    for start in range(0, 4 * TRIES, 4):
+        area, ratio, down, right = drawn[start : start + 4]
+        pixels = height * width * (AREAS[0] + area * (AREAS[1] - AREAS[0]))
+        sides = RATIOS[0] * (RATIOS[1] / RATIOS[0]) ** ratio  # as likely lying as standing
+        box_width = round(math.sqrt(pixels * sides))
+        box_height = round(math.sqrt(pixels / sides))
+        if 0 < box_width <= width and 0 < box_height <= height:
+            top = int(down * (height - box_height + 1))
+            left = int(right * (width - box_width + 1))
+            return Box(top, left, box_height, box_width)
+    box_height = min(height, max(1, round(width / RATIOS[0])))
+    box_width = min(width, max(1, round(height * RATIOS[1])))
+    return _in_the_middle(height, width, box_height, box_width)
+
+
+def middle_box(height: int, width: int, size: tuple[int, int]) -> Box:
+    """Choose the middle of an image, in the proportions of `size` (height, width)."""
+    scale = MIDDLE * min(height / size[0], width / size[1])
+    box_height = max(1, round(size[0] * scale))
+    box_width = max(1, round(size[1] * scale))
+    return _in_the_middle(height, width, box_height, box_width)
+
+
+def _in_the_middle(height: int, width: int, box_height: int, box_width: int) -> Box:
+    return Box((height - box_height) // 2, (width - box_width) // 2, box_height, box_width)

@@ -1,0 +1,114 @@
+"""From the bytes of an image file to RGB pixels of the size that is wanted.
+
+JPEGs are decoded by simplejpeg, which is libjpeg-turbo and little else, at half, a quarter or an
+eighth of their size where that is still enough. All that it does not take (other formats, CMYK,
+files with faults that can be got over) is Pillow's; where both can read a file the pixels are the
+same. Parts are brought to size by torch, smoothed when they shrink. The figures behind that are in
+docs/decisions/0020-jpegs-by-simplejpeg.md.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import simplejpeg  # type: ignore[import-untyped]
+import torch
+import torch.nn.functional as F
+from PIL import Image, UnidentifiedImageError
+
+from stepscope.data.image_crops import Box
+
+Pixels = npt.NDArray[np.uint8]
+Choose = Callable[[int, int], Box]
+
+_JPEG = b"\xff\xd8\xff"
+_OWN_COLOURS = ("Gray", "YCbCr", "RGB")
+_MOST_PIXELS = 2**28  # a larger image is a mistake or an attack: 0.8 GB of pixels
+
+
+class UnreadableImage(Exception):  # noqa: N818 - said of an image, not of a program
+    """Bytes that are no image; the text says why."""
+
+
+def decode(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
+    """Decode an image, cut out the part that `choose(height, width)` names, bring it to `size`.
+
+    Returns RGB bytes [height, width, 3].
+
+    Raises:
+        UnreadableImage: neither decoder can read it.
+    """
+    if data.startswith(_JPEG):
+        try:
+            return _decode_jpeg(data, choose, size)
+        except ValueError:
+            pass  # Pillow is the judge of what is broken: it gets over faults that do no harm
+    pixels = _decode_any(data)
+    return _bring_to(_cut(pixels, choose(*pixels.shape[:2])), size)
+
+
+def _decode_jpeg(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
+    height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    if colours not in _OWN_COLOURS or height * width > _MOST_PIXELS:
+        raise ValueError(f"{colours} of {height}x{width}")
+    box = choose(height, width)
+    shrink = _shrink(box, size)
+    pixels: Pixels = simplejpeg.decode_jpeg(
+        data, "RGB", min_height=-(-height // shrink), min_width=-(-width // shrink)
+    )
+    top, left = box.top // shrink, box.left // shrink
+    return _bring_to(_cut(pixels, Box(top, left, box.height // shrink, box.width // shrink)), size)
+
+
+def _shrink(box: Box, size: tuple[int, int]) -> int:
+    """Return by how much a JPEG may be decoded smaller: libjpeg is quick at powers of two only."""
+    for shrink in (8, 4, 2):
+        if box.height // shrink >= size[0] and box.width // shrink >= size[1]:
+            return shrink
+    return 1
+
+
+def _decode_any(data: bytes) -> Pixels:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd metadata, which nobody asked for
+            with Image.open(io.BytesIO(data)) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    raise UnreadableImage(f"too large: {image.width:,} x {image.height:,} pixels")
+                return _as_rgb(image)
+    except UnreadableImage:
+        raise
+    except UnidentifiedImageError as error:
+        found = f"begins with {data[:8]!r}" if data else "it is empty"
+        raise UnreadableImage(f"no image that can be read: {found}") from error
+    except Exception as error:  # a decoder may meet anything in a broken file
+        raise UnreadableImage(f"{type(error).__name__}: {error}") from error
+
+
+def _as_rgb(image: Image.Image) -> Pixels:
+    """Bring any kind of image to RGB. What is transparent keeps the colour that it has."""
+    if image.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut off at 255
+        grey = (np.asarray(image, dtype=np.int64) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return np.asarray(image.convert("RGB"))
+
+
+def _cut(pixels: Pixels, box: Box) -> Pixels:
+    return pixels[box.top : box.top + box.height, box.left : box.left + box.width]
+
+
+def _bring_to(pixels: Pixels, size: tuple[int, int]) -> Pixels:
+    if pixels.shape[:2] == size:
+        return pixels
+    if not pixels.flags.writeable:  # torch warns of arrays that it could not write to
+        pixels = pixels.copy()
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    resized = F.interpolate(image, size=size, mode="bilinear", antialias=True)
+    brought: Pixels = resized[0].permute(1, 2, 0).numpy()
+    return brought

@@ -1,0 +1,164 @@
+"""Which images a folder in the ImageNet layout has: `train/<class>/...` and `val/<class>/...`.
+
+Samples are numbered class by class in turn (the first image of every class, then the second, ...),
+so that the first N samples are of all classes. Names are kept in one block of bytes: a million
+strings would be copied into every forked worker, page by page, as their reference counts change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepscope.errors import DataError
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+_SHOWN = 5
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The images of a split: where each lies, and its class."""
+
+    root: Path
+    labels: Integers
+    _names: bytes
+    _ends: Integers
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def path(self, index: int) -> Path:
+        """Return where an image lies."""
+        start = int(self._ends[index - 1]) if index else 0
+        return self.root / os.fsdecode(self._names[start : int(self._ends[index])])
+
+    def first(self, samples: int) -> Listing:
+        """Take the first so many images."""
+        return Listing(self.root, self.labels[:samples], self._names, self._ends[:samples])
+
+    def size_bytes(self) -> int:
+        """Add up the sizes of the files; one that cannot be looked at counts as nothing."""
+        return sum(_size_bytes(self.path(index)) for index in range(len(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class FolderLayout:
+    """What a folder holds. A folder without `val` has an empty test split."""
+
+    class_names: tuple[str, ...]
+    train: Listing
+    test: Listing
+
+
+def shown(path: Path | str) -> str:
+    """Return a name as it can stand in a line: quoted where it would break the line."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+def look_through(data_dir: Path) -> FolderLayout:
+    """List the images of a folder; a folder that has not changed is looked through once.
+
+    Raises:
+        DataError: it is not laid out like ImageNet, or a class has no images.
+    """
+    folders = [folder for split in ("train", "val") for folder in _classes(data_dir / split)]
+    times = tuple((str(folder), folder.stat().st_mtime_ns) for folder in folders)
+    return _look_through(data_dir, times)
+
+
+@lru_cache(maxsize=2)
+def _look_through(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderLayout:
+    train, val = data_dir / "train", data_dir / "val"
+    wanted = f"wanted a folder for each class in {shown(train)}, with its images"
+    if not train.is_dir():
+        there = f"has {_some(_names(data_dir))}" if data_dir.is_dir() else "is no folder"
+        raise DataError(
+            f"{wanted}; {shown(data_dir)} {there}. Give the folder above `train` and `val` as "
+            "--data-dir."
+        )
+    class_names = tuple(folder.name for folder in _classes(train))
+    if not class_names:
+        raise DataError(f"{wanted}; it has {_some(_names(train))} and no folder.")
+    only_val = [name for folder in _classes(val) if (name := folder.name) not in class_names]
+    if only_val:
+        raise DataError(
+            f"{shown(val)} has classes that {shown(train)} has not: {_some(only_val)}. A network "
+            "knows the classes that it was trained on: remove them, or add training images."
+        )
+    return FolderLayout(class_names, _list(train, class_names), _list(val, class_names))
+
+
+def _list(split: Path, class_names: Sequence[str]) -> Listing:
+    names: list[bytes] = []
+    labels: list[int] = []
+    turns: list[int] = []
+    above = len(os.fsencode(split)) + 1
+    for label, name in enumerate(class_names):
+        if not (split / name).is_dir():  # a class may lack test images
+            continue
+        found = _images(split / name)
+        if not found:
+            inside = _some(_names(split / name))
+            raise DataError(
+                f"class {name!r} has no images: {shown(split / name)} has {inside}. Wanted files "
+                f"that end in {', '.join(sorted(SUFFIXES))}. Add some, or remove the folder."
+            )
+        names += [os.fsencode(image)[above:] for image in found]
+        labels += [label] * len(found)
+        turns += range(len(found))
+    order = np.lexsort((labels, turns)) if names else np.empty(0, np.intp)
+    ordered = [names[place] for place in order.tolist()]
+    ends = np.cumsum([len(name) for name in ordered], dtype=np.int64)
+    return Listing(split, np.array(labels, np.int64)[order], b"".join(ordered), ends)
+
+
+def _classes(split: Path) -> list[Path]:
+    return sorted(split / name for name in _names(split) if (split / name).is_dir())
+
+
+def _images(folder: Path) -> list[str]:
+    """List images below a folder, sorted; hidden files and files that are none are left out."""
+    return sorted(
+        f"{where}/{name}"
+        for where, _, files in os.walk(folder)
+        for name in files
+        if not name.startswith(".") and name[name.rfind(".") :].lower() in SUFFIXES
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    try:
+        return sorted(name for each in folder.iterdir() if not (name := each.name).startswith("."))
+    except OSError as error:
+        raise DataError(
+            f"cannot look into {shown(folder)}: {error.strerror}. Make it readable, or give "
+            "another --data-dir."
+        ) from error
+
+
+def _some(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing in it"
+    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more
+
+
+def _size_bytes(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,160 @@
+"""A data set of records in a bucket: checked before a run, downloaded first or streamed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.object_store.manifest import Manifest, ManifestEntry
+from stepscope.data.object_store.store_client import ObjectStore
+from stepscope.data.object_store.store_process import Wanted, ask_apart
+from stepscope.data.object_store.store_url import Address, parse_address
+from stepscope.data.sample_order import BLOCK
+from stepscope.data.samples import MemorySamples, Samples, Split
+from stepscope.errors import DataError, RequestError
+
+if TYPE_CHECKING:
+    from stepscope.data.object_store.download import DownloadProgress
+    from stepscope.data.object_store.request_latency import RequestNotes, RequestTimes
+
+FOLDER = "object-store"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A finished download: when it began, what of it was fetching, what it took in all."""
+
+    start_unix_s: float
+    loading_s: float
+    total_s: float
+    items: int
+
+
+@dataclass(frozen=True)
+class FromBucket:
+    """The samples of a split, what their download took if there was one, and their requests."""
+
+    samples: Samples
+    requests: RequestTimes
+    download: Download | None = None
+
+
+def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
+    """Refuse, before anything long, a bucket that cannot be read as a run wants it.
+
+    Raises:
+        DataError: it cannot be reached, or holds something else or too little.
+        RequestError: shards are to be streamed in an order that they do not allow.
+    """
+    address = parse_address(reading.source, reading.endpoint_url)
+    manifest = ask_apart(address).manifest
+    for split, wanted in counts.items():
+        _check_holds(manifest, address, name, split, wanted)
+    if reading.access == "stream" and manifest.layout == "shards" and reading.shuffle == "full":
+        raise RequestError(
+            f"shuffle: full wants any sample at any time, and {address} holds shards, of which "
+            "each is read whole: nearly every sample would cost a shard. Use --shuffle block, "
+            "which takes shard after shard, or --access download."
+        )
+
+
+def open_split(name: str, split: Split, count: int, reading: DataSource) -> FromBucket:
+    """Open the first `count` samples of a split, downloaded or to be streamed.
+
+    The process that calls this may fork workers afterwards: it makes no client itself.
+    """
+    from stepscope.data.object_store.request_latency import RequestNotes, RequestTimes
+    from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+
+    address = parse_address(reading.source, reading.endpoint_url)
+    times = RequestTimes(reading.workers)
+    notes = RequestNotes(split, times, reading.journal)
+    if reading.access == "download":
+        samples, download = _download(name, split, count, reading, address, notes)
+        return FromBucket(samples, times, download)
+    manifest = ask_apart(address).manifest
+    _check_holds(manifest, address, name, split, count)
+    store, entries = ObjectStore(address), manifest.first(split, count)
+    if manifest.layout == "shards":
+        return FromBucket(StoredShards(store, entries, count, notes), times)
+    return FromBucket(StoredObjects(store, entries, notes), times)
+
+
+def _download(
+    name: str,
+    split: Split,
+    count: int,
+    reading: DataSource,
+    address: Address,
+    notes: RequestNotes,
+) -> tuple[MemorySamples, Download]:
+    began_unix_s, began = time.time(), time.monotonic()
+    folder = reading.data_dir / FOLDER / folder_name(address)
+
+    def report(progress: DownloadProgress) -> None:
+        if reading.report is not None:
+            reading.report(split, progress)
+
+    brought = ask_apart(address, Wanted(split, count, folder), report)
+    notes(brought.account)
+    _check_holds(brought.manifest, address, name, split, count)
+    samples = _read_folder(folder, brought.manifest.first(split, count), count)
+    total_s = time.monotonic() - began
+    return samples, Download(began_unix_s, brought.fetching_s, total_s, count)
+
+
+def _read_folder(folder: Path, entries: tuple[ManifestEntry, ...], count: int) -> MemorySamples:
+    """Read downloaded objects into memory; each was checked when it was fetched or found."""
+    from stepscope.data.object_store.stored_samples import samples_of
+    from stepscope.data.tar_shards import unpack_shard
+
+    try:
+        bodies = [(folder / entry.key).read_bytes() for entry in entries]
+    except OSError as error:
+        raise DataError(
+            f"cannot read {error.filename}, which was downloaded just now: {error.strerror}. "
+            f"Is somebody else working in {folder}?"
+        ) from error
+    if entries[0].label is not None:
+        return MemorySamples(*samples_of(entries, bodies))
+    shards = [
+        unpack_shard(body, entry.key, entry.samples)
+        for entry, body in zip(entries, bodies, strict=True)
+    ]
+    images = [shard.image(place) for shard in shards for place in range(len(shard.files))]
+    labels = np.concatenate([shard.labels for shard in shards])
+    return MemorySamples(np.stack(images[:count]), labels[:count])
+
+
+def folder_name(address: Address) -> str:
+    """Name the folder of what is downloaded: readable, and its own for every address."""
+    readable = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{address.bucket}-{address.prefix}").strip("-.")
+    return f"{readable[:60]}-{hashlib.sha256(str(address).encode()).hexdigest()[:8]}"
+
+
+def _check_holds(
+    manifest: Manifest, address: Address, name: str, split: Split, wanted: int
+) -> None:
+    """Refuse a bucket with another data set, with too few samples, or cut in other shards."""
+    if manifest.data != name:
+        raise DataError(
+            f"wanted {name} in {address}, found {manifest.data}. Use --data {manifest.data}, or "
+            f"put the other there with: stepscope data put {name} URL"
+        )
+    held = manifest.count(split)
+    if held < wanted:
+        raise DataError(
+            f"wanted {wanted:,} {split} samples of {name} in {address}, found {held:,}. Give "
+            f"--samples {manifest.count('train')} or fewer, or put more there with `stepscope "
+            "data put`."
+        )
+    blocks = [entry.samples for entry in manifest.entries(split)[:-1]]
+    if manifest.layout == "shards" and any(samples != BLOCK for samples in blocks):
+        raise DataError(f"{address}: wanted shards of {BLOCK} samples, found others.")

@@ -1,0 +1,122 @@
+"""What lies in a bucket: every object with its size, its checksum and its label.
+
+`data put` writes it last, as `manifest.json`, so a bucket that has one is whole. Labels stand
+beside the keys that they belong to; in shards they travel with their images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from stepscope.data.samples import Split
+from stepscope.errors import DataError
+
+FILE = "manifest.json"
+FORMAT = "stepscope-samples-1"
+
+Layout = Literal["objects", "shards"]
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """One object: a sample with its label, or a shard of several samples, which has none."""
+
+    key: str
+    size_bytes: int
+    sha256: str
+    samples: int = 1
+    label: int | None = None
+
+    def check(self, body: bytes) -> str | None:
+        """Say what is wrong with what came for this object, if anything."""
+        if len(body) != self.size_bytes:
+            return f"wanted {self.size_bytes} bytes, found {len(body)}"
+        if hashlib.sha256(body).hexdigest() != self.sha256:
+            return "its bytes are not those that the manifest names"
+        return None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The objects of a data set, in the order of its samples."""
+
+    data: str
+    layout: Layout
+    train: tuple[ManifestEntry, ...]
+    test: tuple[ManifestEntry, ...]
+
+    def entries(self, split: Split) -> tuple[ManifestEntry, ...]:
+        """Return the objects of a split."""
+        return self.train if split == "train" else self.test
+
+    def count(self, split: Split) -> int:
+        """Return how many samples of a split there are."""
+        return sum(entry.samples for entry in self.entries(split))
+
+    def first(self, split: Split, samples: int) -> tuple[ManifestEntry, ...]:
+        """Return the objects that hold the first `samples` of a split."""
+        taken, held = [], 0
+        for entry in self.entries(split):
+            if held >= samples:
+                break
+            taken.append(entry)
+            held += entry.samples
+        return tuple(taken)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "format": FORMAT,
+            "data": self.data,
+            "layout": self.layout,
+            "train": [_plain(entry) for entry in self.train],
+            "test": [_plain(entry) for entry in self.test],
+        }
+
+
+def read_manifest(content: bytes | str, where: str) -> Manifest:
+    """Read a manifest; `where` names it in errors.
+
+    Raises:
+        DataError: it is none, or one of a later version.
+    """
+    try:
+        return manifest_of(json.loads(content))
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{where} is no manifest that this version reads ({type(error).__name__}: {error}). "
+            "Write it again with `stepscope data put`."
+        ) from None
+
+
+def manifest_of(values: dict[str, Any]) -> Manifest:
+    """Make a manifest of plain values; a ValueError, KeyError or TypeError says why it is none."""
+    if values["format"] != FORMAT:
+        raise ValueError(f"wanted format {FORMAT}, found {values['format']!r}")
+    if values["layout"] not in get_args(Layout):
+        raise ValueError(f"wanted layout objects or shards, found {values['layout']!r}")
+    splits = [tuple(_entry(each) for each in values[split]) for split in ("train", "test")]
+    return Manifest(str(values["data"]), values["layout"], *splits)
+
+
+def _plain(entry: ManifestEntry) -> dict[str, Any]:
+    held = {"samples": entry.samples} if entry.label is None else {"label": entry.label}
+    return {"key": entry.key, "bytes": entry.size_bytes, "sha256": entry.sha256, **held}
+
+
+def _entry(values: dict[str, Any]) -> ManifestEntry:
+    label = values.get("label")
+    samples = 1 if label is not None else int(values["samples"])
+    key = str(values["key"])
+    if key.startswith("/") or ".." in key.split("/"):  # it becomes a path when it is downloaded
+        raise ValueError(f"key {key!r} leads out of the bucket")
+    return ManifestEntry(
+        key,
+        int(values["bytes"]),
+        str(values["sha256"]),
+        samples,
+        None if label is None else int(label),
+    )

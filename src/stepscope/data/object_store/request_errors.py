@@ -1,0 +1,61 @@
+"""What went wrong with a request, in our own words.
+
+A server's answer may quote credentials (a refused signature comes with the key that made it), so
+none of its text is passed on: only a status number and what kind of failure it was.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepscope.data.object_store.store_url import Address
+from stepscope.errors import DataError
+
+_STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
+_WORTH_RETRYING = frozenset({408, 429})
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A failed request: what happened, what to do, and whether asking again may help."""
+
+    what: str
+    advice: str = "Check the network and the server"
+    passing: bool = True
+
+
+def trouble_of(error: Exception) -> Trouble:
+    """Tell what a client's error means."""
+    kind, text = type(error).__name__, str(error)
+    status = int(found.group(1)) if (found := _STATUS.search(text)) else None
+    if "NoSuchBucket" in text:
+        return Trouble("there is no such bucket", "Check the bucket's name, or make it", False)
+    if isinstance(error, FileNotFoundError) or status == 404:
+        return Trouble("there is no such object", "Put it with `stepscope data put`", False)
+    if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
+        return Trouble(
+            f"the store refused the credentials (HTTP {status or 403})",
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE",
+            False,
+        )
+    if status is not None:
+        passing = status >= 500 or status in _WORTH_RETRYING
+        return Trouble(f"the store answered HTTP {status}", passing=passing)
+    if "CredentialsError" in text or "credential" in text.lower():
+        return Trouble(
+            "no credentials were found",
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials",
+            False,
+        )
+    if "TimedOut" in text or "timed out" in text or "kind: Timeout" in text:
+        return Trouble("the store did not answer in time")
+    if "kind: Connect" in text or "error sending request" in text or "onnect" in text:
+        return Trouble("the connection failed")
+    return Trouble("the answer broke off")
+
+
+def as_data_error(trouble: Trouble, address: Address, key: str, asked: int) -> DataError:
+    """Say for good that an object cannot be had or put."""
+    times = f" after {asked} attempts" if asked > 1 else ""
+    return DataError(f"object {key} of {address}: {trouble.what}{times}. {trouble.advice}.")

@@ -1,0 +1,108 @@
+"""How long requests took, counted in every process that makes some and summed up in one.
+
+Times go into buckets of 2 % in memory that the loader workers share with the training, each in a
+row of its own: nobody waits for a lock, and a worker that is killed spoils nobody's figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+from stepscope.data.object_store.store_client import Account
+
+Journal = Callable[[str, Mapping[str, Any]], None]
+
+_SHORTEST_S = 1e-5
+_GROWTH = 1.02
+_BUCKETS = 1024  # up to two hours
+_BYTES, _RETRIES, _TIME_NS = _BUCKETS, _BUCKETS + 1, _BUCKETS + 2
+
+
+class RequestTimes:
+    """Counts of requests by how long they took."""
+
+    def __init__(self, workers: int = 0) -> None:
+        """Make room for the training process and so many loader workers."""
+        # Torch's shared tensors reach workers of every start method.
+        self._table = torch.zeros(workers + 1, _BUCKETS + 3, dtype=torch.int64).share_memory_()
+
+    def add(self, account: Account) -> None:
+        """Count what some requests of this process took."""
+        worker = get_worker_info()
+        row = self._table[0 if worker is None else worker.id + 1].numpy()
+        for time_s in account.times_s:
+            row[_bucket(time_s)] += 1
+        row[_TIME_NS] += round(sum(account.times_s) * 1e9)
+        row[_BYTES] += account.bytes
+        row[_RETRIES] += account.retries
+
+    def counts(self) -> list[int]:
+        """Return all counts, summed over the processes."""
+        return [int(count) for count in self._table.sum(dim=0).tolist()]
+
+
+@dataclass(frozen=True)
+class RequestNotes:
+    """Count the requests of a split, and tell of those that had to be made again."""
+
+    split: str
+    times: RequestTimes
+    journal: Journal | None = None
+
+    def __call__(self, account: Account) -> None:
+        """Take what the requests of one batch took."""
+        self.times.add(account)
+        if account.retries and self.journal is not None:
+            self.journal("requests_retried", {"split": self.split, **retried(account)})
+
+
+def retried(account: Account) -> dict[str, Any]:
+    """Return what an event says of requests that were made again."""
+    return {
+        "retries": account.retries,
+        "waited_s": round(account.waited_s, 3),
+        "reasons": dict(account.retried),
+    }
+
+
+def summarize(all_counts: Iterable[list[int]]) -> dict[str, Any] | None:
+    """Return the number of requests, their bytes and their latencies; None where there were none.
+
+    Percentiles are right to 1 %.
+    """
+    total = [sum(column) for column in zip(*all_counts, strict=True)]
+    requests = sum(total[:_BUCKETS])
+    if not requests:
+        return None
+    return {
+        "count": requests,
+        "retries": total[_RETRIES],
+        "bytes": total[_BYTES],
+        "mean_s": total[_TIME_NS] * 1e-9 / requests,
+        **{
+            f"p{percent}_s": _percentile(total[:_BUCKETS], percent / 100)
+            for percent in (50, 90, 95, 99)
+        },
+        "max_s": _percentile(total[:_BUCKETS], 1.0),
+    }
+
+
+def _bucket(time_s: float) -> int:
+    place = math.log(max(time_s, _SHORTEST_S) / _SHORTEST_S) / math.log(_GROWTH)
+    return min(int(place), _BUCKETS - 1)
+
+
+def _percentile(counts: list[int], share: float) -> float:
+    """Return the middle of the bucket in which the request of that rank lies."""
+    rank, seen = max(1, math.ceil(share * sum(counts))), 0
+    for bucket, count in enumerate(counts):
+        seen += count
+        if seen >= rank:
+            return _SHORTEST_S * math.pow(_GROWTH, bucket + 0.5)
+    raise AssertionError("a rank is among the counts")

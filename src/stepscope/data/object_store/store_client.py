@@ -1,0 +1,254 @@
+"""The client of an object store: many requests at once, retried with back-off, up to a limit.
+
+Answers come back in the order of the keys that were asked for, whatever order they arrive in. A
+client is made when a process first asks, and a copy in another process, pickled or forked, makes
+its own: the threads of the library underneath do not survive a fork. A process that will fork
+others which ask must itself never ask (see `data.object_store.store_process`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepscope.data.object_store.aws_profile import profile_settings
+from stepscope.data.object_store.request_errors import Trouble, as_data_error, trouble_of
+from stepscope.data.object_store.store_url import Address
+from stepscope.errors import DataError, MissingExtraError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Handle
+
+T = TypeVar("T")
+Check = Callable[[bytes], "str | None"]
+
+IN_FLIGHT = 32  # requests of one process at once
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long one request may take and how long it is tried again."""
+
+    answer_within_s: float = 30.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    give_up_after_s: float = 60.0
+    wrong_answers: int = 4
+
+
+@dataclass
+class Account:
+    """What a number of requests took: the seconds of each that succeeded, and what was retried."""
+
+    times_s: list[float] = field(default_factory=list)
+    bytes: int = 0
+    retried: Counter[str] = field(default_factory=Counter)
+    waited_s: float = 0.0  # between attempts, of the request that waited longest
+
+    @property
+    def retries(self) -> int:
+        """How many requests were made again."""
+        return sum(self.retried.values())
+
+
+class _GivenUp(Exception):  # noqa: N818 - not an error of its own: another request had one
+    """Another request of the same call failed for good."""
+
+
+class ObjectStore:
+    """Objects by key, under the prefix of an address."""
+
+    def __init__(self, address: Address, patience: RetryPolicy | None = None) -> None:
+        self.address = address
+        self.patience = patience or RetryPolicy()
+        self._pid = -1
+        self._made: tuple[Handle, ThreadPoolExecutor] | None = None
+
+    def get(
+        self, keys: Sequence[str], checks: Sequence[Check], account: Account | None = None
+    ) -> list[bytes]:
+        """Read whole objects; each check says what is wrong with its object, if anything.
+
+        Raises:
+            DataError: one cannot be had, or was still wrong when it was asked for again.
+        """
+        import obstore
+
+        def read(handle: Handle, place: int) -> bytes:
+            body = bytes(obstore.get(handle, keys[place]).bytes())
+            if (wrong := checks[place](body)) is not None:
+                raise _Wrong(wrong)
+            return body
+
+        return self._all(read, keys, account)
+
+    def put(
+        self, keys: Sequence[str], bodies: Sequence[bytes], account: Account | None = None
+    ) -> None:
+        """Write whole objects."""
+        import obstore
+
+        def write(handle: Handle, place: int) -> bytes:
+            obstore.put(handle, keys[place], bodies[place], use_multipart=False)
+            return bodies[place]
+
+        self._all(write, keys, account)
+
+    def listing(self) -> dict[str, tuple[int, str | None]]:
+        """List all objects under the prefix: size and entity tag by key."""
+        import obstore
+
+        def walk(handle: Handle, place: int) -> dict[str, tuple[int, str | None]]:
+            return {
+                each["path"]: (each["size"], (each["e_tag"] or "").strip('"') or None)
+                for page in obstore.list(handle)
+                for each in page
+            }
+
+        return self._all(walk, ["(list)"], None)[0]
+
+    def _all(
+        self,
+        ask: Callable[[Handle, int], T],
+        keys: Sequence[str],
+        account: Account | None,
+    ) -> list[T]:
+        """Ask for all keys at once; give the answers in the order of the keys."""
+        handle, threads = self._client()
+        account, lock, given_up = account or Account(), threading.Lock(), threading.Event()
+
+        def one(place: int) -> T:
+            try:
+                return self._persist(
+                    lambda: ask(handle, place), keys[place], account, lock, given_up
+                )
+            except BaseException:
+                given_up.set()
+                raise
+
+        answers = [threads.submit(one, place) for place in range(len(keys))]
+        failure: BaseException | None = None
+        for answer in answers:  # all of them: none is left running when this returns
+            error = answer.exception()
+            if error is not None and (failure is None or isinstance(failure, _GivenUp)):
+                failure = error
+        if failure is not None:
+            raise failure
+        return [answer.result() for answer in answers]
+
+    def _persist(
+        self,
+        ask: Callable[[], T],
+        key: str,
+        account: Account,
+        lock: threading.Lock,
+        given_up: threading.Event,
+    ) -> T:
+        """Ask until there is an answer, or patience ends."""
+        patience, began = self.patience, time.monotonic()
+        wrong_answers, waited_s = 0, 0.0
+        for attempts, wait_s in enumerate(_waits_s(patience), start=1):
+            if given_up.is_set():
+                raise _GivenUp
+            asked = time.monotonic()
+            try:
+                answer = ask()
+            except Exception as error:  # the library's errors have no common root
+                wrong_answers += isinstance(error, _Wrong)
+                trouble = trouble_of(error) if not isinstance(error, _Wrong) else error.trouble
+            else:
+                with lock:
+                    account.times_s.append(time.monotonic() - asked)
+                    account.bytes += len(answer) if isinstance(answer, bytes) else 0
+                return answer
+            over = time.monotonic() - began + wait_s > patience.give_up_after_s
+            if not trouble.passing or over or wrong_answers >= patience.wrong_answers:
+                raise as_data_error(trouble, self.address, key, attempts) from None
+            with lock:
+                account.retried[trouble.what] += 1
+                waited_s += wait_s
+                account.waited_s = max(account.waited_s, waited_s)
+            given_up.wait(wait_s)
+        raise AssertionError("waits have no end")
+
+    def _client(self) -> tuple[Handle, ThreadPoolExecutor]:
+        if self._made is None or self._pid != os.getpid():
+            self._made = (
+                _open(self.address, self.patience),
+                ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="object-store"),
+            )
+            self._pid = os.getpid()
+        return self._made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None, "_pid": -1}
+
+
+class _Wrong(Exception):  # noqa: N818 - an answer, and not the right one
+    """The answer came, and is not what was asked for."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.trouble = Trouble(what, "Put it again with `stepscope data put`")
+
+
+def _waits_s(patience: RetryPolicy) -> Iterator[float]:
+    """Yield how long to wait after each failure: twice as long each time, less a random part."""
+    longest = patience.first_wait_s
+    while True:
+        yield longest * random.uniform(0.5, 1.0)
+        longest = min(2 * longest, patience.longest_wait_s)
+
+
+def _open(address: Address, patience: RetryPolicy) -> Handle:
+    try:
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingExtraError(f"reading {address.url}", "obstore", "s3") from error
+
+    # Retries are ours, so that they are counted and told of.
+    options: dict[str, Any] = {
+        "client_options": {
+            "timeout": f"{round(patience.answer_within_s * 1000)}ms",
+            "connect_timeout": "5s",
+            "allow_http": (address.endpoint_url or "").startswith("http://"),
+        },
+        "retry_config": {"max_retries": 0},
+    }
+    if address.url.startswith("s3://"):
+        options |= profile_settings()
+        if address.endpoint_url is not None:
+            options["endpoint"] = address.endpoint_url
+            # Other makers' servers care for no region, and a signature must name one.
+            if not _region_is_known(options):
+                options["region"] = "us-east-1"
+            # Without this the client would ask Amazon's machines for credentials, and wait.
+            if not _credentials_are_known(options):
+                raise DataError(
+                    f"no credentials for {address}. Set AWS_ACCESS_KEY_ID and "
+                    "AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials."
+                )
+    try:
+        return from_url(address.url, **options)
+    except Exception as error:  # the library's errors have no common root, and may quote settings
+        raise DataError(
+            f"cannot reach {address}: the settings of the client are refused "
+            f"({type(error).__name__}). Check the URL and the profile."
+        ) from None
+
+
+def _region_is_known(options: dict[str, Any]) -> bool:
+    named = ("AWS_REGION", "AWS_DEFAULT_REGION")
+    return "region" in options or any(os.environ.get(name) for name in named)
+
+
+def _credentials_are_known(options: dict[str, Any]) -> bool:
+    named = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+    return "aws_access_key_id" in options or any(os.environ.get(name) for name in named)

@@ -1,0 +1,113 @@
+"""Put a data set into a bucket, as objects or as shards, with a manifest of checksums.
+
+What is there already and right, by its size and the md5 in its entity tag, is not sent again. A
+store that gives another kind of tag is sent everything, which is slower and no less right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from stepscope.data.object_store.manifest import FILE, Layout, Manifest, ManifestEntry
+from stepscope.data.object_store.store_client import Account, ObjectStore
+from stepscope.data.sample_order import BLOCK
+from stepscope.data.samples import MemorySamples, Split
+from stepscope.data.tar_shards import encode_image, pack_shard
+
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a put has sent, what it found there already, and how often it had to ask again."""
+
+    manifest: Manifest
+    sent: int
+    kept: int
+    sent_bytes: int
+    retries: int
+
+
+Say = Callable[[str], None]
+Listing = dict[str, tuple[int, str | None]]
+
+
+def put(
+    name: str, load: Callable[[Split], MemorySamples], layout: Layout, store: ObjectStore, say: Say
+) -> Done:
+    """Put both splits of a data set under the prefix of a store; the manifest comes last."""
+    there, account = store.listing(), Account()
+    entries: dict[Split, tuple[ManifestEntry, ...]] = {}
+    kept = 0
+    splits: tuple[Split, Split] = ("train", "test")
+    for split in splits:
+        samples = load(split)
+        entries[split], skipped = _put_split(split, samples, layout, store, there, account)
+        kept += skipped
+        say(f"{split}: {len(samples):,} samples in {len(entries[split]):,} objects")
+    manifest = Manifest(name, layout, entries["train"], entries["test"])
+    sent = len(account.times_s)
+    _write_manifest(manifest, store)
+    return Done(manifest, sent, kept, account.bytes, account.retries)
+
+
+def _put_split(
+    split: Split,
+    samples: MemorySamples,
+    layout: Layout,
+    store: ObjectStore,
+    there: Listing,
+    account: Account,
+) -> tuple[tuple[ManifestEntry, ...], int]:
+    entries: list[ManifestEntry] = []
+    pending: list[tuple[str, bytes]] = []
+    kept = 0
+
+    def send() -> None:
+        if pending:
+            store.put([key for key, _ in pending], [body for _, body in pending], account)
+        pending.clear()
+
+    for entry, body in _objects(split, samples, layout):
+        entries.append(entry)
+        if there.get(entry.key) == (
+            len(body),
+            hashlib.md5(body, usedforsecurity=False).hexdigest(),
+        ):
+            kept += 1
+            continue
+        pending.append((entry.key, body))
+        if len(pending) == AT_ONCE or layout == "shards":  # a shard is large: one at a time
+            send()
+    send()
+    return tuple(entries), kept
+
+
+def _objects(
+    split: Split, samples: MemorySamples, layout: Layout
+) -> Iterator[tuple[ManifestEntry, bytes]]:
+    """Yield the objects of a split, each with its place in the manifest."""
+    if layout == "objects":
+        for number, image in enumerate(samples.images):
+            body = encode_image(image)
+            label = int(samples.labels[number])
+            yield _entry(f"{split}/{number:06d}.png", body, 1, label), body
+        return
+    for shard, start in enumerate(range(0, len(samples), BLOCK)):
+        images, labels = (
+            samples.images[start : start + BLOCK],
+            samples.labels[start : start + BLOCK],
+        )
+        body = pack_shard(start, images, labels)
+        yield _entry(f"{split}/shard-{shard:06d}.tar", body, len(labels), None), body
+
+
+def _entry(key: str, body: bytes, samples: int, label: int | None) -> ManifestEntry:
+    return ManifestEntry(key, len(body), hashlib.sha256(body).hexdigest(), samples, label)
+
+
+def _write_manifest(manifest: Manifest, store: ObjectStore) -> None:
+    store.put([FILE], [json.dumps(manifest.to_json(), indent=0).encode()])

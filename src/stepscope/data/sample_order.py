@@ -1,0 +1,121 @@
+"""Which sample comes when, and what chance does to it: functions of seed, epoch and position.
+
+There is no generator whose state could drift: the order of an epoch and the crop of a sample are
+the same whatever the number of workers, the pipeline, or how often the run was resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+# --- Random bits by hashing rather than by drawing: splitmix64 (Steele, Lea, Flood 2014)
+
+
+Words = npt.NDArray[np.uint64]
+
+# The odd number nearest to 2^64 over the golden ratio: multiples of it are far apart.
+GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+
+def mix(words: Words) -> Words:
+    """Scramble words, in place, and return them."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58_476D_1CE4_E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D0_49BB_1331_11EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+BLOCK = 1000
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BatchKey:
+    """Everything that determines a batch: what a worker is told to make.
+
+    `augment` is off where samples are wanted as they are, from batches that others are trained on.
+    """
+
+    epoch: int
+    indices: Indices
+    augment: bool = True
+
+
+@dataclass
+class EpochOrder:
+    """The batches of one epoch, from any batch on. Iterating gives `BatchKey`s.
+
+    A loader asks for an iterator each epoch; set `epoch` and `skip` before that. `chosen` marks
+    the samples that take part, where not all do; the others are left out of the order of all, so
+    that blocks stay where they lie. Of `world` processes that share each batch, the one of `rank`
+    is given its part; one without a part is given a single sample, to have something to compute.
+    """
+
+    samples: int
+    batch_size: int
+    seed: int
+    shuffle: Literal["full", "block", "none"]
+    epoch: int = 0
+    skip: int = 0
+    chosen: npt.NDArray[np.bool_] | None = None
+    augment: bool = True
+    rank: int = 0
+    world: int = 1
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size) - self.skip
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        order = self._sample_order()
+        for start in range(self.skip * self.batch_size, self.samples, self.batch_size):
+            end = min(start + self.batch_size, self.samples)
+            first, last = share_of(end - start, self.rank, self.world)
+            if first == last:
+                first, last = 0, 1
+            yield BatchKey(self.epoch, order[start + first : start + last], self.augment)
+
+    def _sample_order(self) -> Indices:
+        if self.chosen is None:
+            return sample_order(self.samples, self.seed, self.epoch, self.shuffle)
+        order = sample_order(len(self.chosen), self.seed, self.epoch, self.shuffle)
+        return order[self.chosen[order]]
+
+
+def sample_order(
+    samples: int, seed: int, epoch: int, shuffle: Literal["full", "block", "none"]
+) -> Indices:
+    """Return the order of an epoch's samples."""
+    if shuffle == "none":
+        return np.arange(samples, dtype=np.int64)
+    random = np.random.Generator(np.random.PCG64([seed, epoch]))
+    if shuffle == "full":
+        return random.permutation(np.arange(samples, dtype=np.int64))
+    blocks = [np.arange(start, min(start + BLOCK, samples)) for start in range(0, samples, BLOCK)]
+    order = random.permutation(len(blocks))
+    return np.concatenate([random.permutation(blocks[block]) for block in order])
+
+
+def share_of(samples: int, rank: int, world: int) -> tuple[int, int]:
+    """Return where a rank's part of a batch begins and ends; the first ranks take what is over."""
+    each, over = divmod(samples, world)
+    first = rank * each + min(rank, over)
+    return first, first + each + (rank < over)
+
+
+def chance(seed: int, epoch: int, indices: Indices) -> Words:
+    """Return 64 random bits for each sample of an epoch.
+
+    The sample's index is hashed together with a hash of the epoch and the seed.
+    """
+    golden = np.uint64(GOLDEN)
+    key = mix(np.array([seed], dtype=np.uint64) + golden)
+    key = mix(key ^ np.array([epoch], dtype=np.uint64) * golden)
+    return mix(indices.astype(np.uint64) * golden ^ key)

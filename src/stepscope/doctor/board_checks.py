@@ -1,0 +1,104 @@
+"""The machine as a whole: its model, a Jetson's software, power mode, memory clock and fan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepscope.doctor.check import Check, absent, judged
+from stepscope.doctor.cpu_checks import APPLY
+from stepscope.errors import RequestError
+from stepscope.hardware.cpu_clock import FIXED, memory_clock
+from stepscope.hardware.jetson import (
+    board,
+    is_jetson,
+    is_virtual,
+    jetpack_of,
+    power_mode,
+    power_modes,
+    protocol_mode,
+    tegra_release,
+)
+from stepscope.hardware.machine_setup import PUT_BACK, kept_file, kept_states
+from stepscope.hardware.thermal import MAX, fan
+
+
+def check_board(root: Path) -> list[Check]:
+    """Look at the machine as a whole."""
+    return [
+        *_stand_in(root),
+        _board(root),
+        _jetpack(root),
+        _power_mode(root),
+        judged(
+            "memory_clock",
+            memory_clock(root),
+            "a memory clock that moves makes the same transfer take different times",
+            lambda found: None if found == FIXED else APPLY,
+        ),
+        judged(
+            "fan",
+            fan(root),
+            "a fan that starts late lets the chip get warm and slow down first",
+            lambda found: None if found == MAX else APPLY,
+        ),
+        _left_over(root),
+    ]
+
+
+def _stand_in(root: Path) -> list[Check]:
+    if root == Path("/"):
+        return []
+    found = f"{root} stands in for this machine's /proc, /sys and /etc"
+    why = "torch, the clock and the read test are still those of the machine it is tried on"
+    return [Check("system_root", "warning", found, why, "Unset STEPSCOPE_SYSTEM_ROOT.")]
+
+
+def _board(root: Path) -> Check:
+    why = "figures hold for the machine they were taken on"
+    check = judged("board", board(root), why)
+    if is_virtual(root):
+        found = f"{check.found}; a virtual machine"
+        advice = "Others share its CPUs, caches and disks unseen: repeat measurements in rounds."
+        return Check("board", "warning", found, why, advice)
+    return check
+
+
+def _jetpack(root: Path) -> Check:
+    why = "a Jetson's kernel, CUDA and torch come with its JetPack"
+    if not is_jetson(root):
+        return absent("jetpack", "this is no Jetson", why)
+    release = tegra_release(root)
+    if release.value is None:
+        return absent("jetpack", release.reason, why)
+    version = jetpack_of(release.value)
+    found = f"L4T {release.value}" + (f", JetPack {version}" if version else "")
+    return Check("jetpack", "ok", found, why)
+
+
+def _power_mode(root: Path) -> Check:
+    why = "it decides how many CPUs there are and how fast they, the GPU and the memory are"
+    protocol = protocol_mode(root)
+    check = judged(
+        "power_mode",
+        power_mode(root),
+        why,
+        lambda found: (
+            None if protocol in (None, found) else f"The protocol's is {protocol}. {APPLY}"
+        ),
+    )
+    known = ", ".join(power_modes(root).values())
+    if check.status == "absent" or not known:
+        return check
+    return Check(check.name, check.status, f"{check.found} (of {known})", why, check.advice)
+
+
+def _left_over(root: Path) -> Check:
+    why = "a machine that stays prepared takes more power and makes more noise than before"
+    try:
+        kept = [name for name, _ in kept_states(root)]
+    except RequestError as error:
+        return Check("prepared", "warning", str(error), why, f"Look at {kept_file(root)}.")
+    if not kept:
+        return Check("prepared", "ok", "nothing is set that would have to be put back", why)
+    found = f"{', '.join(kept)} set for measuring; what was is in {kept_file(root)}"
+    return Check("prepared", "warning", found, why, f"As root: {PUT_BACK}.")

@@ -1,0 +1,112 @@
+"""What measures and what computes: the clock, the energy sensors, torch and its accelerators."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from stepscope.doctor.check import Check, absent
+from stepscope.errors import StepscopeError
+from stepscope.hardware.conditions import CLOCK_SOURCES, clock_source
+from stepscope.hardware.energy import find_sensors
+from stepscope.hardware.gpu import may_have_gpu
+from stepscope.hardware.host import usable_cpus
+from stepscope.hardware.procfs import read_name
+from stepscope.meter.clock import cost_ns, now_ns, resolution_s
+from stepscope.supervisor.ask_process import ask_process
+from stepscope.telemetry.energy_sampler import refresh_periods
+from stepscope.units import format_bytes
+
+_SLOW_READING_NS = 1000.0
+_WATCHED_S = 0.25  # a sensor, for its refresh period
+_WATCHED_IN_ALL_S = 1.5
+
+
+def check_instruments(root: Path) -> list[Check]:
+    """Look at the clock, the energy sensors, torch and its accelerators."""
+    return [_clock(root), check_energy(root), *_torch(root)]
+
+
+def _clock(root: Path) -> Check:
+    why = "what is shorter than the clock's step, or than reading it, cannot be timed"
+    source = clock_source(root)
+    cost = cost_ns(now_ns)
+    implementation = time.get_clock_info("perf_counter").implementation
+    found = (
+        f"perf_counter ({implementation}), kernel clock source {source.value or 'unknown'}, "
+        f"steps of {resolution_s(200) * 1e9:.0f} ns, {cost:.0f} ns a reading"
+    )
+    if cost > _SLOW_READING_NS:
+        known = read_name(root / CLOCK_SOURCES / "available_clocksource").value
+        others = f" This kernel offers: {known}." if known else ""
+        return Check("clock", "warning", found, why, f"Reading it is slow.{others}")
+    return Check("clock", "ok", found, why)
+
+
+def check_energy(root: Path) -> Check:
+    """Look for sensors of energy, and watch each for a moment for its refresh period."""
+    why = "joules can only be told where something measures them"
+    sensors = find_sensors(root)
+    refused = "; ".join(sensors.refused.values())
+    if not sensors.working:
+        return absent("energy", sensors.why_none, why)
+    each_s = min(_WATCHED_S, _WATCHED_IN_ALL_S / len(sensors.working))
+    periods_s = refresh_periods(sensors, moment_s=each_s)
+    found = ", ".join(f"{name} ({_period(each, each_s)})" for name, each in periods_s.items())
+    if refused:
+        return Check("energy", "warning", found, why, f"Others do not answer: {refused}.")
+    return Check("energy", "ok", found, why)
+
+
+def _period(period_s: float | None, within_s: float) -> str:
+    if period_s is None:
+        return f"not seen to change within {within_s * 1e3:.0f} ms"
+    return f"new every {period_s * 1e3:.3g} ms"
+
+
+def _torch(root: Path) -> list[Check]:
+    why = "the same network takes another time with another build, or with other threads"
+    why_accelerator = "what trains there shares, or does not share, its memory with the CPU"
+    try:
+        built = ask_process("stepscope.processes.torch_info", {})
+    except StepscopeError as error:
+        return [
+            absent("torch", str(error), why),
+            absent("accelerator", "torch could not be asked", why_accelerator),
+        ]
+    return [_build(built, why), _accelerator(built, root, why_accelerator)]
+
+
+def _build(built: dict[str, Any], why: str) -> Check:
+    helped = [name for name in ("mkldnn", "openmp") if built[name]]
+    found = (
+        f"{built['version']}, {built['threads']} threads, "
+        f"{built['math_library'] or 'no math library named'}"
+        f"{''.join(f', {name}' for name in helped)}, {built['cpu_instructions']}"
+    )
+    usable = usable_cpus()
+    if usable is not None and built["threads"] > usable:
+        advice = f"Use --threads {usable}: there are no more CPUs for it."
+        return Check("torch", "warning", found, why, advice)
+    return Check("torch", "ok", found, why)
+
+
+def _accelerator(built: dict[str, Any], root: Path, why: str) -> Check:
+    devices = built["accelerators"]
+    if devices:
+        found = "; ".join(
+            f"{each['name']}, {format_bytes(each['memory_bytes'])} "
+            f"{'shared with the CPU' if each['shared'] else 'of its own'}"
+            for each in devices
+        )
+        return Check("accelerator", "ok", found, why)
+    if may_have_gpu(root):
+        found = f"an NVIDIA GPU is there, and torch {built['version']} does not see it"
+        advice = (
+            "Its build has no CUDA: install one that has."
+            if built["cuda"] is None
+            else "Look at the driver: nvidia-smi, or on a Jetson the JetPack that torch is for."
+        )
+        return Check("accelerator", "warning", found, why, advice)
+    return absent("accelerator", f"torch {built['version']} sees none", why)

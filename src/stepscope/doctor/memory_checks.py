@@ -1,0 +1,121 @@
+"""Memory: what there is, who else holds it, and where it goes when there is too little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from stepscope.doctor.check import Check, absent
+from stepscope.hardware import cgroup
+from stepscope.hardware.procfs import read_text
+from stepscope.hardware.swap import SwapArea, swap_areas
+from stepscope.units import format_bytes, format_share
+
+_LITTLE_SHARE = 0.5
+_MUCH_SHARE = 0.05  # of the memory, that one other process holds
+_DESKTOPS = (
+    *("Xorg", "Xwayland", "gnome-shell", "kwin", "plasmashell", "mutter", "lxpanel", "wayfire"),
+    *("labwc", "weston", "sway", "compiz", "xfwm4", "cinnamon", "WindowServer"),
+)
+
+
+def check_memory(root: Path) -> list[Check]:
+    """Look at everything of the memory."""
+    return [_memory(root), _others(root), _swap(root), _zram(root)]
+
+
+def _memory(root: Path) -> Check:
+    why = "a training near the end of memory swaps, or is ended"
+    sizes = _meminfo(root)
+    total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
+    if not total or available is None:
+        return absent("memory", f"{root / 'proc/meminfo'} does not say how much there is", why)
+    found = f"{format_bytes(available)} of {format_bytes(total)} can be had"
+    limit = cgroup.tightest(cgroup.limited())
+    if limit is not None and root == Path("/"):
+        found += f"; a control group leaves {format_bytes(limit[1])} of {format_bytes(limit[0])}"
+    if available < _LITTLE_SHARE * total:
+        advice = "End what holds it; `stepscope memory MODEL` tells what a run takes."
+        return Check("memory", "warning", found, why, advice)
+    return Check("memory", "ok", found, why)
+
+
+def _others(root: Path) -> Check:
+    why = "what others hold is missing to the training; on a small board a desktop is a good part"
+    if root != Path("/"):
+        return absent("held_by_others", "a tree shows no processes", why)
+    total = psutil.virtual_memory().total
+    named, with_desktop = worth_naming(_resident(), total)
+    if not named:
+        return Check("held_by_others", "ok", "no process holds much, and there is no desktop", why)
+    found = ", ".join(f"{name} {format_bytes(size)}" for name, size in named)
+    advice = "End what is not needed."
+    if with_desktop:
+        advice = "Without a desktop, until the next start: sudo systemctl isolate multi-user"
+    return Check("held_by_others", "warning", found, why, advice)
+
+
+def worth_naming(
+    processes: list[tuple[str, int]], total_bytes: int
+) -> tuple[list[tuple[str, int]], bool]:
+    """Choose the processes that hold most, and the largest of a desktop; say if there is one."""
+    held = sorted(processes, key=lambda each: each[1], reverse=True)
+    large = [each for each in held if each[1] > _MUCH_SHARE * total_bytes][:3]
+    desktop = [each for each in held if each[0].startswith(_DESKTOPS)][:1]
+    return large + [each for each in desktop if each not in large], bool(desktop)
+
+
+def _resident() -> list[tuple[str, int]]:
+    own = {each.pid for each in (psutil.Process(), *psutil.Process().parents())}
+    return [
+        (process.info["name"] or "?", process.info["memory_info"].rss)
+        for process in psutil.process_iter(["name", "memory_info"])
+        if process.info["memory_info"] is not None and process.pid not in own
+    ]
+
+
+def _swap(root: Path) -> Check:
+    why = "a step that waits for swapped pages is no longer a step of this network"
+    areas = swap_areas(root)
+    if areas.value is None:
+        return absent("swap", areas.reason, why)
+    on_disk = [area for area in areas.value if not area.is_zram]
+    if not on_disk:
+        return Check("swap", "ok", "none on a disk", why)
+    used, found = _shown(on_disk)
+    if used:
+        advice = "Left over from earlier runs: sudo swapoff -a && sudo swapon -a brings it back."
+        return Check("swap", "warning", found, why, advice)
+    return Check("swap", "ok", found, why)
+
+
+def _zram(root: Path) -> Check:
+    why = "zram packs memory into memory: it takes CPU time, and room that a training then lacks"
+    areas = swap_areas(root)
+    if areas.value is None:
+        return absent("zram", areas.reason, why)
+    compressed = [area for area in areas.value if area.is_zram]
+    if not compressed:
+        return Check("zram", "ok", "none", why)
+    _, found = _shown(compressed)
+    advice = "To measure without it, until the next start: sudo swapoff /dev/zram*"
+    return Check("zram", "warning", found, why, advice)
+
+
+def _shown(areas: list[SwapArea]) -> tuple[int, str]:
+    size = sum(area.size_bytes for area in areas)
+    used = sum(area.used_bytes for area in areas)
+    names = ", ".join(area.name for area in areas[:3]) + (" ..." if len(areas) > 3 else "")
+    share = format_share(used / size) if size else format_share(0)
+    return used, f"{format_bytes(used)} of {format_bytes(size)} used ({share}) in {names}"
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    sizes = {}
+    for line in (read_text(root / "proc/meminfo").value or "").splitlines():
+        name, _, value = line.partition(":")
+        fields = value.split()
+        if fields and fields[0].isdecimal():
+            sizes[name] = int(fields[0]) * 1024
+    return sizes

@@ -1,0 +1,68 @@
+"""The medium under the data: what it is, how fast it is read, whether it can be read cold."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from stepscope.doctor.check import Check, absent
+from stepscope.hardware.disk import Medium, medium_under, read_some
+from stepscope.hardware.page_cache import DROP_CACHES
+from stepscope.units import format_bytes, format_duration
+
+_SLOW = ("HDD", "SD card", "eMMC", "network")
+
+
+def check_storage(root: Path, data_dir: Path) -> list[Check]:
+    """Look at everything of the storage."""
+    return [_medium(root, data_dir), _read_test(data_dir), _page_cache()]
+
+
+def _medium(root: Path, data_dir: Path) -> Check:
+    why = "the same training is bound by storage on one medium and by compute on another"
+    found = medium_under(data_dir, root)
+    if found.value is None:
+        return absent("storage", found.reason, why)
+    medium = found.value
+    if medium.kind is None:
+        return absent("storage", f"{medium.reason}", why)
+    said = f"{data_dir} lies on: {_shown(medium)}"
+    if medium.kind == "memory":
+        return Check("storage", "warning", said, why, "Nothing is read from a disk here.")
+    if medium.kind in _SLOW:
+        advice = "See with `stepscope stalls` whether a training waits for it."
+        return Check("storage", "warning", said, why, advice)
+    return Check("storage", "ok", said, why)
+
+
+def _shown(medium: Medium) -> str:
+    device = f", {medium.device}" if medium.device else ""
+    return f"{medium.kind}{' over USB' if medium.over_usb else ''} ({medium.file_system}{device})"
+
+
+def _read_test(data_dir: Path) -> Check:
+    why = "what the medium gives is the most that a loader can get"
+    test = read_some(data_dir)
+    if test.value is None:
+        return absent("read_test", test.reason, why, "Name the data's folder with --data-dir DIR.")
+    done = test.value
+    state = "perhaps from memory" if done.warm_because else "advised out of memory before"
+    found = (
+        f"{format_bytes(done.bytes_per_s)}/s, {done.files / done.seconds:,.0f} files/s: "
+        f"{format_bytes(done.bytes)} in {done.files:,} files took "
+        f"{format_duration(done.seconds)}, {state}"
+    )
+    if done.warm_because:
+        return Check("read_test", "warning", found, why, f"Not cold: {done.warm_because}.")
+    return Check("read_test", "ok", found, why)
+
+
+def _page_cache() -> Check:
+    why = "a first epoch is only comparable when no file is in memory from before"
+    if os.access(DROP_CACHES, os.W_OK):
+        return Check("page_cache", "ok", f"the whole of it may be dropped ({DROP_CACHES})", why)
+    advice = "Run as root to drop all of it; --page-cache cold then also reaches other files."
+    found = "only the pages of one's own files can be advised out of it"
+    if not DROP_CACHES.exists():
+        return absent("page_cache", f"there is no {DROP_CACHES}", why)
+    return Check("page_cache", "warning", found, why, advice)

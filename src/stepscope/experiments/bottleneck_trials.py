@@ -1,0 +1,136 @@
+"""Is a training bound by compute, by preprocessing or by storage? The same training three ways."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyze.bottleneck_shares import Way, data_stalls
+from stepscope.analyze.sweep_summary import mean_figures, start_up_steps, whole_turns
+from stepscope.errors import AnswerIsNo, RequestError
+from stepscope.experiments import sweep_run
+from stepscope.experiments.sweep_run import SweepListener
+from stepscope.experiments.workload import TrainingWorkload
+from stepscope.hardware.disk import caches_beyond_reach
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.settings import RunSpec
+from stepscope.stats import Interval, interval_of
+from stepscope.supervisor.run_lifecycle import Summarize
+
+REPEATS = 3
+_STEPS = 30
+
+
+def find_stalls(
+    subject: TrainingWorkload,
+    onlooker: SweepListener,
+    summarize: Summarize,
+    *,
+    repeats: int,
+    out: Path,
+    name: str,
+) -> dict[str, Any]:
+    """Run the three ways in rounds, and return what is lost to what.
+
+    Raises:
+        RequestError: the training has no source that could be read from.
+        AnswerIsNo: one of the ways did not come to its end.
+        Interrupted: somebody asked to stop.
+    """
+    began = time.monotonic()
+    spec = subject.spec({})
+    settings = ways_of(spec)
+    short = {"evaluate": False, "epochs": 1, "max_steps": _steps(spec)}
+    asked = {**short, **subject.asked, "evaluate": False}
+    quick = TrainingWorkload(asked, quick=True)
+    request = sweep_run.SweepRequest(list(settings.values()), repeats, out, name, kind="stalls")
+    sweep = sweep_run.start(quick, request, onlooker, summarize)
+    by_way = {way: _completed(sweep, way, values) for way, values in settings.items()}
+    samples_a_step = spec.batch_size * spec.accumulate
+    rounds = [data_stalls(figures, samples_a_step, spec.workers) for figures in _rounds(by_way)]
+    pooled = data_stalls(
+        {way: _pooled(trials) for way, trials in by_way.items()}, samples_a_step, spec.workers
+    )
+    told = pooled.to_json()
+    cold = by_way["source"][0].metrics.get("page_cache")
+    return {
+        **told,
+        "bound_by": _agreed(pooled.bound_by, [each.bound_by for each in rounds]),
+        "lost_by_round": [each.to_json()["lost"] for each in rounds],
+        "workers": spec.workers,
+        "ways": {way: _told(settings[way], trials) for way, trials in by_way.items()},
+        "page_cache": cold,
+        "caches_not_emptied": caches_beyond_reach(Path(spec.data_dir), cold),
+        "cost_s": time.monotonic() - began,
+        "path": str(sweep.path),
+    }
+
+
+def _pooled(trials: list[Trial]) -> dict[str, Any]:
+    return mean_figures([trial.metrics["steady"] for trial in trials])
+
+
+def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, Mapping[str, Any]]]:
+    """Put together what the three ways came to in each round that all of them finished."""
+    seen = {way: {t.repeat: t.metrics["steady"] for t in trials} for way, trials in by_way.items()}
+    shared = set.intersection(*(set(rounds) for rounds in seen.values()))
+    return [{way: rounds[number] for way, rounds in seen.items()} for number in sorted(shared)]
+
+
+def _agreed(pooled: str, by_round: list[str]) -> str:
+    """Return the word for all rounds together, where most of them say the same."""
+    return pooled if 2 * by_round.count(pooled) > len(by_round) else "unclear"
+
+
+def ways_of(spec: RunSpec) -> dict[Way, dict[str, Any]]:
+    """Return the settings of each way. What is slow on purpose is slow only where it belongs."""
+    if spec.source == "synthetic":
+        raise RequestError("source: synthetic batches are one of the three ways, not a source.")
+    at_hand = {"page_cache": "keep", "source_delay_ms": 0.0}
+    source = "local" if spec.source == "memory" else spec.source
+    return {
+        "synthetic": {
+            **at_hand,
+            "source": "synthetic",
+            "workers": 0,
+            "persistent_workers": False,
+            "pipeline_delay_ms": 0.0,
+        },
+        "memory": {**at_hand, "source": "memory"},
+        "source": {"source": source, "page_cache": "cold-epochs"},
+    }
+
+
+def _steps(spec: RunSpec) -> int:
+    """Return enough steps to get going, then a window of whole turns of the workers."""
+    return start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
+
+
+def _completed(sweep: Sweep, way: Way, values: Mapping[str, Any]) -> list[Trial]:
+    trials = [trial for trial in sweep.trials if trial.values == values]
+    done = [t for t in trials if t.status == schema.COMPLETED and t.metrics["steady_steps"]]
+    if not done:
+        reason = trials[0].reason or "its epoch is too short to tell its start from the rest"
+        raise AnswerIsNo(f"the training {_WORDS[way]} gave no figures: {reason}")
+    return done
+
+
+_WORDS: dict[Way, str] = {
+    "synthetic": "on synthetic batches",
+    "memory": "with its data in memory",
+    "source": "with data from its source",
+}
+
+
+def _told(values: Mapping[str, Any], trials: list[Trial]) -> dict[str, Any]:
+    rates = [trial.metrics["steady_samples_per_s"] for trial in trials]
+    interval: Interval = interval_of(rates)
+    return {
+        "settings": dict(values),
+        "samples_per_s": interval._asdict(),
+        "runs": len(trials),
+        **_pooled(trials),
+    }

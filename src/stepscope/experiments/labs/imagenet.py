@@ -1,5 +1,0 @@
-"""Accuracy against time and memory on a person's own folder of images, in the ImageNet layout."""
-
-from stepscope.experiments.labs.architectures import investigate
-
-__all__ = ["investigate"]

@@ -1,5 +1,0 @@
-"""Accuracy against time and memory of MobileBERT, as published and small, on a person's texts."""
-
-from stepscope.experiments.labs.architectures import investigate
-
-__all__ = ["investigate"]

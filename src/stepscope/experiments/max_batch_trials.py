@@ -1,0 +1,432 @@
+"""The largest batch that fits, found by trying; and for one that does not, what does instead.
+
+    forecast     once, for a first guess, and for the pool that is full first
+    search       by trials of more and fewer samples (`fit_search`)
+    the batch that was asked for, where it does not fit
+                 divided: the largest part of it that fits, with gradients added up
+                 recomputed: whole, its activations recomputed in the backward pass
+
+What is recommended was tried.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from stepscope.errors import (
+    AnswerIsNo,
+    Interrupted,
+    MachineError,
+    OutOfMemoryError,
+    RequestError,
+    StepscopeError,
+)
+from stepscope.experiments.batch_bisection import (
+    AIM,
+    NEAR,
+    BatchTrial,
+    Line,
+    Question,
+    largest,
+    round_batch,
+    search,
+)
+from stepscope.experiments.script_loaders import NO_LOADER, training_loader
+from stepscope.experiments.script_trial import run_script
+from stepscope.experiments.trial import SilentListener, temporary_folder, try_out, why_not
+from stepscope.hardware import host
+from stepscope.memory_forecast.memory_bill import Limit, host_limit
+from stepscope.records import run_reader, schema
+from stepscope.settings import RunSpec
+from stepscope.supervisor import preflight
+from stepscope.supervisor.ask_process import forecast
+from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.run_lifecycle import Summarize
+from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
+from stepscope.supervisor.warm_start import ForkServer
+from stepscope.train.source_settings import data_source_of
+from stepscope.units import format_bytes
+
+# --- What a search for the largest batch has found, and what follows from it
+
+
+class MaxBatchListener(Protocol):
+    """Somebody who shows how a search goes; a trial is what `Trial.to_json` gives."""
+
+    def forecasting(self) -> None:
+        """Learn that a forecast is being made."""
+
+    def trying(self, settings: dict[str, Any]) -> None:
+        """Learn what is tried now: a trial's `batch_size` and the other settings that it has."""
+
+    def tried(self, trial: dict[str, Any]) -> None:
+        """Learn how it ended."""
+
+
+@dataclass
+class MaxBatchAnswer:
+    """What was asked, what was tried, and what follows from it.
+
+    `model` names what is trained, `script` says how somebody's own script is called. `asked` is
+    the batch that somebody wants, None for the largest; `most` the largest that can be made of the
+    data, None where nobody knows. `limit` and every peak are of the `pool`. `trials` with other
+    settings than those asked for, batch apart, are in `instead`.
+    """
+
+    model: str
+    limit: Limit
+    asked: int | None
+    most: int | None = None
+    script: str | None = None
+    pool: str = "host"
+    accumulate: int = 1
+    checkpoint_activations: bool = False
+    trials: list[BatchTrial] = field(default_factory=list)
+    instead: list[BatchTrial] = field(default_factory=list)
+    too_small: str | None = None
+    interrupted: bool = False
+
+    @property
+    def largest(self) -> BatchTrial | None:
+        """The largest batch that was tried and fits."""
+        return largest(self.trials)
+
+    @property
+    def asked_fits(self) -> bool | None:
+        """Whether the batch that was asked for fits; None where none was, or nobody knows."""
+        if self.asked is None:
+            return None
+        if self.too_small is not None:
+            return False
+        tried = [each for each in self.trials if each.batch_size == self.asked]
+        return tried[0].fits if tried and not tried[0].failed else None
+
+    @property
+    def recommended(self) -> list[BatchTrial]:
+        """What fits and answers the question best: never anything that was not tried."""
+        if self.asked_fits:
+            return [each for each in self.trials if each.batch_size == self.asked]
+        fitting = [each for each in self.instead if each.fits]
+        divided = [each for each in fitting if each.accumulate != self.accumulate]
+        whole = [each for each in fitting if each.accumulate == self.accumulate]
+        instead = divided[-1:] + whole  # the last parts tried leave the most room
+        return instead or ([self.largest] if self.largest else [])
+
+    @property
+    def reason(self) -> str | None:
+        """Why the answer is no, or none at all."""
+        if self.interrupted:
+            return "interrupted"
+        if self.trials and self.trials[-1].failed:
+            return self.trials[-1].reason
+        return self.too_small
+
+    @property
+    def exit_code(self) -> int:
+        """0: it fits; 1: it does not; or what a trial failed with."""
+        if self.interrupted:
+            return Interrupted.exit_code
+        wanted = self.asked_fits if self.asked is not None else self.largest is not None
+        if wanted:
+            return 0
+        failed = bool(self.trials) and self.trials[-1].failed and self.asked_fits is None
+        return self.trials[-1].exit_code if failed else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        best = self.largest
+        return {
+            "model": self.model,
+            "script": self.script,
+            "limit_bytes": self.limit.bytes,
+            "limit_of": self.limit.of,
+            "limit_pool": self.pool,
+            "largest_batch": best.batch_size if best else None,
+            "peak_memory_bytes": best.peak_memory_bytes if best else None,
+            "is_all_the_data": best is not None and best.batch_size == self.most,
+            "trials": [each.to_json() for each in (*self.trials, *self.instead)],
+            "recommended": [
+                {
+                    "settings": self._changed(each),
+                    "peak_memory_bytes": each.peak_memory_bytes,
+                    "tested": True,
+                }
+                for each in self.recommended
+            ],
+            "asked": None
+            if self.asked is None
+            else {"batch_size": self.asked, "fits": self.asked_fits},
+            "reason": self.reason,
+        }
+
+    def _changed(self, trial: BatchTrial) -> dict[str, Any]:
+        """Name the settings with which a trial differs from what was asked; the batch always."""
+        settings: dict[str, Any] = {"batch_size": trial.batch_size}
+        if trial.accumulate != self.accumulate:
+            settings["accumulate"] = trial.accumulate
+        if trial.checkpoint_activations != self.checkpoint_activations:
+            settings["checkpoint_activations"] = trial.checkpoint_activations
+        return settings
+
+
+def limit_now(asked_bytes: int | None) -> Limit:
+    """Return the limit that was asked for or, without one, what there is and others leave."""
+    limit, available_bytes = host_limit(asked_bytes), host.available_bytes()
+    if asked_bytes is None and available_bytes < limit.bytes:
+        return Limit("memory available now", available_bytes)
+    return limit
+
+
+_MOST_DIVISIONS = 2
+
+# Of the bill, what grows with the batch, the allocator's part of activations included.
+_GROWING = {"activations": 1.25, "batch": 1.0, "prefetch": 1.0, "workspace": 1.0}
+
+
+def fit(
+    spec: RunSpec, onlooker: MaxBatchListener, summarize: Summarize, *, asked: bool
+) -> MaxBatchAnswer:
+    """Find the largest batch; `asked` says that the spec's own is wanted.
+
+    Interrupted, it gives the trials so far.
+
+    Raises:
+        StepscopeError: the run could not be made with any batch.
+    """
+    preflight.check(spec.model_copy(update={"batch_size": 1, "accumulate": 1}))
+    most = max(1, _samples(spec) // spec.accumulate)
+    limit = limit_now(spec.memory_limit)
+    first = spec.batch_size if asked else min(spec.batch_size, most)
+    spec = spec.model_copy(update={"memory_limit": limit.bytes, "batch_size": first})
+    answer = MaxBatchAnswer(
+        spec.model,
+        limit,
+        spec.batch_size if asked else None,
+        most,
+        accumulate=spec.accumulate,
+        checkpoint_activations=spec.checkpoint_activations,
+    )
+
+    fork_server = ForkServer()
+
+    def attempt(into: list[BatchTrial], **changed: Any) -> BatchTrial:
+        tried = spec.model_copy(update=changed)
+        onlooker.trying(tried.model_dump())
+        trial = try_out(tried, answer.limit, summarize, answer.pool, fork_server)
+        into.append(trial)
+        onlooker.tried(trial.to_json())
+        return trial
+
+    try:
+        question = _question(spec, answer, most, onlooker, fork_server)
+        if question is not None:
+            search(question, lambda batch: attempt(answer.trials, batch_size=batch))
+        if answer.asked_fits is False and answer.largest is not None:
+            for changed in _divisions(spec, answer.largest.batch_size):
+                trial = attempt(answer.instead, **changed)
+                if trial.fits and (trial.peak_memory_bytes or 0) <= NEAR * answer.limit.bytes:
+                    break
+            if not spec.checkpoint_activations:
+                attempt(answer.instead, checkpoint_activations=True)
+    except (Interrupted, KeyboardInterrupt):
+        answer.interrupted = True
+    finally:
+        fork_server.close()
+    return answer
+
+
+def _question(
+    spec: RunSpec,
+    answer: MaxBatchAnswer,
+    most: int,
+    onlooker: MaxBatchListener,
+    fork_server: ForkServer,
+) -> Question | None:
+    """Put the search's question, with a forecast where there can be one.
+
+    None where the libraries alone are too large, which then is the answer. The answer learns which
+    pool it is about; without a forecast that is the host's.
+    """
+    limit = answer.limit
+    onlooker.forecasting()
+    try:
+        bill = forecast(spec, fork_server)
+    except AnswerIsNo:  # not of this device or network: without it there are a few more trials
+        return Question(limit.bytes, most, spec.batch_size)
+    runtime_bytes = bill["items"]["runtime"]["bytes"]
+    if runtime_bytes > limit.bytes:
+        answer.too_small = (
+            f"the libraries alone take {format_bytes(runtime_bytes)}, and the limit is "
+            f"{format_bytes(limit.bytes)} ({limit.of})"
+        )
+        return None
+    full = first_full(bill, spec.batch_size, limit)
+    answer.pool, answer.limit, first = full.pool, full.limit, spec.batch_size
+    if answer.asked is None:
+        first = min(most, full.batch_size)
+        first = first if first == most else round_batch(first)
+    return Question(full.limit.bytes, most, first, full.line)
+
+
+class Full(NamedTuple):
+    """A pool, its limit, what it takes at any batch, and the batch that nearly fills it."""
+
+    pool: str
+    limit: Limit
+    line: Line
+    batch_size: int
+
+
+def first_full(bill: dict[str, Any], batch_size: int, host: Limit) -> Full:
+    """Find in the bill of one batch the pool that is full first when batches grow.
+
+    `host` is the limit that the bill was made for. Shared memory is a part of the host's.
+    """
+    found = []
+    for pool, each in bill["limits"].items():
+        if pool == "shared memory":
+            continue
+        limit = host if each["bytes"] == host.bytes else Limit(each["of"], each["bytes"])
+        line = _line(bill, pool, batch_size)
+        found.append(Full(pool, limit, line, line.batch_at(AIM * limit.bytes)))
+    return min(found, key=lambda full: full.batch_size)
+
+
+def _line(bill: dict[str, Any], pool: str, batch_size: int) -> Line:
+    """Draw what one batch takes of a pool out to all others."""
+    items = {name: item["bytes"] for name, item in bill["items"].items() if item["pool"] == pool}
+    growing = sum(items.get(name, 0) * share for name, share in _GROWING.items())
+    return Line(sum(items.values()) - growing, growing / batch_size)
+
+
+def _samples(spec: RunSpec) -> int:
+    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
+
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    return dataset.count("train", spec.samples) - spec.validation
+
+
+def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
+    """Give ways to go over the same samples a step in equal parts that are small enough."""
+    parts = range(min(most, spec.batch_size - 1), 0, -1)
+    for part in [part for part in parts if spec.batch_size % part == 0][:_MOST_DIVISIONS]:
+        yield {
+            "batch_size": part,
+            "accumulate": spec.accumulate * (spec.batch_size // part),
+        }
+
+
+# --- The largest batch that fits for somebody's own script, found by trying it
+
+
+_STEPS = 3
+_NO_END = 2**30  # data whose length nobody knows
+_OURS = (MachineError.exit_code, StepscopeError.exit_code)
+
+
+def fit_script(
+    request: TraceRequest,
+    onlooker: MaxBatchListener,
+    summarize: Summarize,
+    *,
+    batch_size: int | None,
+    memory_limit_bytes: int | None,
+) -> MaxBatchAnswer:
+    """Find the largest batch for a script; a `batch_size` that somebody wants is tried first.
+
+    Interrupted, it gives the trials so far.
+
+    Raises:
+        RequestError: there is no such script, or its batch size cannot be set.
+    """
+    check_script(request)
+    request = replace(request, max_steps=request.max_steps or _STEPS)
+    called = shlex.join([*request.target, *hide_secrets(request.arguments)])
+    limit = limit_now(memory_limit_bytes)
+    answer = MaxBatchAnswer(request.target[-1], limit, batch_size, script=called)
+
+    def attempt(batch: int | None) -> BatchTrial:
+        onlooker.trying({"batch_size": batch})
+        trial, samples = _try(request, batch, limit, summarize)
+        answer.most = samples if answer.most is None else answer.most
+        answer.trials.append(trial)
+        onlooker.tried(trial.to_json())
+        return trial
+
+    try:
+        first = attempt(batch_size)
+        _check_there_are(batch_size, answer.most)
+        question = Question(limit.bytes, answer.most or _NO_END, first.batch_size)
+        search(question, lambda batch: first if batch == first.batch_size else attempt(batch))
+    except OutOfMemoryError as error:
+        answer.too_small = str(error)
+    except (Interrupted, KeyboardInterrupt):
+        answer.interrupted = True
+    return answer
+
+
+def _check_there_are(asked: int | None, samples: int | None) -> None:
+    if asked is not None and samples is not None and asked > samples:
+        raise RequestError(
+            f"batch_size: wanted up to {samples}, the samples of the script's data set, "
+            f"found {asked}."
+        )
+
+
+def _try(
+    request: TraceRequest, batch: int | None, limit: Limit, summarize: Summarize
+) -> tuple[BatchTrial, int | None]:
+    """Run the script with a batch, or with its own; return also how many samples it has."""
+    loader = {} if batch is None else {"batch_size": batch}
+    with temporary_folder(Path(request.out)) as out:
+        path = Path(out) / "trial"
+        outcome = run_script(
+            replace(request, loader=loader),
+            path,
+            SilentListener(),
+            summarize,
+            memory_limit_bytes=limit.bytes,
+            through_prefetch=True,
+        )
+        if outcome.status == schema.INTERRUPTED:
+            raise Interrupted("interrupted")
+        run = run_reader.load_run(path)
+        made = training_loader(run)
+        own_batch = _own_batch(made, outcome) if batch is None else batch
+        return _judge(run, outcome, own_batch, limit), made["samples"] if made else None
+
+
+def _own_batch(loader: dict[str, Any] | None, outcome: Outcome) -> int:
+    """Return the batch that the script has by itself, which is no more than its samples.
+
+    Raises:
+        RequestError: it has none that could be set.
+        OutOfMemoryError: memory ended it before that was known.
+    """
+    if loader is None:
+        if outcome.status == schema.OUT_OF_MEMORY:
+            raise OutOfMemoryError(f"{outcome.reason}, and had made no DataLoader yet")
+        raise RequestError(outcome.reason or NO_LOADER)
+    if loader["batches_by"] != "loader":
+        raise RequestError(
+            "the batch size cannot be set in the script's DataLoader: its "
+            f"{loader['batches_by']} makes the batches."
+        )
+    batch: int = loader["found"]["batch_size"]
+    return batch if loader["samples"] is None else min(batch, loader["samples"])
+
+
+def _judge(run: run_reader.Run, outcome: Outcome, batch: int, limit: Limit) -> BatchTrial:
+    """Say from a folder whether the script fits with a batch."""
+    peak = outcome.peak_memory_bytes
+    status, reason, exit_code = outcome.status, outcome.reason, outcome.exit_code
+    if status == schema.COMPLETED and exit_code == 0:
+        reason = why_not(run, limit, peak)
+    elif status != schema.OUT_OF_MEMORY:  # without a step there is nothing to measure
+        status, exit_code = schema.FAILED, exit_code if exit_code in _OURS else 2
+    fits = status == schema.COMPLETED and reason is None
+    return BatchTrial(batch, fits, peak, status=status, reason=reason, exit_code=exit_code)

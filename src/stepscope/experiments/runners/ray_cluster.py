@@ -1,0 +1,345 @@
+"""The nodes of a Ray cluster: which there are, what kind they are, whether they will do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepscope import __version__
+from stepscope.errors import MachineError, MissingExtraError, RequestError, error_of
+from stepscope.experiments.runners.ray_task import Refusal
+from stepscope.experiments.workload import Workload
+from stepscope.hardware.gpu import find_gpus
+from stepscope.hardware.host import describe_host
+from stepscope.hardware.procfs import system_root
+
+# --- Is there a Ray cluster at an address? Found out within seconds: Ray itself tries for
+# minutes.
+
+
+AUTO = "auto"
+CANNOT_JOIN = (ConnectionError, RuntimeError, ValueError, TimeoutError)  # of `ray.init`
+_ANSWERS_WITHIN_S = 5.0
+_JOINED_WITHIN_S = 8  # and a second or two to begin with: ten in all
+# How a client of HTTP/2, which Ray speaks, begins: a fixed greeting and no settings of its own. The
+# server answers with a frame of settings (RFC 9113, 3.4 and 6.5).
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_FRAME_TYPE, _SETTINGS = 3, 4
+
+
+def find_cluster(address: str, within_s: int = _JOINED_WITHIN_S) -> str:
+    """Return the address, HOST:PORT, of the cluster that is at an address or, with `auto`, here.
+
+    Raises:
+        RequestError: the address is none.
+        MachineError: no cluster answers there in time, or this machine is no node of it.
+    """
+    if address != AUTO:
+        _greet(address)
+    tried = subprocess.run(
+        [sys.executable, "-m", __name__, address, str(within_s)],
+        capture_output=True,
+        text=True,
+        check=False,
+        # A file in the working directory that is called like a library must not be taken for it.
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )
+    if tried.returncode == 0:
+        return tried.stdout.split()[-1]
+    why = f"it could not be joined within {within_s} s."
+    if tried.returncode != -signal.SIGALRM:
+        why = in_short(tried.stdout or f"the attempt ended with {tried.returncode}")
+    raise no_cluster(address, why)
+
+
+def no_cluster(address: str, why: str) -> MachineError:
+    """Make the error that a cluster cannot be joined."""
+    where = "" if address == AUTO else f" at {address}"
+    return MachineError(
+        f"wanted a Ray cluster{where} that this machine is a node of, found none: {why} Begin one "
+        "with `ray start --head`, join it with `ray start --address HOST:PORT`, and name it with "
+        "--address HOST:PORT."
+    )
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Read HOST:PORT; a host that is a number with colons stands in brackets, as in a URL.
+
+    Raises:
+        RequestError: the address has another form.
+    """
+    host, _, port = address.rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if in_brackets else host
+    is_port = port.isascii() and port.isdecimal()
+    if not host or not is_port or "/" in host or (":" in host) != in_brackets:
+        raise RequestError(f"address: wanted HOST:PORT or {AUTO}, found {address!r}.")
+    return host, int(port)
+
+
+def in_short(said: object) -> str:
+    """Give the first line of what somebody said, as a sentence."""
+    lines = str(said).strip().splitlines() or [type(said).__name__]
+    return lines[0].rstrip(".") + "."
+
+
+def _greet(address: str) -> None:
+    """Look whether somebody who may be a Ray cluster answers at all."""
+    place = host_and_port(address)
+    try:
+        with socket.create_connection(place, _ANSWERS_WITHIN_S) as connection:
+            connection.sendall(_GREETING)
+            answer = connection.recv(9)
+        if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != bytes([_SETTINGS]):
+            raise ConnectionError("somebody else is there")
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"no Ray cluster answers at {address}: {in_short(error)} Begin one with "
+            "`ray start --head`, which prints its address."
+        ) from error
+
+
+def _join(address: str, within_s: int) -> int:
+    """Join a cluster and print its address, or why that cannot be.
+
+    The alarm ends this process also while Ray is deaf to everything else.
+    """
+    import ray
+
+    signal.alarm(within_s)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except CANNOT_JOIN as error:
+        print(error)
+        return 1
+    signal.alarm(0)
+    print(ray.get_runtime_context().gcs_address)
+    return 0
+
+
+# --- What kind of machine is this? Only trials of like machines are compared
+
+
+_GIB = 2**30
+
+
+def kind_of_machine() -> str:
+    """Say what two machines must share for their trials to be compared."""
+    host = describe_host()
+    gpus = [gpu.ask("nvmlDeviceGetName") for gpu in find_gpus(system_root())]
+    devices = ", ".join(f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus))
+    memory = memory_kind(host["memory_bytes"])
+    return f"{host['cpu']}, {host['cpus_usable']} CPUs, {memory}, {devices or 'no GPU'}"
+
+
+def memory_kind(memory_bytes: int) -> str:
+    """Say how much memory a machine was built with, in whole GiB.
+
+    Its firmware keeps a part to itself, and twins with another version of it differ in that.
+    """
+    return f"{-(-memory_bytes // _GIB)} GiB"
+
+
+_ANSWER_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the cluster; a trial takes all its CPUs and GPUs, so that nobody disturbs it."""
+
+    id: str
+    name: str
+    kind: str
+    cpus: float
+    gpus: float
+
+
+@contextmanager
+def connected(address: str) -> Iterator[NodePool]:
+    """Be a driver of the cluster at an address, HOST:PORT or `auto`, for as long as this lasts.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        RequestError: the address is none.
+        MachineError: no cluster answers there, or one of its nodes will not do.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("--on ray", "ray", "ray") from error
+    address = find_cluster(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except CANNOT_JOIN as error:
+        raise no_cluster(address, in_short(error)) from error
+    # Ray prints to standard output what befalls the cluster, and that is for answers alone.
+    with redirect_stdout(sys.stderr):
+        try:
+            pool = NodePool()
+            pool.wait_for_all()
+            yield pool
+        finally:
+            ray.shutdown()
+
+
+@dataclass
+class NodePool:
+    """Nodes that will do, nodes that are being looked at, and nodes that will not do, with why.
+
+    `kind_of` also has nodes that did until they were lost, `lost_at_s` when that was. `asked` is
+    what nodes are asked about, packed: one without stepscope could not read it.
+    """
+
+    ready: dict[str, Node] = field(default_factory=dict)
+    looking: dict[Any, Mapping[str, Any]] = field(default_factory=dict)
+    unfit: dict[str, Refusal] = field(default_factory=dict)
+    kind_of: dict[str, str] = field(default_factory=dict)
+    lost_at_s: dict[str, float] = field(default_factory=dict)
+    asked: bytes | None = None
+
+    def ask_for(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Have every node that is looked at from now on say whether these settings could run."""
+        from ray import cloudpickle
+
+        each_once = list({str(values): dict(values) for values in settings}.values())
+        self.asked = cloudpickle.dumps((subject, each_once, str(Path.cwd())))
+        self.unfit.clear()  # another question may have another answer
+
+    def refresh(self) -> None:
+        """Learn which nodes came and went; a new one is looked at before it is used.
+
+        A node without CPUs for Ray takes no trials: that is how people keep a head node free.
+        """
+        import ray
+
+        alive = {
+            each["NodeID"]: each
+            for each in ray.nodes()
+            if each["Alive"] and each["Resources"].get("CPU", 0) > 0
+        }
+        known: tuple[dict[str, Any], ...] = (self.ready, self.unfit, self.kind_of, self.lost_at_s)
+        for nodes in known:
+            for gone in nodes.keys() - alive.keys():
+                del nodes[gone]
+        answered = {*self.ready, *self.unfit}
+        for node_id in alive.keys() - answered - {each["NodeID"] for each in self.looking.values()}:
+            look = on_node(_look(), node_id, num_cpus=0).remote(__version__, self.asked)
+            self.looking[look] = alive[node_id]
+
+    def take_look(self, look: Any) -> Refusal | None:
+        """Take a node's answer, and give it where the node will not do.
+
+        One that gave no answer is asked again while it is said to live.
+        """
+        import ray
+
+        entry = self.looking.pop(look)
+        node_id, resources = entry["NodeID"], entry["Resources"]
+        name = f"{entry['NodeManagerHostname']}-{node_id[:6]}"
+        try:
+            kind, refusal = ray.get(look)
+        except ray.exceptions.RayTaskError as error:
+            refusal = (in_short(error.cause or error), MachineError.exit_code)
+        except ray.exceptions.RayError:
+            return None
+        self.lost_at_s.pop(node_id, None)
+        if refusal is not None:
+            message, exit_code = refusal
+            self.kind_of.pop(node_id, None)
+            self.unfit[node_id] = Refusal(f"node {name}: {message}", exit_code)
+            return self.unfit[node_id]
+        self.kind_of[node_id] = kind
+        cpus, gpus = resources["CPU"], resources.get("GPU", 0.0)
+        self.ready[node_id] = Node(node_id, name, kind, cpus, gpus)
+        return None
+
+    def lose(self, node: Node) -> None:
+        """Trust a node no more that lost a trial: it is looked at before it gets another."""
+        self.ready.pop(node.id, None)
+        self.lost_at_s[node.id] = time.monotonic()
+
+    def kinds(self, now_s: float) -> list[str]:
+        """Return the kinds of node that there are now.
+
+        A node that was lost a moment ago may be back at once: it counts until it had the time.
+        """
+        lately_s = now_s - _ANSWER_WITHIN_S
+        there = (
+            kind
+            for node_id, kind in self.kind_of.items()
+            if self.lost_at_s.get(node_id, now_s) >= lately_s
+        )
+        return list(dict.fromkeys(there))
+
+    def wait_for_all(self) -> None:
+        """Look at every node anew.
+
+        Raises:
+            StepscopeError: what one of them refuses with.
+            MachineError: there is no node that answers.
+        """
+        import ray
+
+        until = time.monotonic() + _ANSWER_WITHIN_S
+        self.looking.clear()
+        for node in list(self.ready.values()):
+            self.lose(node)
+        self.refresh()
+        while self.looking and time.monotonic() < until:
+            for look in ray.wait(list(self.looking), timeout=1.0)[0]:
+                self.take_look(look)
+            self.refresh()
+        for refusal in self.unfit.values():
+            raise error_of(refusal.exit_code, refusal.message)
+        if not self.ready:
+            raise MachineError(
+                "the Ray cluster has no node with CPUs that answers. Add one with "
+                "`ray start --address HOST:PORT`."
+            )
+
+
+def on_node(function: Any, node_id: str, **resources: float) -> Any:
+    """Make a remote function that runs on one node or not at all."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    affinity = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return ray.remote(function).options(max_retries=0, scheduling_strategy=affinity, **resources)
+
+
+def _look() -> Any:
+    # A function within a function travels as its code: the node may not have this module.
+    unfit = MachineError.exit_code
+
+    def look(wanted: str, asked: bytes | None) -> tuple[str | None, tuple[str, int] | None]:
+        import pickle
+
+        remedy = f"wanted {wanted}: install it there, or take the node out with `ray stop`."
+        try:
+            import stepscope
+        except ImportError:
+            return None, (f"it has no stepscope, {remedy}", unfit)
+        if stepscope.__version__ != wanted:
+            return None, (f"it has stepscope {stepscope.__version__}, {remedy}", unfit)
+        from stepscope.experiments.runners.ray_task import check
+
+        refusal = None if asked is None else check(*pickle.loads(asked))
+        if refusal is not None:
+            return None, (refusal.message, refusal.exit_code)
+        return kind_of_machine(), None
+
+    return look
+
+
+if __name__ == "__main__":
+    sys.exit(_join(sys.argv[1], int(sys.argv[2])))

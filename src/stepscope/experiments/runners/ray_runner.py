@@ -1,0 +1,266 @@
+"""Trials on the nodes of a Ray cluster, one at a time on each.
+
+A trial takes all CPUs and GPUs that its node has for Ray, so neither another trial nor another job
+of the cluster runs beside it. When its node or its process is lost, it is made again, elsewhere if
+there is an elsewhere. What it left on the node is gone with it: a record comes whole or not at all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import Interrupted, MachineError
+from stepscope.experiments.runners import ray_task
+from stepscope.experiments.runners.ray_cluster import (
+    AUTO,
+    Node,
+    NodePool,
+    connected,
+    in_short,
+    on_node,
+)
+from stepscope.experiments.runners.ray_task import Delivery, Refusal, Task, unpack
+from stepscope.experiments.runners.runner import Begin, PlannedTrial
+from stepscope.experiments.workload import Workload
+from stepscope.records import schema
+from stepscope.records.run_folder import RunFolder
+from stepscope.records.sweep_folder import Trial
+from stepscope.supervisor.child_supervisor import Outcome, stop_signals
+
+# --- Which trial does a free node take? A round stays with one kind of node
+
+
+@dataclass
+class PendingRounds:
+    """Trials that are waiting for a node, and which kind of node has which round."""
+
+    waiting: list[PlannedTrial]
+    kind_of_round: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, orders: Sequence[PlannedTrial]) -> PendingRounds:
+        """Begin with all of them; a round that was begun earlier goes on with the same kind."""
+        begun = {each.trial.repeat: each.node_kind for each in orders}
+        return cls(list(orders), {number: kind for number, kind in begun.items() if kind})
+
+    def take(
+        self, kind: str, kinds: Iterable[str], not_those: Collection[int] = ()
+    ) -> PlannedTrial | None:
+        """Hand out a trial for a node of this kind; None where the others have what is left.
+
+        `kinds` are those that there are now, `not_those` trials that this node leaves to others.
+        """
+        there = {*kinds, kind}
+        free = [order for order in self.waiting if order.trial.index not in not_those]
+        own = self._first(free, lambda held_by: held_by == kind)
+        found = own or self._first(free, lambda held_by: held_by not in there)
+        if found is not None:
+            self.waiting.remove(found)
+            self.kind_of_round[found.trial.repeat] = kind
+        return found
+
+    def give_back(self, order: PlannedTrial) -> None:
+        """Take back a trial whose node was lost; it is the next to be made."""
+        self.waiting.insert(0, order)
+
+    def _first(
+        self, orders: list[PlannedTrial], fits: Callable[[str | None], bool]
+    ) -> PlannedTrial | None:
+        held_by = self.kind_of_round
+        return next((each for each in orders if fits(held_by.get(each.trial.repeat))), None)
+
+
+_LOOK_EVERY_S = 1.0
+_GRACE_S = 10.0  # for trials to end, after they were told to
+_MOST_LOSSES = 3  # then it is the trial that takes its nodes down
+_WAITS_FOR_NODES_S = 60.0
+_ANY_KIND = "any"
+
+
+@contextmanager
+def on_ray(address: str = AUTO, *, mix_nodes: bool = False) -> Iterator[OnRay]:
+    """Connect to a cluster whose nodes make trials; `mix_nodes` takes all kinds for one."""
+    with connected(address) as pool:
+        yield OnRay(pool, mix_nodes)
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """The nodes of a cluster that this process is connected to."""
+
+    pool: NodePool
+    mix_nodes: bool = False
+
+    @property
+    def at_once(self) -> int:
+        """One on each node."""
+        return max(1, len(self.pool.ready))
+
+    def check(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse settings that could only fail on one of the nodes: they have the data."""
+        self.pool.ask_for(subject, settings)
+        self.pool.wait_for_all()
+
+    def run(
+        self, subject: Workload, orders: Sequence[PlannedTrial], begin: Begin
+    ) -> Generator[tuple[Trial, Outcome], None, None]:
+        """Make the trials on whichever node is free; a round stays with one kind of node.
+
+        A node that joins meanwhile is asked first whether it could make them.
+
+        Raises:
+            Interrupted: somebody asked to stop.
+            MachineError: no node is left.
+        """
+        if not orders:
+            return
+        self.pool.ask_for(subject, [order.trial.values for order in orders])
+        rounds, say = PendingRounds.of(orders), orders[0].attempt.onlooker.output
+        work = _Work(subject, self.pool, rounds, begin, say, self.mix_nodes)
+        with stop_signals(pausing=False) as signals:
+            try:
+                while rounds.waiting or work.under_way:
+                    work.hand_out()
+                    yield from work.wait()
+                    if signals.stops:
+                        raise Interrupted("interrupted")
+            finally:
+                work.end()
+
+
+@dataclass
+class _Work:
+    """Trials that wait, and those that are under way, each with its node.
+
+    `lost_on` has the nodes that lost a trial, by its index.
+    """
+
+    subject: Workload
+    pool: NodePool
+    rounds: PendingRounds
+    begin: Begin
+    say: Callable[[str], None]
+    mix_nodes: bool
+    under_way: dict[Any, tuple[PlannedTrial, Node]] = field(default_factory=dict)
+    lost_on: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    last_node_s: float = field(default_factory=time.monotonic)
+
+    def hand_out(self) -> None:
+        """Give every free node a trial.
+
+        Raises:
+            MachineError: there has been no node for a while.
+        """
+        self.pool.refresh()
+        if self.pool.ready:
+            self.last_node_s = time.monotonic()
+        elif time.monotonic() - self.last_node_s > _WAITS_FOR_NODES_S:
+            refusals = "".join(f" {each.message}" for each in self.pool.unfit.values())
+            raise MachineError(
+                "no node of the Ray cluster is left to make trials. Add one with `ray start "
+                f"--address HOST:PORT`, then go on with the sweep.{refusals}"
+            )
+        busy = {node.id for _, node in self.under_way.values()}
+        for node in list(self.pool.ready.values()):
+            if node.id not in busy:
+                order = self._take(node)
+                if order is not None:
+                    self._start(order, node)
+
+    def _take(self, node: Node) -> PlannedTrial | None:
+        kind, kinds = node.kind, self.pool.kinds(time.monotonic())
+        others = [each for each in self.pool.ready.values() if each.kind == kind or self.mix_nodes]
+        if self.mix_nodes:
+            kind, kinds = _ANY_KIND, []
+        left_to_others = {
+            index
+            for index, lost_on in self.lost_on.items()
+            if node.id in lost_on and any(other.id not in lost_on for other in others)
+        }
+        return self.rounds.take(kind, kinds, left_to_others)
+
+    def _start(self, order: PlannedTrial, node: Node) -> None:
+        trial = replace(order.trial, node=node.name, node_kind=node.kind)
+        order = replace(order, trial=trial)
+        self.begin(trial)
+        attempt = order.attempt
+        task = Task(
+            attempt.path.name,
+            self.subject,
+            trial.values,
+            str(Path.cwd()),
+            attempt.summarize,
+            attempt.time_limit_s,
+        )
+        make = on_node(ray_task.make, node.id, num_cpus=node.cpus, num_gpus=node.gpus)
+        self.under_way[make.remote(task)] = (order, node)
+
+    def wait(self) -> Iterator[tuple[Trial, Outcome]]:
+        """Wait a moment for trials to end, and give those that did."""
+        import ray
+
+        asked = [*self.under_way, *self.pool.looking]
+        if not asked:
+            time.sleep(_LOOK_EVERY_S)
+            return
+        for answer in ray.wait(asked, num_returns=1, timeout=_LOOK_EVERY_S)[0]:
+            if answer in self.pool.looking:
+                refusal = self.pool.take_look(answer)
+                if refusal is not None:
+                    self.say(f"{refusal.message} It gets no trials.")
+                continue
+            order, node = self.under_way.pop(answer)
+            try:
+                said = ray.get(answer)
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError as error:
+                said = Refusal(in_short(error), MachineError.exit_code)
+            if isinstance(said, Delivery) and said.was_cut_short:
+                said = Refusal("the node was told to stop.", MachineError.exit_code)
+            if isinstance(said, Refusal):
+                yield from self._again(order, node, said)
+            else:
+                yield order.trial, replace(_received(said, order, node), asked_to_stop=False)
+
+    def _again(
+        self, order: PlannedTrial, node: Node, why: Refusal
+    ) -> Iterator[tuple[Trial, Outcome]]:
+        """Have a trial made once more; one that is lost time after time has failed."""
+        self.pool.lose(node)
+        lost_on = self.lost_on[order.trial.index]
+        lost_on.append(node.id)
+        if len(lost_on) < _MOST_LOSSES:
+            self.rounds.give_back(order)
+            lost = f"trial {order.trial.index + 1} was lost on {node.name}"
+            self.say(f"{lost}, and is made again: {why.message}")
+            return
+        reason = f"it was lost {len(lost_on)} times; the last time, on {node.name}: {why.message}"
+        yield order.trial, Outcome(schema.FAILED, reason, why.exit_code)
+
+    def end(self) -> None:
+        """Leave nothing under way."""
+        import ray
+
+        for answer in self.under_way:
+            ray.cancel(answer)
+        if self.under_way:
+            ray.wait(list(self.under_way), num_returns=len(self.under_way), timeout=_GRACE_S)
+        self.under_way.clear()
+
+
+def _received(said: Delivery, order: PlannedTrial, node: Node) -> Outcome:
+    """Put a trial's record where it belongs; return how the trial ended."""
+    if said.record is not None:
+        unpack(said.record, order.attempt.path)
+        if said.record.left_behind:
+            files = list(said.record.left_behind)
+            folder = RunFolder(order.attempt.path)
+            folder.add_event("left_behind", said.outcome.wall_s, node=node.name, files=files)
+    return said.outcome

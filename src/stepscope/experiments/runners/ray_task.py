@@ -1,0 +1,151 @@
+"""On a node: whether settings could run there, and a trial made there, its record as bytes."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stepscope.errors import MachineError, StepscopeError
+from stepscope.experiments.trial import SilentListener, temporary_folder
+from stepscope.experiments.workload import TrialRequest, Workload
+from stepscope.records import schema
+from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.run_lifecycle import Summarize
+
+# --- A folder as bytes, and back: how a trial's record comes from the node that made it
+
+
+MOST_BYTES = 256 * 1024**2
+_LEFT_BEHIND = (schema.CHECKPOINT,)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The files of a folder, packed, and the names of those that were left behind."""
+
+    data: bytes
+    left_behind: tuple[str, ...] = ()
+
+
+def pack(folder: Path, most_bytes: int = MOST_BYTES) -> Parcel:
+    """Pack a folder's files, without checkpoints, the smallest first, up to so many bytes in all.
+
+    The record of what happened is small and always fits; what is huge is left behind, by name.
+    """
+    files = sorted(
+        (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink()),
+        key=lambda file: (file.stat().st_size, file),
+    )
+    packed, left_behind, total_bytes = io.BytesIO(), [], 0
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for file in files:
+            name, size = str(file.relative_to(folder)), file.stat().st_size
+            if file.name in _LEFT_BEHIND or total_bytes + size > most_bytes:
+                left_behind.append(name)
+                continue
+            archive.write(file, name)
+            total_bytes += size
+    return Parcel(packed.getvalue(), tuple(sorted(left_behind)))
+
+
+def unpack(parcel: Parcel, folder: Path) -> None:
+    """Make the folder again, in one move: killed on the way, it leaves none that looks whole."""
+    building = folder.with_name(f".{folder.name}.part")
+    for leftover in (building, folder):
+        shutil.rmtree(leftover, ignore_errors=True)
+    building.mkdir(parents=True)
+    with zipfile.ZipFile(io.BytesIO(parcel.data)) as archive:
+        archive.extractall(building)
+    building.rename(folder)
+
+
+_SET_BY_RAY = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An error of a node as plain values: not every exception survives the journey."""
+
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How a trial ended, and its record; there is none where it could not even begin."""
+
+    outcome: Outcome
+    record: Parcel | None
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether the node was told to stop meanwhile: a sweep is stopped where it was begun."""
+        return self.outcome.asked_to_stop and self.outcome.status != schema.COMPLETED
+
+
+@dataclass(frozen=True)
+class Task:
+    """A trial as a node needs it; `name` is its folder's, `directory` where the sweep was begun."""
+
+    name: str
+    subject: Workload
+    values: Mapping[str, Any]
+    directory: str
+    summarize: Summarize
+    time_limit_s: float | None
+
+
+def check(
+    subject: Workload, settings: Sequence[Mapping[str, Any]], directory: str
+) -> Refusal | None:
+    """Look whether settings could only fail on this node."""
+    _enter(directory)
+    try:
+        for values in settings:
+            subject.check(values)
+    except StepscopeError as error:
+        return Refusal(str(error), error.exit_code)
+    return None
+
+
+def make(task: Task) -> Delivery | Refusal:
+    """Make a trial in a temporary folder, and return it with its record.
+
+    A node that cannot even write, as its disk is full, refuses: another one may do better.
+    """
+    _enter(task.directory)
+    _forget_threads()
+    try:
+        with temporary_folder(Path(tempfile.gettempdir())) as folder:
+            path = Path(folder) / task.name
+            attempt = TrialRequest(path, SilentListener(), task.summarize, task.time_limit_s)
+            outcome = task.subject.run(task.values, attempt)
+            return Delivery(outcome, pack(path) if path.is_dir() else None)
+    except StepscopeError as error:
+        return Refusal(str(error), error.exit_code)
+    except OSError as error:
+        return Refusal(f"cannot keep a trial's record: {error}", MachineError.exit_code)
+
+
+def _enter(directory: str) -> None:
+    """Work where the sweep was begun, where this node has such a folder."""
+    if Path(directory).is_dir():
+        os.chdir(directory)
+
+
+def _forget_threads() -> None:
+    """Leave the number of threads to torch, as anywhere else.
+
+    Ray sets it within the process; what a person set for the node was there from its beginning.
+    """
+    if _SET_BY_RAY not in psutil.Process().environ():
+        os.environ.pop(_SET_BY_RAY, None)

@@ -1,0 +1,320 @@
+"""A search for efficient networks: proposed, held against a budget, trained, halved, tested once.
+
+budget      what a network may take on an accelerator
+space       which networks, and which ways of training them
+proposals   one after the other, those that fit
+halving     who is trained for longer
+carry_out   the search itself, from wherever its record stands
+
+The record is a sweep folder of the kind `search`. Its trials are runs judged on held-out samples;
+only the last ones, of designs that were chosen by then, open the test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepscope.analyze.search_result import merit
+from stepscope.errors import AnswerIsNo, Interrupted, RequestError
+from stepscope.experiments.runners.local_runner import HERE
+from stepscope.experiments.runners.runner import Runner
+from stepscope.experiments.search.halving import better_half, check_rungs, rung_epochs
+from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
+from stepscope.experiments.search.search_budget import FIGURES, SearchBudget
+from stepscope.experiments.search.search_space import check_space, space_of
+from stepscope.experiments.sweep_run import SweepListener as SweepOnlooker
+from stepscope.experiments.sweep_run import TrialBench, working_in
+from stepscope.experiments.workload import TrainingWorkload
+from stepscope.records import schema
+from stepscope.records.sweep_folder import (
+    Sweep,
+    SweepFolder,
+    Trial,
+    create_sweep,
+    load_sweep,
+    load_sweep_of,
+)
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import with_changes
+from stepscope.supervisor.run_lifecycle import Summarize
+from stepscope.train.source_settings import data_source_of
+
+if TYPE_CHECKING:
+    from stepscope.data.dataset_registry import DataSet
+
+
+# --- The search itself, written as if it were never stopped: what is recorded is not done again.
+
+
+# Model, shape and classes as flags would give them, spatial factors, accelerator.
+EstimateModel = Callable[[str, str | None, str | None, str, str], Mapping[str, Any]]
+Judged = tuple[Proposal, float | None]  # and its accuracy, if it came to one
+
+
+class SearchListener(SweepOnlooker, Protocol):
+    """Somebody who shows how a search goes."""
+
+    def proposed(
+        self, number: int, values: Mapping[str, Any], figures: Figures, fits: bool
+    ) -> None:
+        """Learn of a design and of its estimate."""
+
+
+@dataclass(frozen=True)
+class DesignSearch:
+    """A search where it stands: its trials are made on the bench, its record says what is done."""
+
+    bench: TrialBench
+    onlooker: SearchListener
+    estimate: EstimateModel
+
+    def carry_out(self) -> None:
+        """Propose, train, halve, and test those that are left; everything once."""
+        info = self.bench.folder.read_info()
+        first, *longer = info["rungs"]
+        judged = self._first_rung(info, first)
+        for rung, epochs in enumerate(longer, 2):
+            self._refuse_nothing(judged)
+            better = [proposal for proposal, _ in better_half(_best_first(judged))]
+            again = [proposal for proposal, _ in judged if proposal in better]
+            judged = self._train(again, epochs, rung)
+        self._refuse_nothing(judged)
+        chosen = [each for each in _best_first(judged) if each[1] is not None]
+        _refuse_untested([self._test(each, info) for each in chosen[: info["finals"]]])
+
+    def _first_rung(self, info: Mapping[str, Any], epochs: int) -> list[Judged]:
+        """Train designs as they are proposed: what they come to guides the next.
+
+        There are as many at once as trials were made at once when the search began.
+        """
+        space = space_of(info, self._training().spec({}))
+        asked = Asked(SearchBudget(info["budget"]), space, info["seed"])
+        recorded = [Proposal(**each) for each in info["proposals"]]
+        judged: list[Judged] = []
+        designs = propose(asked, recorded, self._record, self._figures)
+        while len(judged) < info["designs"]:
+            at_once = min(info.get("at_once", 1), info["designs"] - len(judged))
+            some = list(islice(designs, at_once))
+            come_to = self._train([proposal for proposal, _ in some], epochs, 1)
+            for (_, tell), (_, accuracy) in zip(some, come_to, strict=True):
+                tell(accuracy)
+            judged += come_to
+        return judged
+
+    def _record(self, proposal: Proposal) -> None:
+        info = self.bench.folder.read_info()
+        proposals = [*info["proposals"], asdict(proposal)]
+        self.bench.folder.update_info(proposals=proposals)
+        self.onlooker.proposed(len(proposals), proposal.values, proposal.figures, proposal.fits)
+
+    def _figures(self, model: str) -> dict[str, float]:
+        info = self.bench.folder.read_info()
+        shape, classes = ",".join(map(str, info["input"])), str(info["classes"])
+        found = self.estimate(model, shape, classes, info["spatial"], info["accelerator"])
+        return {name: float(found[name]) for name in FIGURES}
+
+    def _train(self, proposals: list[Proposal], epochs: int, rung: int) -> list[Judged]:
+        """Train designs for so many epochs, unless the record has it done, and judge them."""
+        settings = [{**proposal.values, "epochs": epochs} for proposal in proposals]
+        trials = self.bench.have(settings, rung)
+        return list(zip(proposals, map(_accuracy, trials), strict=True))
+
+    def _test(self, chosen: Judged, info: Mapping[str, Any]) -> Trial:
+        """Train a chosen design on all samples, and open the test set once, at the end."""
+        proposal, accuracy = chosen
+        choice = {
+            "judged_on": "validation",
+            "validation": info["spec"]["validation"],
+            "validation_accuracy": accuracy,
+            "designs": info["designs"],
+            "search": info["id"],
+        }
+        final = {"epochs": info["rungs"][-1], "validation": 0, "test_at": "end"}
+        bench = replace(self.bench, subject=replace(self._training(), choice=choice))
+        [trial] = bench.have([{**proposal.values, **final}], len(info["rungs"]) + 1)
+        return trial
+
+    def _training(self) -> TrainingWorkload:
+        subject = self.bench.subject
+        assert isinstance(subject, TrainingWorkload), "a search trains networks of ours"
+        return subject
+
+    def _refuse_nothing(self, judged: list[Judged]) -> None:
+        if any(accuracy is not None for _, accuracy in judged):
+            return
+        trials = [each for each in load_sweep(self.bench.folder.path).trials if each.reason]
+        why = trials[-1].reason if trials else "none was completed"
+        raise AnswerIsNo(f"no design could be trained to be judged: {why}")
+
+
+def _accuracy(trial: Trial) -> float | None:
+    if trial.status != schema.COMPLETED:
+        return None
+    accuracy: float | None = trial.metrics.get("validation_accuracy")
+    return accuracy
+
+
+def _best_first(judged: list[Judged]) -> list[Judged]:
+    """Order designs; of equals that which was proposed first."""
+    return sorted(judged, key=lambda each: merit(each[1], each[0].figures["energy_mj"]))
+
+
+def _refuse_untested(finals: list[Trial]) -> None:
+    if all(trial.status != schema.COMPLETED for trial in finals):
+        raise AnswerIsNo(f"nothing that was chosen could be tested: {finals[0].reason}")
+
+
+KIND = "search"
+_ONE_HELD_OUT_OF = 5  # samples, where nobody says how many
+
+
+class SearchInterrupted(Interrupted):
+    """Somebody asked a search to stop; what is done is in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"interrupted; go on with: stepscope search --resume {folder}")
+        self.folder = folder
+
+
+class NothingFound(AnswerIsNo):
+    """A search came to no network; what it tried is in its folder."""
+
+    def __init__(self, why: str, folder: Path) -> None:
+        super().__init__(why)
+        self.folder = folder
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What is searched; `asked` are the settings that somebody named, and they stay as they are.
+
+    `on` says for the record where designs are trained; None is this machine.
+    """
+
+    asked: Mapping[str, Any]
+    budget: SearchBudget
+    designs: int
+    finals: int
+    spatial: str
+    accelerator: str
+    on: Mapping[str, Any] | None = None
+
+
+def start(
+    request: SearchRequest,
+    estimate: EstimateModel,
+    onlooker: SearchListener,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
+    """Make the folder of a search, and everything in it.
+
+    Raises:
+        RequestError: the search could only fail; then nothing was begun.
+        NothingFound: no network keeps the budget, or none could be trained or tested.
+        SearchInterrupted: somebody asked it to stop.
+    """
+    asked = _with_defaults(request.asked)
+    subject = TrainingWorkload(asked, quick=True)
+    spec = subject.spec({})
+    if spec.optimizer != "sgd":
+        raise RequestError(f"optimizer: a search tries ways of sgd, found {spec.optimizer}.")
+    dataset = _images(spec)
+    rungs = rung_epochs(request.designs, spec.epochs)
+    check_rungs(rungs, request.designs, request.finals, spec.max_steps)
+    info = {
+        "kind": KIND,
+        "directory": str(Path.cwd()),
+        **subject.to_json(),
+        "named": sorted(request.asked),
+        "seed": spec.seed,
+        "repeats": 1,
+        "settings": [],
+        "over": None,
+        "time_limit_s": None,
+        "budget": dict(request.budget.limits),
+        "spatial": request.spatial,
+        "accelerator": request.accelerator,
+        "input": list(dataset.shape),
+        "classes": dataset.classes,
+        "training_samples": dataset.count("train", spec.samples) - spec.validation,
+        "designs": request.designs,
+        "finals": request.finals,
+        "rungs": rungs,
+        "proposals": [],
+        "on": None if request.on is None else dict(request.on),
+        "at_once": runner.at_once,
+    }
+    space = space_of(info, spec)
+    runner.check(subject, [space.least])
+    check_space(space, request.designs)
+    made = create_sweep(Path(spec.out), spec.name or f"{KIND}-{spec.data}", info, [])
+    return _carry_out(made, estimate, onlooker, summarize, runner)
+
+
+def resume(
+    path: Path,
+    estimate: EstimateModel,
+    onlooker: SearchListener,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
+    """Do what is missing of a search; a completed one is left as it is."""
+    recorded = load_sweep_of(path, KIND)
+    if recorded.info.get("status") == schema.COMPLETED:
+        return recorded
+    with working_in(recorded.info.get("directory")):
+        return _carry_out(SweepFolder(recorded.path), estimate, onlooker, summarize, runner)
+
+
+def _carry_out(
+    folder: SweepFolder,
+    estimate: EstimateModel,
+    onlooker: SearchListener,
+    summarize: Summarize,
+    runner: Runner,
+) -> Sweep:
+    info = folder.read_info()
+    subject = TrainingWorkload(info["spec"], quick=True)
+    bench = TrialBench(folder, subject, onlooker, summarize, runner=runner)
+    try:
+        with bench.open():
+            DesignSearch(bench, onlooker, estimate).carry_out()
+    except Interrupted:
+        raise SearchInterrupted(folder.path) from None
+    except AnswerIsNo as answer:
+        raise NothingFound(str(answer), folder.path) from None
+    return load_sweep(folder.path)
+
+
+def _with_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Hold samples out, and train on images as they are, where nothing else was said.
+
+    Raises:
+        RequestError: there would be nothing to judge by.
+    """
+    chosen = {"augment": "none", **asked}
+    spec = with_changes(chosen, {})
+    if not spec.evaluate:
+        raise RequestError("evaluate: a search judges by evaluations, and there would be none.")
+    if "validation" not in asked:
+        samples = _images(spec).count("train", spec.samples)
+        chosen["validation"] = max(1, samples // _ONE_HELD_OUT_OF)
+    elif spec.validation == 0:
+        raise RequestError("validation: a search judges on held-out samples, found 0.")
+    return chosen
+
+
+def _images(spec: RunSpec) -> DataSet:
+    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
+
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    if dataset.tokens is not None:
+        raise RequestError(
+            f"data: a search is for images, and the samples of {spec.data} are texts."
+        )
+    return dataset

@@ -1,0 +1,174 @@
+"""Which networks and which ways of training them are tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepscope.errors import RequestError
+from stepscope.models.efficient_design import ACTIVATIONS, BLOCKS, HEADS, POOLS, EfficientDesign
+from stepscope.settings import RunSpec
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+_STEMS = ("s2d4", "s2d2", "conv4", "conv2")
+_FEWEST_STAGES, _MOST_STAGES = 2, 4
+_WIDTH_STEP, _WIDEST = 16, 256  # an array spreads 16 channels at once
+_BATCH_SIZES = (32, 64, 128, 256)
+_FEWEST_STEPS = 4  # of an epoch: with fewer, a large batch learns next to nothing
+_MOMENTA = (0.8, 0.9, 0.95)
+_SCHEDULES = ("one-cycle", "cosine")
+
+
+@dataclass(frozen=True)
+class Space:
+    """What may be drawn: whatever nobody has fixed, for so many samples of such a shape."""
+
+    fixed: Mapping[str, Any]
+    training_samples: int
+    shape: Sequence[int]  # channels, height, width
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """The sizes of a batch with which an epoch has enough steps."""
+        batches = self.fixed.get("accumulate", 1) * _FEWEST_STEPS
+        processes = self.fixed.get("processes", 1)
+        return [
+            size
+            for size in _BATCH_SIZES
+            if size >= processes and size * batches <= self.training_samples
+        ]
+
+    @property
+    def stems(self) -> list[str]:
+        """The stems that take such images, and leave sides for a few stages."""
+        return [
+            stem
+            for stem in _STEMS
+            if _takes(stem, self.shape) and self.most_stages(stem) >= _FEWEST_STAGES
+        ]
+
+    def most_stages(self, stem: str) -> int:
+        """Return after how many stages the shorter side is still 2 or more.
+
+        Batch norm cannot take the mean of one pixel of one image, which a last batch may be.
+        """
+        side = -(-min(self.shape[1:]) // int(stem[-1]))
+        return min(_MOST_STAGES, (side - 1).bit_length())  # every further stage halves, rounded up
+
+    @property
+    def ways(self) -> float:
+        """How many different things can be drawn; infinite where they are too many to count."""
+        ways = {
+            "model": math.inf,
+            "batch_size": len(self.batch_sizes),
+            "lr": math.inf,
+            "momentum": len(_MOMENTA),
+            "weight_decay": math.inf,
+            "schedule": len(_SCHEDULES),
+        }
+        return math.prod(count for name, count in ways.items() if name not in self.fixed)
+
+    @property
+    def least(self) -> dict[str, Any]:
+        """Settings that ask for the least: where these are refused, all are."""
+        sizes = self.batch_sizes or _BATCH_SIZES
+        least = {"model": EfficientDesign((16, 16), (0, 1)).name, "batch_size": sizes[0]}
+        return {name: value for name, value in least.items() if name not in self.fixed}
+
+
+def space_of(info: Mapping[str, Any], spec: RunSpec) -> Space:
+    """Return the space of a search, from its record and the settings of its trainings."""
+    fixed = {name: getattr(spec, name) for name in info["named"]}
+    return Space(fixed, info["training_samples"], info["input"])
+
+
+def check_space(space: Space, designs: int) -> None:
+    """Refuse a search that has not so many different things to try.
+
+    Raises:
+        RequestError: it has not.
+    """
+    if "batch_size" not in space.fixed and not space.batch_sizes:
+        accumulate = space.fixed.get("accumulate", 1)
+        processes = space.fixed.get("processes", 1)
+        least = next((size for size in _BATCH_SIZES if size >= processes), processes)
+        times = f" x accumulate {accumulate}" if accumulate > 1 else ""
+        raise RequestError(
+            f"batch_size: wanted {_FEWEST_STEPS} steps of {least}{times} samples or more in an "
+            f"epoch, found {space.training_samples:,} samples to train on. Take more --samples, or "
+            "name a --batch-size."
+        )
+    if "model" not in space.fixed and not space.stems:
+        height, width = space.shape[1:]
+        raise RequestError(
+            f"input: wanted images with sides for {_FEWEST_STAGES} stages of a network, found "
+            f"{height}x{width} pixels. Take larger ones, or name a --model."
+        )
+    if space.ways < 2:
+        raise RequestError(
+            "nothing is left to search: the model and all ways of training it are named. Leave "
+            "one of them out, or train it: stepscope run."
+        )
+    if designs > space.ways:
+        raise RequestError(
+            f"trials: wanted {space.ways} at most, as many ways as are left to try where the other "
+            f"settings are named, found {designs}."
+        )
+
+
+def suggest(trial: Trial, space: Space) -> dict[str, Any]:
+    """Draw a network and how it is trained; what somebody has fixed is not drawn."""
+    draws: dict[str, Callable[[], Any]] = {
+        "model": lambda: suggest_design(trial, space).name,
+        "batch_size": lambda: trial.suggest_categorical("batch_size", space.batch_sizes),
+        "lr": lambda: trial.suggest_float("lr", 0.005, 0.5, log=True),
+        "momentum": lambda: trial.suggest_categorical("momentum", _MOMENTA),
+        "weight_decay": lambda: trial.suggest_float("weight_decay", 1e-5, 1e-2, log=True),
+        "schedule": lambda: trial.suggest_categorical("schedule", _SCHEDULES),
+    }
+    return {name: draw() for name, draw in draws.items() if name not in space.fixed}
+
+
+def suggest_design(trial: Trial, space: Space) -> EfficientDesign:
+    """Draw a network. Stages do not become narrower as they go."""
+    stem = trial.suggest_categorical("stem", space.stems)
+    stages = trial.suggest_int("stages", _FEWEST_STAGES, space.most_stages(stem))
+    width = trial.suggest_int("width", _WIDTH_STEP, 96, step=_WIDTH_STEP)
+    widths, depths = [width], [trial.suggest_int("depth_1", 0, 2)]
+    for stage in range(2, stages + 1):
+        wider = trial.suggest_int(f"wider_{stage}", 0, 96, step=_WIDTH_STEP)
+        widths.append(min(_WIDEST, widths[-1] + wider))
+        depths.append(trial.suggest_int(f"depth_{stage}", 1, 3))
+    pool = trial.suggest_categorical("pool", POOLS)
+    may_mirror = stem.startswith("s2d") and pool != "stride"
+    return EfficientDesign(
+        tuple(widths),
+        tuple(depths),
+        stem=stem[:-1],
+        stem_factor=int(stem[-1]),
+        kernel=trial.suggest_categorical("kernel", (3, 5)),
+        block=trial.suggest_categorical("block", BLOCKS),
+        activation=trial.suggest_categorical("activation", ACTIVATIONS),
+        squeeze=trial.suggest_categorical("squeeze", (0, 8)),
+        pool=pool,
+        mirror=may_mirror and trial.suggest_categorical("mirror", (False, True)),
+        head=trial.suggest_categorical("head", HEADS),
+        dropout_percents=_dropouts(trial, stages),
+    )
+
+
+def _takes(stem: str, shape: Sequence[int]) -> bool:
+    """Say whether a stem takes images of a shape: squares must fill them, a stride need not."""
+    factor = int(stem[-1])
+    return not stem.startswith("s2d") or all(side % factor == 0 for side in shape[1:])
+
+
+def _dropouts(trial: Trial, stages: int) -> tuple[int, ...]:
+    """Draw dropout for the stages, and more of it before the last layer."""
+    each = trial.suggest_int("dropout_percent", 0, 20, step=5)
+    last = each + trial.suggest_int("more_dropout_percent", 0, 20, step=10)
+    return (each,) * (stages - 1) + (last,) if last else ()

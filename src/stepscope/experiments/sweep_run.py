@@ -1,0 +1,379 @@
+"""Sweeps: settings tried in rounds, each trial in its own process, with a record that survives.
+
+plan      which trials, in which order
+execute   those that are missing, by whoever runs them (`experiments.runners.runner`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
+
+from stepscope.analyze.sweep_summary import metrics
+from stepscope.errors import Interrupted, RequestError
+from stepscope.experiments.runners.local_runner import HERE
+from stepscope.experiments.runners.runner import PlannedTrial, Runner
+from stepscope.experiments.trial_order import plan_trials
+from stepscope.experiments.workload import TrialRequest, Workload, workload_of
+from stepscope.records import run_reader, schema
+from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_sweep, load_sweep
+from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.child_supervisor import RunListener as RunOnlooker
+from stepscope.supervisor.run_lifecycle import Summarize
+from stepscope.supervisor.warm_start import ForkServer
+
+# --- Make the trials of a sweep, each in a process of its own, here or on other machines
+
+
+Show = Callable[[Trial], None]
+
+
+class SweepListener(RunOnlooker, Protocol):
+    """Somebody who shows how a sweep goes, and the run that is under way in it."""
+
+    def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
+        """Learn which trial begins, of how many, and how long the rest will take, if known."""
+
+    def tried(self, trial: Trial) -> None:
+        """Learn what became of it."""
+
+
+@dataclass(frozen=True)
+class TrialBench:
+    """Where trials are made: their record, what is tried, who looks on, and who makes them.
+
+    On this machine, trainings of ours are forked from one process that has torch imported.
+    """
+
+    folder: SweepFolder
+    subject: Workload
+    onlooker: SweepListener
+    summarize: Summarize
+    time_limit_s: float | None = None
+    runner: Runner = HERE
+    fork_server: ForkServer = field(default_factory=ForkServer)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Keep the folder for this process, and close it however the trials end.
+
+        Raises:
+            RequestError: another process is at it.
+            Interrupted: somebody asked to stop; what is done is kept.
+        """
+        with self.folder.held(), self.fork_server:
+            self.folder.update_info(status=schema.RUNNING, reason=None, process=os.getpid())
+            try:
+                yield
+            except (KeyboardInterrupt, Interrupted) as error:
+                self.folder.close(status=schema.INTERRUPTED, reason="interrupted", process=None)
+                raise Interrupted("interrupted") from error
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}"
+                self.folder.close(status=schema.FAILED, reason=reason, process=None)
+                raise
+            self.folder.close(status=schema.COMPLETED, process=None)
+
+    def make_missing(self) -> None:
+        """Make every trial of the plan that has no result yet.
+
+        Raises:
+            RequestError: one of them could only fail; then none is made.
+        """
+        sweep, clock = load_sweep(self.folder.path), _TrialClock()
+        missing = {trial.index: trial for trial in sweep.trials if trial.is_missing}
+        self.runner.check(self.subject, [trial.values for trial in missing.values()])
+
+        def show(trial: Trial) -> None:
+            self.onlooker.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
+            clock.begin(trial)
+
+        with closing(self._make_all(list(missing.values()), show)) as ended:
+            for trial in ended:
+                clock.end(trial)
+                del missing[trial.index]
+
+    def add(self, values: Mapping[str, Any], repeat: int) -> Trial:
+        """Make a trial that was not planned, because of what the others told."""
+        info = self.folder.read_info()
+        trial = Trial(len(info["trials"]), dict(values), repeat)
+        self.folder.write_info({**info, "trials": [*info["trials"], asdict(trial)]})
+        self.onlooker.trying(trial, None, None)
+        return self.make(trial)
+
+    def have(self, settings: Sequence[Mapping[str, Any]], repeat: int) -> list[Trial]:
+        """Return a trial of each of some settings: recorded already, or made now.
+
+        Raises:
+            Interrupted: somebody asked to stop.
+        """
+        info = self.folder.read_info()
+        recorded = load_sweep(self.folder.path).trials
+        wanted, planned = [], list(recorded)
+        for values in settings:
+            known = (each for each in recorded if (each.values, each.repeat) == (values, repeat))
+            trial = next(known, None)
+            if trial is None:
+                trial = Trial(len(planned), dict(values), repeat)
+                planned.append(trial)
+            wanted.append(trial)
+        if len(planned) > len(recorded):
+            self.folder.write_info({**info, "trials": [asdict(each) for each in planned]})
+        missing = [trial for trial in wanted if trial.is_missing]
+        with closing(self._make_all(missing, self._show_begin)) as ended:
+            made = {trial.index: trial for trial in ended}
+        return [made.get(trial.index, trial) for trial in wanted]
+
+    def _show_begin(self, trial: Trial) -> None:
+        self.onlooker.trying(trial, None, None)
+
+    def make(self, trial: Trial) -> Trial:
+        """Make one trial and note its result.
+
+        Raises:
+            Interrupted: somebody asked it to stop.
+        """
+        with closing(self._make_all([trial], lambda trial: None)) as ended:
+            return next(ended)
+
+    def _make_all(self, trials: list[Trial], show: Show) -> Generator[Trial, None, None]:
+        """Make trials and note their results; give each as soon as it has one.
+
+        Raises:
+            Interrupted: somebody asked to stop.
+        """
+        waiting = []
+        for trial in trials:
+            done = _finished_before(trial, self.folder)
+            if done is None:
+                waiting.append(trial)
+            else:
+                show(trial)
+                yield self._note(done)
+        orders = self._orders(waiting)
+
+        def begin(trial: Trial) -> None:
+            show(trial)
+            self._begin(trial)
+
+        with closing(self.runner.run(self.subject, orders, begin)) as ended:
+            for trial, outcome in ended:
+                done = self._note(self._judge(trial, outcome))
+                if outcome.asked_to_stop or done.status == schema.INTERRUPTED:
+                    raise Interrupted("interrupted")
+                yield done
+
+    def _orders(self, trials: list[Trial]) -> list[PlannedTrial]:
+        sweep = load_sweep(self.folder.path)
+        kinds = {each.repeat: each.node_kind for each in sweep.trials if not each.is_missing}
+        return [
+            PlannedTrial(
+                replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
+                TrialRequest(
+                    sweep.folder_of(trial),
+                    self.onlooker,
+                    self.summarize,
+                    self.time_limit_s,
+                    self.fork_server,
+                ),
+                kinds.get(trial.repeat),
+            )
+            for trial in trials
+        ]
+
+    def _begin(self, trial: Trial) -> None:
+        """Make room for a trial's record, and note that it is under way."""
+        path = load_sweep(self.folder.path).folder_of(trial)
+        shutil.rmtree(path, ignore_errors=True)  # what a killed sweep left of it
+        self.folder.put(replace(trial, status=schema.RUNNING, run=self._name(path), reason=None))
+
+    def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
+        """Say what came of a trial.
+
+        One that was asked to stop and failed is no result: it is made again when the sweep goes on.
+        """
+        path = load_sweep(self.folder.path).folder_of(trial)
+        recorded = (path / schema.RUN).is_file()
+        cut_short = outcome.asked_to_stop and outcome.status != schema.COMPLETED
+        return replace(
+            trial,
+            status=schema.INTERRUPTED if cut_short else outcome.status,
+            reason=outcome.reason,
+            exit_code=outcome.exit_code,
+            run=self._name(path) if recorded else None,
+            metrics=metrics(run_reader.load_run(path)) if recorded else {},
+        )
+
+    def _note(self, trial: Trial) -> Trial:
+        self.folder.put(trial)
+        self.onlooker.tried(trial)
+        return trial
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder.path.resolve()))
+
+
+def _finished_before(trial: Trial, folder: SweepFolder) -> Trial | None:
+    """Return a trial that had ended when the sweep was killed, just before that was noted."""
+    if trial.run is None or not (folder.path / trial.run / schema.RUN).is_file():
+        return None
+    run = run_reader.load_run(folder.path / trial.run)
+    if run.status != schema.COMPLETED:
+        return None
+    reason = run.info.get("reason")
+    code = 0 if reason is None else 1
+    return replace(trial, status=run.status, reason=reason, exit_code=code, metrics=metrics(run))
+
+
+@dataclass
+class _TrialClock:
+    """How long trials took, by their settings: the best guess for those to come."""
+
+    took_s: dict[str, list[float]] = field(default_factory=dict)
+    began: dict[int, float] = field(default_factory=dict)
+
+    def begin(self, trial: Trial) -> None:
+        self.began[trial.index] = time.monotonic()
+
+    def end(self, trial: Trial) -> None:
+        took_s = time.monotonic() - self.began.pop(trial.index)
+        self.took_s.setdefault(str(trial.values), []).append(took_s)
+
+    def left_s(self, trials: Iterable[Trial]) -> float | None:
+        """Guess how long trials take, of which as many go on at once as now."""
+        if not self.took_s:
+            return None
+        all_s = fmean(each for taken in self.took_s.values() for each in taken)
+        work_s = sum(fmean(self.took_s.get(str(trial.values)) or [all_s]) for trial in trials)
+        return work_s / (len(self.began) + 1)
+
+
+_GO_ON_BY_THEMSELVES = ("search", "scale")
+
+
+class SweepInterrupted(Interrupted):
+    """Somebody asked a sweep to stop; what is done is in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"interrupted; go on with: stepscope sweep --resume {folder}")
+        self.folder = folder
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """Which settings are tried how often; `over` is how somebody wrote them down.
+
+    `on` says for the record where trials are made; None is this machine.
+    """
+
+    settings: Sequence[Mapping[str, Any]]
+    repeats: int
+    out: Path
+    name: str
+    kind: str = "sweep"
+    over: Mapping[str, Sequence[Any]] | None = None
+    seed: int | None = None
+    time_limit_s: float | None = None
+    on: Mapping[str, Any] | None = None
+
+
+def start(
+    subject: Workload,
+    request: SweepRequest,
+    onlooker: SweepListener,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
+    """Make a sweep folder and every trial in it.
+
+    Raises:
+        RequestError: a setting could only fail; then nothing was begun.
+        SweepInterrupted: somebody asked it to stop.
+    """
+    runner.check(subject, request.settings)
+    seed = secrets.randbits(32) if request.seed is None else request.seed
+    trials = plan_trials(request.settings, request.repeats, seed)
+    asked = {
+        "kind": request.kind,
+        "directory": str(Path.cwd()),
+        **subject.to_json(),
+        "settings": [dict(values) for values in request.settings],
+        "over": None if request.over is None else dict(request.over),
+        "repeats": request.repeats,
+        "seed": seed,
+        "time_limit_s": request.time_limit_s,
+        "on": None if request.on is None else dict(request.on),
+    }
+    made = create_sweep(request.out, request.name, asked, trials)
+    return _carry_out(TrialBench(made, subject, onlooker, summarize, request.time_limit_s, runner))
+
+
+def resume(
+    path: Path, onlooker: SweepListener, summarize: Summarize, runner: Runner = HERE
+) -> Sweep:
+    """Make the trials of a sweep that are missing; a completed sweep is left as it is."""
+    sweep = load_sweep(path)
+    if sweep.info.get("status") == schema.COMPLETED:
+        return sweep
+    if sweep.info.get("kind") != "sweep":
+        kind = sweep.info.get("kind")
+        if kind in _GO_ON_BY_THEMSELVES:
+            again = f"stepscope {kind} --resume {sweep.path}"
+            raise RequestError(f"{sweep.path} is of `stepscope {kind}`. Go on with: {again}")
+        raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
+    with working_in(sweep.info.get("directory")):
+        return go_on(sweep, workload_of(sweep.info), onlooker, summarize, runner)
+
+
+def go_on(
+    sweep: Sweep,
+    subject: Workload,
+    onlooker: SweepListener,
+    summarize: Summarize,
+    runner: Runner = HERE,
+) -> Sweep:
+    """Make the trials of a sweep that are missing, whoever began it; a completed one is left."""
+    if sweep.info.get("status") == schema.COMPLETED:
+        return sweep
+    limit_s = sweep.info.get("time_limit_s")
+    folder = SweepFolder(sweep.path)
+    return _carry_out(TrialBench(folder, subject, onlooker, summarize, limit_s, runner))
+
+
+@contextlib.contextmanager
+def working_in(directory: str | None) -> Iterator[None]:
+    """Work where the sweep was begun: its scripts and data may be named from there."""
+    if directory is None:
+        yield
+        return
+    before = Path.cwd()
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise RequestError(
+            f"the sweep was begun in {directory}, which cannot be entered: {error.strerror}."
+        ) from error
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _carry_out(bench: TrialBench) -> Sweep:
+    try:
+        with bench.open():
+            bench.make_missing()
+    except Interrupted:
+        if bench.folder.read_info()["kind"] != "sweep":
+            raise
+        raise SweepInterrupted(bench.folder.path) from None
+    return load_sweep(bench.folder.path)

@@ -1,0 +1,115 @@
+"""Which trials: a grid of settings, each once a round, every round in a random order of its own.
+
+Within a round the settings meet the same machine: what slows it for a while slows them alike, and
+no setting is always the first. The order is recorded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stepscope.errors import RequestError, nearest
+from stepscope.experiments.workload import ARGUMENT, LOADER_SETTINGS
+from stepscope.records.sweep_folder import Trial
+from stepscope.settings.run_settings import field_names
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_REPEATS = 6
+_NO_AXES = ("name", "out")  # they say where a run is recorded, not what it does
+_MOST_TRIALS = 100_000
+
+
+def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list[Any]]:
+    """Read `key=v1,v2,…`, once for each axis.
+
+    Raises:
+        RequestError: an axis that does not exist, stands twice, or has no values.
+    """
+    if not over:
+        raise RequestError(
+            "over: wanted at least one axis, found none. Give it like --over workers=0,1,2."
+        )
+    axes: dict[str, list[Any]] = {}
+    for each in over:
+        name, values = _read_axis(each, of_script)
+        if name in axes:
+            raise RequestError(
+                f"over: {name} stands twice. Give all its values at once: {name}=a,b,c"
+            )
+        axes[name] = values
+    return axes
+
+
+def _read_axis(text: str, of_script: bool) -> tuple[str, list[Any]]:
+    argument = text.startswith(ARGUMENT)
+    name, equals, listed = text.removeprefix(ARGUMENT).partition("=")
+    if not equals:
+        raise RequestError(f"over: wanted KEY=V1,V2,…, found {text!r}.")
+    name = ARGUMENT + name if argument else name.strip().replace("-", "_")
+    _check_axis(name, of_script)
+    words = [word.strip() for word in listed.split(",")]
+    if "" in words:
+        raise RequestError(f"over: {name} wants values between its commas, found {listed!r}.")
+    # A script reads its own flags, so they stay as they were written.
+    values: list[Any] = words if argument else [_value(word) for word in words]
+    twice = [value for value in values if values.count(value) > 1]
+    if twice:
+        raise RequestError(f"over: {name} has {twice[0]} twice. --repeats N repeats every trial.")
+    return name, values
+
+
+def _check_axis(name: str, of_script: bool) -> None:
+    if name.startswith(ARGUMENT):
+        if not of_script:
+            raise RequestError(
+                f"over: {name} is for a script's own flags. Give the script after --."
+            )
+        if not name.removeprefix(ARGUMENT):
+            raise RequestError(f"over: wanted a flag, like {ARGUMENT}--lr, found none.")
+        return
+    known = LOADER_SETTINGS if of_script else [n for n in field_names() if n not in _NO_AXES]
+    if name not in known:
+        also = f" Its own flags are written {ARGUMENT}--lr=0.1,0.01." if of_script else ""
+        raise RequestError(f"over: there is no axis {name!r}.{nearest(name, known)}{also}")
+
+
+def _value(word: str) -> Any:
+    """Read a number or a truth value as such; everything else is a word."""
+    try:
+        value = tomllib.loads(f"value = {word}")["value"]
+    except ValueError:
+        return word
+    return value if isinstance(value, bool | int | float) else word
+
+
+def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return every combination of the axes' values."""
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def plan_trials(settings: Sequence[Mapping[str, Any]], repeats: int, seed: int) -> list[Trial]:
+    """Lay out all trials in the order in which they are to be run.
+
+    Raises:
+        RequestError: there would be none, or more than anybody can mean.
+    """
+    if repeats < 1:
+        raise RequestError(f"repeats: wanted 1 or more, found {repeats}.")
+    if not 0 < len(settings) * repeats <= _MOST_TRIALS:
+        raise RequestError(
+            f"wanted 1 to {_MOST_TRIALS:,} trials, found {len(settings) * repeats:,}."
+        )
+    chance = random.Random(seed)
+    trials: list[Trial] = []
+    for repeat in range(1, repeats + 1):
+        for values in chance.sample(settings, len(settings)):
+            trials.append(Trial(len(trials), dict(values), repeat))
+    return trials

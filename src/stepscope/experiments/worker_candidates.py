@@ -1,0 +1,284 @@
+"""What is known of a training before the first trial of its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
+from stepscope.errors import RequestError
+from stepscope.experiments.max_batch_trials import limit_now
+from stepscope.experiments.script_loaders import NO_LOADER, batch_bytes, training_loader
+from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload, Workload
+from stepscope.hardware import host
+from stepscope.records.run_reader import Run
+from stepscope.train.source_settings import data_source_of
+from stepscope.units import format_count
+
+# --- How much may be measured: a tenth of an epoch's steps to choose by, as much to verify by
+
+
+_SHARE = 10
+_CHOOSING_ROUNDS = (5, 4, 3, 2)  # the most whose trials still have enough steps
+_LEAST_ROUNDS = 2
+_LEAST_VERIFYING_ROUNDS = 3
+_ENOUGH_STEPS = 6
+_LEAST_STEPS = 2
+_MOST_STEPS = 40  # more steps of one run say little more: runs differ by more than their steps
+
+
+@dataclass(frozen=True)
+class TrialBudget:
+    """Rounds of trials, steps measured in each of them, and the most to measure in all of them."""
+
+    steps: int
+    rounds: int
+    verifying_steps: int
+    verifying_rounds: int
+    most: int
+
+    def rounds_with(self, workers: int) -> int:
+        """Return how many rounds a number of workers can be in: its windows are whole turns."""
+        window = whole_turns(self.steps, workers)
+        return max(_LEAST_ROUNDS, min(self.rounds, self.most // window))
+
+    def verifying_rounds_with(self, workers: int) -> int:
+        """Return how many rounds a number of workers can be verified in."""
+        window = whole_turns(self.verifying_steps, workers)
+        return max(_LEAST_ROUNDS, min(self.verifying_rounds, self.most // window))
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number whose turns go into the budget often enough."""
+        return max(1, self.most // _LEAST_ROUNDS)
+
+
+def budget_of(steps_an_epoch: int) -> TrialBudget:
+    """Divide a tenth of an epoch among rounds; a very short epoch gives the least there is."""
+    most = steps_an_epoch // _SHARE
+    rounds = next((n for n in _CHOOSING_ROUNDS if most // n >= _ENOUGH_STEPS), _LEAST_ROUNDS)
+    verifying_rounds = max(rounds, _LEAST_VERIFYING_ROUNDS)
+    return TrialBudget(
+        _between(most // rounds),
+        rounds,
+        _between(most // verifying_rounds),
+        verifying_rounds,
+        most,
+    )
+
+
+def _between(steps: int) -> int:
+    return min(_MOST_STEPS, max(_LEAST_STEPS, steps))
+
+
+# --- Which numbers of workers are worth a trial on this machine
+
+
+# Workers that mostly wait (for a disk, a server) need no core each; more than this is no answer.
+_MOST_WAITING_A_CPU = 8
+_LITTLE_CPU = 0.5  # of a worker's time
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A number of workers; with other compute threads than torch chose, where they compete."""
+
+    workers: int
+    threads: int | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The settings that it stands for."""
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return {"workers": self.workers, **threads}
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """What orders them: workers; with as many, those that leave torch its threads first."""
+        return self.workers, 0 if self.threads is None else 1
+
+    def __str__(self) -> str:
+        counted = format_count(self.workers, "worker")
+        if self.threads is None:
+            return counted
+        return f"{counted} with {format_count(self.threads, 'thread')}"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What there is for workers. None: nobody knows, so it does not bind.
+
+    `limit_bytes` is what the whole training may take, `alone_bytes` what it takes without workers.
+    """
+
+    cpus: int
+    limit_bytes: int | None = None
+    alone_bytes: int | None = None
+    worker_bytes: int | None = None
+    shm_free_bytes: int | None = None
+    batch_bytes: int | None = None
+    prefetch: int = 2
+    by_epoch: int | None = None
+
+    @property
+    def by_memory(self) -> int | None:
+        """How many workers the memory takes that the training itself leaves."""
+        if self.limit_bytes is None or self.alone_bytes is None or not self.worker_bytes:
+            return None
+        return max(0, self.limit_bytes - self.alone_bytes) // self.worker_bytes
+
+    @property
+    def by_shared_memory(self) -> int | None:
+        """How many workers' finished batches fit into /dev/shm, with the one in use."""
+        if self.shm_free_bytes is None or not self.batch_bytes:
+            return None
+        return max(0, self.shm_free_bytes // self.batch_bytes - 1) // self.prefetch
+
+    def most(self, *, mostly_waiting: bool = False) -> int:
+        """Return the largest number that is worth a trial."""
+        by_cpus = self.cpus * (_MOST_WAITING_A_CPU if mostly_waiting else 1)
+        limits = (by_cpus, self.by_memory, self.by_shared_memory, self.by_epoch)
+        return min(limit for limit in limits if limit is not None)
+
+    def to_json(self) -> dict[str, int | None]:
+        """Say what binds."""
+        return {
+            "cpus": self.cpus,
+            "by_memory": self.by_memory,
+            "by_shared_memory": self.by_shared_memory,
+            "by_epoch": self.by_epoch,
+        }
+
+
+def first_candidates(bounds: Bounds, current: int) -> list[Candidate]:
+    """Return 0, 1, 2, 4, … up to the bound, the bound itself, and what is set now."""
+    most = bounds.most()
+    numbers = {0, most, current}
+    power = 1
+    while power < most:
+        numbers.add(power)
+        power *= 2
+    return [Candidate(number) for number in sorted(numbers)]
+
+
+def next_larger(
+    largest: int, bounds: Bounds, load_s: float | None, load_cpu_s: float | None
+) -> Candidate | None:
+    """Return a larger number to try where workers mostly wait for something that is no core."""
+    if not load_s or load_cpu_s is None or load_cpu_s > _LITTLE_CPU * load_s:
+        return None
+    most = bounds.most(mostly_waiting=True)
+    wanted = max(1, 2 * largest)
+    return Candidate(min(wanted, most)) if most > largest else None
+
+
+LOOK_STEPS = 6  # of a script, to learn what its loader is like
+_LONG_EPOCH = 1000  # steps, where nobody knows how many an epoch has
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A training, its workers as they are set now, and what bounds them.
+
+    `most_steps` ends every trial, where somebody said so; `reads_files` is None where nobody knows.
+    """
+
+    subject: Workload
+    current: Candidate
+    steps_an_epoch: int | None
+    batches_a_step: int
+    prefetch: int
+    bounds: Bounds
+    budget: TrialBudget
+    most_steps: int | None = None
+    reads_files: bool | None = None
+    shares_cpus: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def values(self, candidate: Candidate, steps: int) -> dict[str, Any]:
+        """Return the settings of a short trial: enough steps to get going, then the window."""
+        named = {
+            "workers": candidate.workers,
+            "prefetch": self.prefetch,
+            "accumulate": self.batches_a_step,
+        }
+        in_all = start_up_steps(named) + whole_turns(steps, candidate.workers)
+        limits = [limit for limit in (self.steps_an_epoch, self.most_steps) if limit is not None]
+        values = {**candidate.values, "max_steps": min([in_all, *limits])}
+        if isinstance(self.subject, ScriptWorkload) and candidate.workers:
+            # Named, so that the trial's record tells which batches only filled the buffers.
+            values["prefetch"] = self.prefetch
+        return values
+
+
+def setup_of_training(subject: TrainingWorkload) -> Setup:
+    """Learn from the settings of a training of ours.
+
+    Raises:
+        RequestError: there is nothing for workers to load.
+    """
+    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
+
+    spec = subject.spec({})
+    if spec.source == "synthetic":
+        raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    samples = dataset.count("train", spec.samples) - spec.validation
+    steps = -(-samples // (spec.batch_size * spec.accumulate))
+    budget = budget_of(steps)
+    bounds = Bounds(
+        cpus=host.usable_cpus() or 1,
+        limit_bytes=limit_now(spec.memory_limit).bytes,
+        shm_free_bytes=host.shared_memory_free_bytes(),
+        batch_bytes=spec.batch_size * dataset.input_bytes,
+        prefetch=spec.prefetch,
+        by_epoch=budget.most_workers,
+    )
+    quick = {**subject.asked, "evaluate": False, "epochs": 1}
+    return Setup(
+        replace(subject, asked=quick, quick=True),
+        Candidate(spec.workers),
+        steps,
+        spec.accumulate,
+        spec.prefetch,
+        bounds,
+        budget,
+        most_steps=spec.max_steps,
+        reads_files=spec.source != "memory",
+        shares_cpus=spec.threads is None and spec.device in ("auto", "cpu"),
+    )
+
+
+def setup_of_script(subject: ScriptWorkload, looked: Run) -> Setup:
+    """Learn from a first look at somebody's script, its own settings unchanged.
+
+    Raises:
+        RequestError: it makes no loader that workers could be given to.
+    """
+    loader = training_loader(looked)
+    if loader is None:
+        raise RequestError(f"{NO_LOADER}.")
+    found, samples = loader["found"], loader["samples"]
+    batch, steps = found["batch_size"], None
+    if batch and samples:
+        steps = max(1, -(-samples // batch))
+    budget = budget_of(steps or _LONG_EPOCH)
+    bounds = Bounds(
+        cpus=host.usable_cpus() or 1,
+        limit_bytes=limit_now(None).bytes,
+        alone_bytes=looked.summary.get("peak_memory_bytes"),
+        shm_free_bytes=host.shared_memory_free_bytes(),
+        batch_bytes=batch_bytes(looked),
+        prefetch=found["prefetch_factor"] or 2,
+        by_epoch=budget.most_workers,
+    )
+    return Setup(
+        replace(subject, request=replace(subject.request, max_steps=None)),
+        Candidate(found["num_workers"]),
+        steps,
+        1,
+        bounds.prefetch,
+        bounds,
+        budget,
+        most_steps=subject.request.max_steps,
+    )

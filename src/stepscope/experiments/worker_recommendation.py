@@ -1,0 +1,262 @@
+"""The number of workers to use, and all that carries it, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import geometric_mean
+from typing import Any
+
+from stepscope.analyze.bottleneck_shares import Evidence, bound_by
+from stepscope.analyze.sweep_summary import mean_figures
+from stepscope.experiments.worker_candidates import Candidate, Setup
+from stepscope.experiments.workload import ScriptWorkload
+from stepscope.stats import (
+    SLOWER,
+    Interval,
+    Ratio,
+    interval_of,
+    known_mean,
+    ratio_of_rounds,
+    tie,
+    verdict,
+)
+
+# --- What has been seen of each number of workers, and what follows from it. No trial is made
+# here.
+
+
+MOST_SLOWDOWN = 0.03  # a loss of this share of the best's throughput is none
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The number to use; decided where the evidence shows that it is tied with the best."""
+
+    candidate: Candidate
+    best: Candidate
+    to_best: Ratio | None
+    decided: bool
+    why: str
+
+
+@dataclass
+class Board:
+    """Figures of trials, by candidate and round; who died, and who is out of the running."""
+
+    seen: dict[Candidate, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    died: dict[Candidate, str] = field(default_factory=dict)
+    out: set[Candidate] = field(default_factory=set)
+
+    def note(self, candidate: Candidate, round_: int, figures: dict[str, Any]) -> None:
+        """Take the figures of one trial."""
+        self.seen.setdefault(candidate, {})[round_] = figures
+
+    def note_death(self, candidate: Candidate, reason: str) -> None:
+        """Leave a candidate out that died: it is no answer, however fast it was before."""
+        self.died[candidate] = reason
+
+    @property
+    def alive(self) -> list[Candidate]:
+        """Those that came to their end every time, the smallest number first."""
+        return sorted((c for c in self.seen if c not in self.died), key=lambda each: each.size)
+
+    @property
+    def playing(self) -> list[Candidate]:
+        """Those that may still be the answer."""
+        return [each for each in self.alive if each not in self.out]
+
+    def steady(self, candidate: Candidate) -> list[dict[str, Any]]:
+        """Return the mean step of each of its trials."""
+        return [figures["steady"] for figures in self.seen.get(candidate, {}).values()]
+
+    def rates(self, candidate: Candidate) -> list[float]:
+        """Return samples a second, one a round."""
+        return [_rate(figures) for figures in self.seen[candidate].values()]
+
+    def wait_share(self, candidate: Candidate) -> float:
+        """Return the largest share of its time that a candidate waited for data in any round."""
+        return max(float(each["data_s"] / each["step_s"]) for each in self.steady(candidate))
+
+    def ratio(self, baseline: Candidate, other: Candidate) -> Ratio | None:
+        """Compare two candidates by the rounds that both were in."""
+        rounds = sorted(self.seen[baseline].keys() & self.seen[other].keys())
+        sides = [[_rate(self.seen[each][n]) for n in rounds] for each in (baseline, other)]
+        return ratio_of_rounds(sides[0], sides[1])
+
+    @property
+    def best(self) -> Candidate:
+        """The fastest of those still playing, over the rounds that all of them were in."""
+        playing = self.playing
+        shared = set.intersection(*(set(self.seen[each]) for each in playing))
+
+        def speed(candidate: Candidate) -> float:
+            rounds = shared or set(self.seen[candidate])
+            return geometric_mean(_rate(self.seen[candidate][number]) for number in rounds)
+
+        return max(playing, key=speed)
+
+    def pick(self) -> Pick:
+        """Return the smallest number that is tied with the best, or may be."""
+        best = self.best
+        for candidate in self.playing:
+            to_best = self.ratio(best, candidate)
+            standing = tie(to_best, MOST_SLOWDOWN)
+            if candidate == best:
+                why = "it is the fastest, and no smaller number is tied with it"
+                return Pick(candidate, best, to_best, self._is_settled(candidate), why)
+            if standing == "tied":
+                why = "it loses 3 % at most, at its interval's edge"
+                return Pick(candidate, best, to_best, True, why)
+            if self.wait_share(candidate) <= MOST_SLOWDOWN and standing != "worse":
+                share = self.wait_share(candidate)
+                why = f"it waits for data {share:.1%} of its time: more have nothing to hide"
+                return Pick(candidate, best, to_best, True, why)
+            if to_best is not None and to_best.ratio >= 1 - MOST_SLOWDOWN:
+                why = "it came within 3 % of the fastest, and the noise hides the rest"
+                return Pick(candidate, best, to_best, False, why)
+        raise AssertionError("the best is one of those playing")
+
+    def _is_settled(self, best: Candidate) -> bool:
+        """Say whether every smaller number is out, or was shown to be worse."""
+        smaller = [each for each in self.playing if each.size < best.size]
+        return all(tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse" for each in smaller)
+
+    def drop_losers(self) -> None:
+        """Take those out that were shown to be worse and, of many left, the slower half."""
+        best, pick = self.best, self.pick().candidate
+        for each in self.playing:
+            if each != best and tie(self.ratio(best, each), MOST_SLOWDOWN) == "worse":
+                self.out.add(each)
+        left = self.playing
+        ranked = sorted(left, key=lambda each: -geometric_mean(self.rates(each)))
+        kept = {best, pick, *ranked[: max(2, -(-len(left) // 2))]}
+        self.out |= {each for each in left if each not in kept}
+
+
+def _rate(figures: dict[str, Any]) -> float:
+    return float(figures["steady_samples_per_s"])
+
+
+@dataclass(frozen=True)
+class WorkersAnswer:
+    """What was set up, seen, picked and verified."""
+
+    setup: Setup
+    board: Board
+    pick: Pick
+    verified: Ratio | None
+    from_memory: dict[str, Any] | None
+    cost_s: float
+
+    @property
+    def recommended(self) -> Candidate:
+        """The pick, unless the verification showed that what is set now is faster."""
+        return self.setup.current if verdict(self.verified) == SLOWER else self.pick.candidate
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        bound, bound_why = self._bound_by(self.setup.current)
+        after, _ = self._bound_by(self.recommended)
+        ratio = self.verified
+        others = [each for each in self.board.died if each not in self.board.seen]
+        return {
+            "recommended": self.recommended.workers,
+            "recommended_threads": self.recommended.threads,
+            "current": self.setup.current.workers,
+            "decided": self.pick.decided,
+            "why": self._why(),
+            "bound_by": bound,
+            "bound_by_why": bound_why,
+            "bound_by_with_recommended": after,
+            "candidates": [
+                self._row(each)
+                for each in [*sorted(self.board.seen, key=lambda each: each.size), *others]
+            ],
+            "verified_speedup": None if ratio is None else ratio.ratio,
+            "verified": {
+                **{
+                    name: None if ratio is None else getattr(ratio, name)
+                    for name in ("ratio", "low", "high", "rounds")
+                },
+                "verdict": verdict(ratio),
+                "reason": self._not_verified(),
+            },
+            "bounds": self.setup.bounds.to_json(),
+            "of_script": isinstance(self.setup.subject, ScriptWorkload),
+            "warnings": list(self.setup.warnings),
+            "steps_an_epoch": self.setup.steps_an_epoch,
+            "measured_steps": max(map(self._measured_steps, self.board.seen)),
+            "cost_s": self.cost_s,
+        }
+
+    def _measured_steps(self, candidate: Candidate) -> int:
+        return sum(seen["steady_steps"] for seen in self.board.seen[candidate].values())
+
+    def _not_verified(self) -> str | None:
+        current = self.setup.current
+        if self.verified is not None:
+            return None
+        if self.pick.candidate == current:
+            return "what is set now is the number to use: there was nothing to compare it with"
+        return f"what is set now gave no result: {self.board.died.get(current, 'not tried')}"
+
+    def _why(self) -> str:
+        if verdict(self.verified) == SLOWER:
+            return (
+                f"{self.pick.candidate} looked better, but the verification showed what is set now "
+                "to be faster"
+            )
+        return self.pick.why
+
+    def _bound_by(self, candidate: Candidate) -> tuple[str, str]:
+        steady = self.board.steady(candidate)
+        if not steady:
+            why = self.board.died.get(candidate, "not tried")
+            return "unclear", f"{candidate} gave no result: {why}"
+        alone = self.board.steady(Candidate(0))
+        seen = list(self.board.seen[candidate].values())
+        return bound_by(
+            Evidence(
+                mean_figures(steady),
+                candidate.workers,
+                self.setup.bounds.cpus,
+                alone=mean_figures(alone) if alone else None,
+                from_memory=self.from_memory,
+                reads_files=self.setup.reads_files,
+                read_bytes_per_s=known_mean([each.get("read_bytes_per_s") for each in seen]),
+            )
+        )
+
+    def _row(self, candidate: Candidate) -> dict[str, Any]:
+        seen = list(self.board.seen.get(candidate, {}).values())
+        died = self.board.died.get(candidate)
+        rates = self.board.rates(candidate) if seen else []
+        to_best = self.board.ratio(self.pick.best, candidate) if seen else None
+        steady = mean_figures([figures["steady"] for figures in seen])
+        starts = [figures.get("loader_start_s") for figures in seen]
+        return {
+            "workers": candidate.workers,
+            "threads": candidate.threads,
+            "samples_per_s": (interval_of(rates) if rates else Interval(*_NOTHING))._asdict(),
+            "tied_with_best": died is None and self._is_tied(candidate, to_best),
+            "to_best": None if to_best is None else to_best.ratio,
+            "rounds": len(seen),
+            "wait_share": self.board.wait_share(candidate) if seen else None,
+            "load_s": steady.get("load_s"),
+            "load_cpu_s": steady.get("load_cpu_s"),
+            "loader_start_s": known_mean(starts),
+            "pressure_cpu": known_mean([figures.get("pressure_cpu") for figures in seen]),
+            "pressure_io": known_mean([figures.get("pressure_io") for figures in seen]),
+            "memory_bytes": max(
+                (f["peak_memory_bytes"] for f in seen if f.get("peak_memory_bytes")), default=None
+            ),
+            "reason": died,
+        }
+
+    def _is_tied(self, candidate: Candidate, to_best: Ratio | None) -> bool:
+        if candidate == self.pick.best or (candidate == self.pick.candidate and self.pick.decided):
+            return True
+        return tie(to_best, MOST_SLOWDOWN) == "tied"
+
+
+_NOTHING: tuple[Any, ...] = (None, None, None)

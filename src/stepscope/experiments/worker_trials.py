@@ -1,0 +1,255 @@
+"""How many loader workers? Tried under the real consumer, decided by intervals, verified.
+
+setup        what is known beforehand: what is set now, how long an epoch is, what bounds workers
+candidates   which numbers this machine could run at all
+budget       how many steps and rounds may be spent
+board        what has been seen, and what follows from it (pure)
+search       the trials themselves, and the answer
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stepscope.analyze.bottleneck_shares import SLOWED, compute_s
+from stepscope.analyze.sweep_summary import mean_figures
+from stepscope.errors import AnswerIsNo, RequestError
+from stepscope.experiments.script_loaders import warnings_of
+from stepscope.experiments.sweep_run import SweepListener, TrialBench
+from stepscope.experiments.worker_candidates import (
+    LOOK_STEPS,
+    Candidate,
+    Setup,
+    first_candidates,
+    next_larger,
+    setup_of_script,
+    setup_of_training,
+)
+from stepscope.experiments.worker_recommendation import Board, Pick, WorkersAnswer
+from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
+from stepscope.records import run_reader, schema
+from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
+from stepscope.stats import Ratio, ratio_of_rounds
+from stepscope.supervisor.run_lifecycle import Summarize
+
+# --- The trials that find the number of workers
+
+
+_CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
+_VERIFYING = 1001  # rounds of trials that are not for choosing have numbers of their own
+_FROM_MEMORY = 2001
+_LEAST_LIMIT_S = 60.0
+_TIMES_THE_FIRST = 10  # a trial that takes so many times as long hangs: torch waits for ever
+
+
+@dataclass
+class WorkerSearch:
+    """Trials of one training's workers."""
+
+    bench: TrialBench
+    setup: Setup
+    board: Board = field(default_factory=Board)
+    from_memory: dict[str, Any] | None = None
+    chance: random.Random = field(default_factory=random.Random)
+    _began: float = field(default_factory=time.monotonic)
+
+    def run(self) -> WorkersAnswer:
+        """Choose, verify, and say what binds.
+
+        Raises:
+            AnswerIsNo: no number of workers came to its end.
+        """
+        self._first_round()
+        for number in range(2, self.setup.budget.rounds + 1):
+            if number > 2 and self.board.pick().decided:
+                break
+            if number > 2:
+                self.board.drop_losers()
+            candidates = self.board.playing
+            self.chance.shuffle(candidates)
+            for candidate in candidates:
+                if number <= self.setup.budget.rounds_with(candidate.workers):
+                    self._try(number, candidate)
+            self._check_that_one_lives()
+        pick, verified = self._verified()
+        self._look_at_memory()
+        cost_s = time.monotonic() - self._began
+        return WorkersAnswer(self.setup, self.board, pick, verified, self.from_memory, cost_s)
+
+    def _first_round(self) -> None:
+        for candidate in first_candidates(self.setup.bounds, self.setup.current.workers):
+            if self._fits(candidate):
+                self._try(1, candidate)
+        self._check_that_one_lives()
+        self._try_larger()
+        for candidate in self.board.alive:
+            if self._competes(candidate):
+                threads = max(1, self.setup.bounds.cpus - candidate.workers)
+                self._try(1, replace(candidate, threads=threads))
+
+    def _check_that_one_lives(self) -> None:
+        if not self.board.playing:
+            raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
+
+    def _fits(self, candidate: Candidate) -> bool:
+        """Look whether there is room for so many, by what the smaller numbers were seen to take."""
+        most = self.setup.bounds.most(mostly_waiting=True)
+        return candidate.workers <= most or candidate == self.setup.current
+
+    def _try_larger(self) -> None:
+        """Go on to larger numbers while they help and mostly wait for something that is no CPU."""
+        while True:
+            best = self.board.best
+            smaller = [c for c in self.board.alive if c.workers < best.workers]
+            if best.workers != max(c.workers for c in self.board.alive) or not smaller:
+                return
+            gain = self.board.ratio(smaller[-1], best)
+            seen = mean_figures(self.board.steady(best))
+            bounds = self.setup.bounds
+            larger = next_larger(best.workers, bounds, seen.get("load_s"), seen.get("load_cpu_s"))
+            if larger is None or gain is None or gain.ratio < _CLEARLY_FASTER:
+                return
+            self._try(1, larger)
+            if larger in self.board.died:
+                return
+
+    def _competes(self, candidate: Candidate) -> bool:
+        """Say whether workers and compute threads fight for the CPUs, so that fewer may help."""
+        alone = self.board.steady(Candidate(0))
+        cpus = self.setup.bounds.cpus
+        if not self.setup.shares_cpus or candidate.workers == 0 or cpus == 1 or not alone:
+            return False
+        beside_s, alone_s = compute_s(self.board.steady(candidate)[0]), compute_s(alone[0])
+        return bool(beside_s and alone_s and beside_s > SLOWED * alone_s)
+
+    def _try(self, number: int, candidate: Candidate) -> None:
+        trial = self._make(candidate, self.setup.budget.steps, number)
+        reason = why_no_result(trial)
+        self._take_warnings(trial)
+        if reason is None:
+            self.board.note(candidate, number, trial.metrics)
+            self._learn_sizes(candidate, trial)
+        else:
+            self.board.note_death(candidate, reason)
+
+    def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
+        trial = self.bench.add(self.setup.values(candidate, steps), number)
+        if self.bench.time_limit_s is None and trial.metrics.get("wall_s"):
+            limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * trial.metrics["wall_s"])
+            self.bench = replace(self.bench, time_limit_s=limit_s)
+        return trial
+
+    def _take_warnings(self, trial: Trial) -> None:
+        """Keep what is said of a script's loader with so many workers, once each."""
+        if trial.run is not None:
+            said = warnings_of(run_reader.load_run(self.bench.folder.path / trial.run))
+            kept = dict.fromkeys([*self.setup.warnings, *said])
+            self.setup = replace(self.setup, warnings=tuple(kept))
+
+    def _learn_sizes(self, candidate: Candidate, trial: Trial) -> None:
+        """Keep what the training takes alone and what a worker takes, to bound larger numbers."""
+        bounds, seen = self.setup.bounds, trial.metrics
+        if candidate.workers == 0 and seen.get("peak_memory_bytes"):
+            bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
+        if seen.get("worker_bytes"):
+            largest = max(bounds.worker_bytes or 0, seen["worker_bytes"])
+            bounds = replace(bounds, worker_bytes=largest)
+        self.setup = replace(self.setup, bounds=bounds)
+
+    def _verified(self) -> tuple[Pick, Ratio | None]:
+        """Pick, and verify the pick; one that dies in the verification is none after all."""
+        while True:
+            pick = self.board.pick()
+            verified = self._verify(pick.candidate)
+            if pick.candidate not in self.board.died:
+                return pick, verified
+            self._check_that_one_lives()
+
+    def _verify(self, pick: Candidate) -> Ratio | None:
+        """Run the pick and what is set now in turn; None where they are the same."""
+        current, budget = self.setup.current, self.setup.budget
+        if pick == current or current in self.board.died:
+            return None
+        rates: dict[Candidate, list[float]] = {pick: [], current: []}
+        rounds = min(budget.verifying_rounds_with(each.workers) for each in rates)
+        for number in range(rounds):
+            both = [pick, current]
+            self.chance.shuffle(both)
+            made = {
+                each: self._make(each, budget.verifying_steps, _VERIFYING + number) for each in both
+            }
+            reasons = {each: why_no_result(trial) for each, trial in made.items()}
+            for each, reason in reasons.items():
+                if reason is not None:
+                    self.board.note_death(each, reason)
+                    return None
+            for each in both:
+                rates[each].append(made[each].metrics["steady_samples_per_s"])
+        return ratio_of_rounds(rates[current], rates[pick])
+
+    def _look_at_memory(self) -> None:
+        """Where samples come from files, look how long batches take from memory, to tell apart."""
+        current = self.setup.current
+        if not self.setup.reads_files or current in self.board.died:
+            return
+        values = self.setup.values(current, self.setup.budget.steps)
+        at_hand = {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
+        trial = self.bench.add({**values, **at_hand}, _FROM_MEMORY)
+        self.from_memory = trial.metrics.get("steady")
+
+
+def why_no_result(trial: Trial) -> str | None:
+    """Say why a trial tells nothing of its number of workers, or None where it does."""
+    if trial.status != schema.COMPLETED:
+        return trial.reason or trial.status
+    if trial.metrics.get("workers_lost"):
+        return "it lost loader workers on the way, so it is not what was asked for"
+    if not trial.metrics.get("steady_samples_per_s"):
+        return "too few steps to measure: all of them only fill its buffers"
+    return None
+
+
+def find_workers(
+    subject: TrainingWorkload | ScriptWorkload,
+    onlooker: SweepListener,
+    summarize: Summarize,
+    *,
+    out: Path,
+    name: str,
+) -> dict[str, Any]:
+    """Find the number of workers to use, and return it with all that carries it.
+
+    The trials are kept in a folder like a sweep's.
+
+    Raises:
+        RequestError: there is no loader that workers could be given to.
+        AnswerIsNo: no number of workers came to its end.
+        Interrupted: somebody asked to stop.
+    """
+    subject.check({})
+    asked = {"kind": "workers", **subject.to_json(), "over": None}
+    bench = TrialBench(create_sweep(out, name, asked, []), subject, onlooker, summarize)
+    with bench.open():
+        if isinstance(subject, TrainingWorkload):
+            setup = setup_of_training(subject)
+        else:
+            setup = _look_at_script(bench, subject)
+        search = WorkerSearch(replace(bench, subject=setup.subject), setup)
+        answer = search.run().to_json()
+    return {**answer, "path": str(bench.folder.path)}
+
+
+def _look_at_script(bench: TrialBench, subject: ScriptWorkload) -> Setup:
+    """Run somebody's script for a few steps as it is, to see what its loader is like."""
+    trial = bench.add({"max_steps": LOOK_STEPS}, 0)
+    if trial.status != schema.COMPLETED or trial.exit_code:
+        error = RequestError if trial.exit_code == RequestError.exit_code else AnswerIsNo
+        folder = load_sweep(bench.folder.path).folder_of(trial)
+        raise error(f"{trial.reason}. What the script printed is in {folder}.")
+    return setup_of_script(
+        subject, run_reader.load_run(load_sweep(bench.folder.path).folder_of(trial))
+    )

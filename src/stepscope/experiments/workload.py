@@ -1,0 +1,202 @@
+"""What is tried with other settings: a training of ours, or somebody's own script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from stepscope.errors import MachineError, MissingExtraError, RequestError
+from stepscope.experiments.script_trial import run_script, with_argument
+from stepscope.hardware.procfs import system_root
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.records import run_folder, schema
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import with_changes
+from stepscope.supervisor import preflight
+from stepscope.supervisor.child_supervisor import Outcome, RunListener
+from stepscope.supervisor.memory_guard import holding
+from stepscope.supervisor.rank_processes import require_one_process, supervised_training
+from stepscope.supervisor.required_conditions import check_requirements
+from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
+from stepscope.supervisor.warm_start import ForkServer
+
+Mode = Literal["train", "load"]
+ARGUMENT = "arg:"  # a setting that is a flag of somebody's own script
+# Our names for what somebody's own loader is made with, and torch's.
+LOADER_SETTINGS = {
+    "workers": "num_workers",
+    "prefetch": "prefetch_factor",
+    "pin_memory": "pin_memory",
+    "persistent_workers": "persistent_workers",
+    "batch_size": "batch_size",
+}
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """How a trial is made: the exact folder of its record, who looks on, how long it may take.
+
+    A training of ours is forked from the `fork_server`, where there is one.
+    """
+
+    path: Path
+    onlooker: RunListener
+    summarize: Summarize
+    time_limit_s: float | None = None
+    fork_server: ForkServer | None = None
+
+
+class Workload(Protocol):
+    """Something that can be run again and again with other values of its settings."""
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values that could only fail, before anything starts."""
+
+    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+        """Run it once, recorded in a new folder."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `subject_of` makes it again from."""
+
+
+@dataclass(frozen=True)
+class TrainingWorkload:
+    """A training of ours. `asked` holds only the settings that somebody named.
+
+    A quick one makes no memory forecast, which takes seconds. `choice` goes into the record: how
+    the settings were chosen, where they were.
+    """
+
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    mode: Mode = "train"
+    quick: bool = False
+    choice: Mapping[str, Any] | None = None
+
+    def spec(self, values: Mapping[str, Any]) -> RunSpec:
+        """Return the settings with some of them changed.
+
+        Raises:
+            RequestError: they do not fit together.
+        """
+        return with_changes(self.asked, values)
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse what could only fail; too little room on this machine is for the trial to find."""
+        spec = self.spec(values)
+        check_requirements(spec.require, system_root())
+        if self.mode == "load":
+            require_one_process(spec, "loading without training")
+        try:
+            preflight.check(spec)
+        except MissingExtraError:
+            raise
+        except MachineError:
+            return
+
+    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+        """Train, or only load, in a process of its own."""
+        spec = self.spec(values)
+        try:
+            preflight.check(spec)
+        except MissingExtraError:
+            raise
+        except MachineError as error:  # too little room here: that is a result
+            return Outcome(schema.FAILED, str(error), error.exit_code)
+        kind = "run" if self.mode == "train" else "load"
+        asked = spec.model_dump(mode="json")
+        made = run_folder.create_at(attempt.path, spec.run_name, kind, asked, self.choice)
+        with holding(spec.memory_limit) as limit:
+            options = ProcessOptions(forecast=not self.quick, checkpoint=False)
+            charge = supervised_training(
+                made, spec, limit, options, attempt.time_limit_s, attempt.fork_server
+            )
+            return run_to_end(made, charge, attempt.onlooker, attempt.summarize)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as somebody named them."""
+        return {"spec": dict(self.asked), "mode": self.mode, "quick": self.quick, "script": None}
+
+
+@dataclass(frozen=True)
+class ScriptWorkload:
+    """Somebody's script, unchanged but for the loaders that it makes and flags of its own."""
+
+    request: TraceRequest
+
+    def request_with(self, values: Mapping[str, Any]) -> TraceRequest:
+        """Return what is to be run, with some values changed."""
+        loader = dict(self.request.loader or {})
+        arguments, max_steps = list(self.request.arguments), self.request.max_steps
+        for name, value in values.items():
+            if name == "max_steps":
+                max_steps = value
+            elif name.startswith(ARGUMENT):
+                arguments = with_argument(arguments, name.removeprefix(ARGUMENT), str(value))
+            else:
+                loader[LOADER_SETTINGS[name]] = value
+        return replace(
+            self.request,
+            arguments=tuple(arguments),
+            loader=loader or None,
+            max_steps=max_steps,
+        )
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse a script that is not there, and values that no loader takes."""
+        check_script(self.request)
+        for name, value in values.items():
+            if name.startswith(ARGUMENT):
+                continue
+            least = 1 if name in ("batch_size", "prefetch") else 0
+            is_switch = name in ("pin_memory", "persistent_workers")
+            fits = isinstance(value, bool) if is_switch else _is_count(value, least)
+            if not fits:
+                wanted = "true or false" if is_switch else f"a whole number of {least} or more"
+                raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
+
+    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+        """Run the script; what it prints goes into the trial's folder."""
+        return run_script(
+            self.request_with(values),
+            attempt.path,
+            attempt.onlooker,
+            attempt.summarize,
+            time_limit_s=attempt.time_limit_s,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return how the script is called."""
+        arguments = hide_secrets(self.request.arguments)
+        return {
+            "spec": None,
+            "mode": "train",
+            "script": {**asdict(self.request), "arguments": arguments},
+        }
+
+
+def workload_of(info: Mapping[str, Any]) -> Workload:
+    """Make the subject of a recorded sweep again.
+
+    Raises:
+        RequestError: the record does not tell, or leaves a secret out.
+    """
+    try:
+        if info["script"] is None:
+            return TrainingWorkload(info["spec"], info["mode"], info.get("quick", False))
+        asked = dict(info["script"])
+        request = TraceRequest(**{**asked, "arguments": tuple(asked["arguments"])})
+    except (KeyError, TypeError) as error:
+        raise RequestError(f"sweep.json does not say what was tried: {error!r}.") from error
+    if any("***" in argument for argument in request.arguments):
+        raise RequestError(
+            "the script was called with a secret, which is not recorded: this sweep cannot go on. "
+            "Begin it again, with the secret in an environment variable."
+        )
+    return ScriptWorkload(request)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,230 @@
+"""Control groups: what those this process is in leave to it, and one of our own for a limit.
+
+A group of our own is made only below a group that was handed over to us. Whoever made the group
+that we are in (an init system, a container engine, a job scheduler) counts on being the only one
+that changes it; that root could write there is no permission. The kernel's documentation calls
+handing over "delegation"; systemd's rules for it: https://systemd.io/CGROUP_DELEGATION/
+
+Both versions are known: 1 (`memory.limit_in_bytes`) and 2 (`memory.max`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from stepscope.errors import MachineError
+from stepscope.hardware.procfs import first_line_of, is_there, lines_of, matching
+
+_MOUNT = Path("/sys/fs/cgroup")
+_PREFIX = "stepscope-"
+_JOIN = 'echo 0 > "$0/cgroup.procs" || exit 125; [ $# = 0 ] || exec "$@"'
+_REMOVE_WITHIN_S = 5.0
+
+# Version 1 writes a number near 2^63 for "no limit".
+_NO_LIMIT_BYTES = 2**62
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    """A group with a memory limit, for one process and all that it starts."""
+
+    folder: Path
+
+    def command(self, command: list[str]) -> list[str]:
+        """Return a command that joins the group and then becomes the given one.
+
+        A shell joins and is replaced, so that not a page of the program is outside the group.
+        """
+        return ["/bin/sh", "-c", _JOIN, str(self.folder), *command]
+
+    def used_bytes(self) -> int | None:
+        """Return what the group holds, without the files that the kernel could drop."""
+        return used_of(self.folder)
+
+    def kills(self) -> int | None:
+        """Count the processes that the kernel has killed in the group for want of memory."""
+        return kills_of(self.folder)
+
+    def remove(self) -> None:
+        """End whatever is left in the group, and take it away."""
+        deadline = time.monotonic() + _REMOVE_WITHIN_S
+        while is_there(self.folder) and time.monotonic() < deadline:
+            for line in lines_of(self.folder / "cgroup.procs"):
+                # 0 is a process of another namespace, and to a kill "our whole process group".
+                if line.isdecimal() and int(line) > 1:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(int(line), signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+                return
+            time.sleep(0.02)  # a killed process is in its group until it is gone
+
+
+def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
+    """Make a group that holds what joins it to a limit, swap included.
+
+    `below` are the groups to try, one after the other; by default ours and, in version 2, where a
+    group with processes in it can have no limited children, the one above.
+
+    Raises:
+        MachineError: there is none, or it was not handed over; the message is the reason.
+    """
+    candidates = _candidates() if below is None else below
+    reason = "this system has no control groups for memory"
+    for parent in candidates:
+        try:
+            _check_handed_over(parent)
+            return _make_below(parent, limit_bytes)
+        except MachineError as error:
+            reason = str(error)
+        except OSError as error:
+            reason = f"{parent}: {error.strerror}"
+    raise MachineError(reason)
+
+
+def own_and_above(controller: str = "memory") -> list[Path]:
+    """List the groups of a controller that this process is in, each followed by those above it."""
+    folders = []
+    for line in lines_of(Path("/proc/self/cgroup")):
+        _, controllers, name = line.split(":", 2)
+        mount = _MOUNT / controller if controllers else _MOUNT
+        if not controllers or controller in controllers.split(","):
+            folder = mount / name.lstrip("/")
+            folders += [folder, *(p for p in folder.parents if mount in (p, *p.parents))]
+    return folders
+
+
+def cpu_quota() -> float | None:
+    """Return how many CPUs' time this process may take, by the tightest of its groups."""
+    return min(filter(None, map(_quota_of, own_and_above("cpu"))), default=None)
+
+
+def _quota_of(folder: Path) -> float | None:
+    """Read the quota of one group: `max 100000` or, in the first version, two files with -1."""
+    quota, _, period = (first_line_of(folder / "cpu.max") or "").partition(" ")
+    if not quota:
+        quota = first_line_of(folder / "cpu.cfs_quota_us") or ""
+        period = first_line_of(folder / "cpu.cfs_period_us") or ""
+    known = quota.isdecimal() and period.isdecimal() and int(period) > 0
+    return int(quota) / int(period) if known else None
+
+
+def limit_of(folder: Path) -> int | None:
+    """Return the limit of one group, if it has one."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        text = first_line_of(folder / name) or ""
+        if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
+            return int(text)
+    return None
+
+
+def used_of(folder: Path) -> int | None:
+    """Return what a group holds, without file pages: the kernel drops those when it must."""
+    for name, of_all in (("memory.current", ""), ("memory.usage_in_bytes", "total_")):
+        text = first_line_of(folder / name) or ""
+        if text.isdecimal():
+            pages = dict(line.split(" ", 1) for line in lines_of(folder / "memory.stat"))
+            files = (int(pages.get(f"{of_all}{kind}_file", 0)) for kind in ("active", "inactive"))
+            return max(0, int(text) - sum(files))
+    return None
+
+
+def kills_of(folder: Path) -> int | None:
+    """Count the processes of a group that the kernel has killed for want of memory."""
+    for name in ("memory.events", "memory.oom_control"):
+        for line in lines_of(folder / name):
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+def limited() -> dict[Path, int]:
+    """Return the groups that this process is in and that have a limit, with the limit in bytes."""
+    limits = {folder: limit_of(folder) for folder in own_and_above()}
+    return {folder: limit for folder, limit in limits.items() if limit is not None}
+
+
+def tightest(limits: dict[Path, int]) -> tuple[int, int] | None:
+    """Return limit and room, in bytes, of the group that has the least room."""
+    rooms = [
+        (max(0, limit - used), limit)
+        for folder, limit in limits.items()
+        if (used := used_of(folder)) is not None
+    ]
+    if not rooms:
+        return None
+    room, limit = min(rooms)
+    return limit, room
+
+
+def _candidates() -> list[Path]:
+    known = [
+        folder
+        for folder in own_and_above()
+        if any(is_there(folder / name) for name in ("memory.limit_in_bytes", "cgroup.controllers"))
+    ]
+    if not known or is_there(known[0] / "memory.limit_in_bytes"):
+        return known[:1]
+    # A group beside our own would be free of our own group's limit.
+    return known[:2] if limit_of(known[0]) is None else known[:1]
+
+
+def _check_handed_over(parent: Path) -> None:
+    if not os.access(parent, os.W_OK):
+        raise MachineError(f"{parent} cannot be written")
+    if os.geteuid() != 0:
+        return  # somebody gave a person who is not root the right to write there
+    for mark in ("user.delegate", "trusted.delegate"):
+        with contextlib.suppress(OSError):
+            if os.getxattr(parent, mark) == b"1":
+                return
+    raise MachineError(f"{parent} was not handed over to us: it is not marked as delegated")
+
+
+def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
+    remove_leftovers(parent)
+    version_2 = is_there(parent / "cgroup.controllers")
+    switch = parent / "cgroup.subtree_control"
+    if version_2 and "memory" not in " ".join(lines_of(switch)).split():
+        switch.write_text("+memory")
+    group = ControlGroup(parent / f"{_PREFIX}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    group.folder.mkdir()
+    try:
+        if version_2:
+            _write(group.folder / "memory.max", limit_bytes)
+            _write(group.folder / "memory.swap.max", 0, where_it_exists=True)
+            _write(group.folder / "memory.oom.group", 0, where_it_exists=True)
+        else:
+            _write(group.folder / "memory.limit_in_bytes", limit_bytes)
+            # Memory and swap together; may not be lower than the first.
+            _write(group.folder / "memory.memsw.limit_in_bytes", limit_bytes, where_it_exists=True)
+        tried = subprocess.run(group.command([]), capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            raise MachineError(f"{parent}: a process could not be moved: {tried.stderr.strip()}")
+    except BaseException:
+        group.remove()
+        raise
+    return group
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Take away groups of ours whose maker is gone: a killed parent could not."""
+    for folder in matching(parent, f"{_PREFIX}*"):
+        maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if maker.isdecimal() and not psutil.pid_exists(int(maker)):
+            with contextlib.suppress(OSError):  # something still runs in it
+                folder.rmdir()
+
+
+def _write(file: Path, value: int, *, where_it_exists: bool = False) -> None:
+    if is_there(file) or not where_it_exists:
+        file.write_text(str(value))

@@ -1,0 +1,147 @@
+"""How clocks are scaled: the CPUs' governor and turbo, the range of clocks, a board's memory clock.
+
+From the kernel's cpufreq and devfreq in sysfs; the memory clock of a Jetson from debugfs, which
+only root may read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from stepscope.hardware.procfs import (
+    PseudoFileReading,
+    is_there,
+    matching,
+    read_integer,
+    read_name,
+    read_text,
+)
+
+FIXED, SCALING = "fixed", "scaling"
+ON, OFF = "on", "off"
+
+_CPU = "sys/devices/system/cpu"
+# Whether turbo is on: the file, and what it says when it is off.
+_TURBO = ((f"{_CPU}/intel_pstate/no_turbo", "1"), (f"{_CPU}/cpufreq/boost", "0"))
+# GPUs on a chip, as devfreq calls them: of Tegra, and others that say so.
+_ON_CHIP_GPUS = ("*gpu*", "*.gp10b", "*.gv11b", "*.ga10b")
+# Of a Jetson: what holds the clock, what sets it, what it may be at most. Xavier and later; Nano.
+_MEMORY_CLOCKS = (
+    (
+        "sys/kernel/debug/bpmp/debug/clk/emc/mrq_rate_locked",
+        "sys/kernel/debug/bpmp/debug/clk/emc/rate",
+        "sys/kernel/debug/bpmp/debug/clk/emc/max_rate",
+    ),
+    (
+        "sys/kernel/debug/clk/override.emc/clk_state",
+        "sys/kernel/debug/clk/override.emc/clk_update_rate",
+        "sys/kernel/debug/tegra_bwmgr/emc_max_rate",
+    ),
+)
+_NO_SCALING = "this system shows no clock scaling ({}): a virtual machine, or one fixed clock"
+
+
+def gpus_on_chip(root: Path) -> list[Path]:
+    """List the GPUs that share the chip with the CPUs, as devfreq's folders."""
+    below = root / "sys/class/devfreq"
+    return sorted({gpu for name in _ON_CHIP_GPUS for gpu in matching(below, name)})
+
+
+def policies(root: Path) -> list[Path]:
+    """List the groups of CPUs that share a clock and of which one is online.
+
+    The others' folders stay, as in a Jetson's modes of few cores, and their files answer nothing.
+    """
+    found = matching(root / _CPU / "cpufreq", "policy[0-9]*")
+    return [each for each in found if _is_online(each / "affected_cpus")]
+
+
+def _is_online(affected: Path) -> bool:
+    return read_text(affected).value is not None or not os.path.lexists(affected)
+
+
+def governor(root: Path) -> PseudoFileReading[str]:
+    """Name what chooses the CPUs' clock; several are joined by `+`."""
+    return _same_everywhere(root, [each / "scaling_governor" for each in policies(root)])
+
+
+def governors(root: Path) -> list[str]:
+    """List what could choose the CPUs' clock."""
+    known = [read_name(each / "scaling_available_governors").value for each in policies(root)]
+    return sorted({word for text in known if text for word in text.split()})
+
+
+def clock_ranges(root: Path) -> list[tuple[Path, Path]]:
+    """List the files of the lowest and highest clock allowed, of CPUs and of a GPU on the chip."""
+    found = [(each / "scaling_min_freq", each / "scaling_max_freq") for each in policies(root)]
+    gpus = gpus_on_chip(root)
+    return found + [(each / "min_freq", each / "max_freq") for each in gpus]
+
+
+def clocks(root: Path) -> PseudoFileReading[str]:
+    """Say whether the clocks of CPUs and GPU are held: `fixed`, or `scaling` within a range."""
+    ranges = clock_ranges(root)
+    if not ranges:
+        return PseudoFileReading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
+    unknown = None
+    for lowest, highest in ranges:
+        low, high = read_integer(lowest), read_integer(highest)
+        if low.value is None or high.value is None:
+            unknown = low.reason or high.reason
+        elif low.value < high.value:
+            return PseudoFileReading(SCALING)
+    return PseudoFileReading(FIXED) if unknown is None else PseudoFileReading(None, unknown)
+
+
+def turbo_file(root: Path) -> tuple[Path, str] | None:
+    """Return the file that switches turbo, and what it says when turbo is off."""
+    return next(((root / file, off) for file, off in _TURBO if is_there(root / file)), None)
+
+
+def turbo(root: Path) -> PseudoFileReading[str]:
+    """Say whether CPUs may run above their nominal clock while they are cool: `on` or `off`."""
+    found = turbo_file(root)
+    if found is None:
+        return PseudoFileReading(
+            None, "this system shows no switch for turbo (intel_pstate, cpufreq/boost)"
+        )
+    file, off = found
+    said = read_integer(file)
+    if said.value is None:
+        return PseudoFileReading(None, said.reason)
+    return PseudoFileReading(OFF if str(said.value) == off else ON)
+
+
+def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
+    """Return the files that hold, set and bound a board's memory clock."""
+    for names in _MEMORY_CLOCKS:
+        hold, rate, highest = (root / name for name in names)
+        if read_integer(hold).value is not None:
+            return hold, rate, highest
+    return None
+
+
+def memory_clock(root: Path) -> PseudoFileReading[str]:
+    """Say whether a board's memory clock is held: `fixed` or `scaling`."""
+    files = memory_clock_files(root)
+    if files is None:
+        return PseudoFileReading(None, _no_memory_clock(root))
+    return PseudoFileReading(FIXED if read_integer(files[0]).value else SCALING)
+
+
+def _no_memory_clock(root: Path) -> str:
+    tried = [read_integer(root / names[0]).reason or "" for names in _MEMORY_CLOCKS]
+    denied = [reason for reason in tried if "cannot be read" in reason or "wanted" in reason]
+    return denied[0] if denied else "this system shows no memory clock (a Jetson does, to root)"
+
+
+def _same_everywhere(root: Path, files: Sequence[Path]) -> PseudoFileReading[str]:
+    if not files:
+        return PseudoFileReading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
+    said = [read_name(file) for file in files]
+    values = {each.value for each in said if each.value is not None}
+    if not values:
+        return PseudoFileReading(None, said[0].reason)
+    return PseudoFileReading("+".join(sorted(values)))

@@ -1,0 +1,245 @@
+"""What data lies on: the device under a folder, and how fast it is read.
+
+The device is found from the mount that the folder lies on (`/proc/self/mountinfo` has its number)
+and from what sysfs says of the disk with that number.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stepscope.hardware.procfs import PseudoFileReading, is_there, lines_of, matching, read_text
+
+Kind = Literal["NVMe SSD", "SSD", "HDD", "SD card", "eMMC", "network", "memory", "virtual disk"]
+
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+_NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "gluster", "lustre", "virtiofs", "afs")
+_LOCAL = "fuseblk"  # a disk, by way of a program such as ntfs-3g
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Medium:
+    """What a folder lies on; `kind` is None where the system does not tell, with the reason."""
+
+    kind: Kind | None
+    file_system: str
+    device: str | None
+    over_usb: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class ReadTest:
+    """How fast files were read: few, each once, in one stream.
+
+    `warm_because` says why they may have been in memory before; None where the system was advised
+    to forget them. That is advice: it keeps pages that are dirty or mapped.
+    """
+
+    files: int
+    bytes: int
+    seconds: float
+    warm_because: str | None
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Return the mean over the whole test."""
+        return self.bytes / self.seconds
+
+
+def medium_under(folder: Path, root: Path) -> PseudoFileReading[Medium]:
+    """Say what a folder lies on; one that is not there yet, by the nearest above it."""
+    real = Path(os.path.realpath(folder))  # `Path.resolve` fails where links go in a circle
+    there = next(each for each in (real, *real.parents) if is_there(each))
+    mount = _mount_of(there, root)
+    if mount is None:
+        return PseudoFileReading(
+            None, f"{root / 'proc/self/mountinfo'} does not say where {there} lies"
+        )
+    number, file_system, source = mount
+    if file_system.startswith(_IN_MEMORY):
+        return PseudoFileReading(Medium("memory", file_system, None, over_usb=False))
+    if file_system.startswith(_NETWORK) and file_system != _LOCAL:
+        return PseudoFileReading(Medium("network", file_system, source, over_usb=False))
+    return PseudoFileReading(_of_disk(number, source, file_system, root))
+
+
+def read_some(
+    folder: Path, *, at_most_bytes: int = 64 << 20, at_most_s: float = 2.0, at_most_files: int = 500
+) -> PseudoFileReading[ReadTest]:
+    """Read files below a folder within bounds of size and time, made cold before.
+
+    Only these: whoever else computes on the machine keeps what it has in the page cache.
+    """
+    try:
+        files = _some_files(folder, at_most_bytes, at_most_files)
+        if not files:
+            return PseudoFileReading(None, f"no file to read below {folder}")
+        warm_because = _advise_out(files)
+        begun = time.perf_counter()
+        read_bytes = count = 0
+        for file in files:
+            read_bytes += _read(file, at_most_bytes - read_bytes, begun + at_most_s)
+            count += 1
+            if read_bytes >= at_most_bytes or time.perf_counter() - begun > at_most_s:
+                break
+        seconds = time.perf_counter() - begun
+    except OSError as error:
+        return PseudoFileReading(
+            None, f"{error.filename or folder} cannot be read: {error.strerror}"
+        )
+    if not read_bytes:
+        return PseudoFileReading(None, f"every file below {folder} is empty")
+    return PseudoFileReading(ReadTest(count, read_bytes, seconds, warm_because))
+
+
+def _some_files(folder: Path, at_most_bytes: int, at_most_files: int) -> list[Path]:
+    """List files in the order in which the system lists them, until there is enough to read."""
+    found: list[Path] = []
+    size_bytes = 0
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = Path(parent, name)
+            # `Path.is_file` fails in a folder that may be listed and not entered.
+            if name.startswith(".") or not os.path.isfile(file):  # noqa: PTH113
+                continue
+            found.append(file)
+            size_bytes += file.stat().st_size
+            if len(found) >= at_most_files or size_bytes >= at_most_bytes:
+                return found
+    return found
+
+
+def _advise_out(files: list[Path]) -> str | None:
+    """Advise the system to forget files; say why not, where it takes no such advice."""
+    if sys.platform != "linux":
+        return "this system takes no advice about pages"
+    for file in files:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+    return None
+
+
+def _read(file: Path, at_most_bytes: int, until: float) -> int:
+    """Read a file up to a size or a time, and at least a block of it."""
+    read_bytes = 0
+    with file.open("rb", buffering=0) as opened:
+        while read_bytes < at_most_bytes:
+            block = opened.read(min(_BLOCK_BYTES, at_most_bytes - read_bytes))
+            if not block:
+                break
+            read_bytes += len(block)
+            if time.perf_counter() > until:
+                break
+    return read_bytes
+
+
+def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
+    """Return device number, file system and source of the mount that a path lies on."""
+    best, found = -1, None
+    for line in (read_text(root / "proc/self/mountinfo").value or "").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(" "), after.split(" ")
+        if len(fields) < 5 or len(kinds) < 2:
+            continue
+        mount = Path(fields[4].replace("\\040", " "))
+        depth = len(mount.parts)
+        # The last one of two at the same place lies on top.
+        if depth >= best and (path == mount or mount in path.parents):
+            best, found = depth, (fields[2], kinds[0], kinds[1])
+    return found
+
+
+def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
+    """Say what a block device is; a partition is its disk, a mapped device what is below it."""
+    entry = root / "sys/dev/block" / number
+    if not is_there(entry) and source.startswith("/dev/"):
+        # btrfs, which may have several disks, gives its mounts a number of no device.
+        device = Path(os.path.realpath(root / source.lstrip("/")))
+        entry = root / "sys/class/block" / device.name
+    if not is_there(entry):
+        hidden = f"there is no {entry}: {file_system} hides its disk"
+        return Medium(None, file_system, None, over_usb=False, reason=hidden)
+    disk = _disk_below(entry.resolve())
+    name = disk.name
+    over_usb = any(part.startswith("usb") for part in disk.parts)
+    kind: Kind | None
+    if name.startswith("nvme"):
+        kind = "NVMe SSD"
+    elif name.startswith("mmcblk"):
+        kind = "SD card" if read_text(disk / "device/type").value == "SD" else "eMMC"
+    elif name.startswith(("vd", "xvd")):
+        kind = "virtual disk"
+    else:
+        rotates = read_text(disk / "queue/rotational").value
+        kind = _spinning_or_not(rotates)
+    reason = None if kind else f"{disk / 'queue/rotational'} does not tell"
+    return Medium(kind, file_system, name, over_usb=over_usb, reason=reason)
+
+
+def _spinning_or_not(rotates: str | None) -> Kind | None:
+    if rotates is None:
+        return None
+    return "HDD" if rotates == "1" else "SSD"
+
+
+def _disk_below(device: Path) -> Path:
+    if is_there(device / "partition"):
+        return _disk_below(device.parent)
+    slaves = matching(device / "slaves", "*")
+    return _disk_below(slaves[0].resolve()) if slaves else device
+
+
+# --- Where data lies: the file system under it, and the caches that nobody here can empty
+
+
+def file_system_of(path: Path) -> str | None:
+    """Return the kind of file system that a path lies on; None where nobody says."""
+    resolved = path.resolve()
+    best, kind = -1, None
+    for line in lines_of(Path("/proc/self/mounts")):
+        fields = line.split(" ")
+        if len(fields) < 3:
+            continue
+        mount = Path(fields[1].replace("\\040", " "))
+        depth = len(mount.parts)
+        if depth > best and (resolved == mount or mount in resolved.parents):
+            best, kind = depth, fields[2]
+    return kind
+
+
+def is_virtual_machine() -> bool:
+    """Say whether the CPU tells of a hypervisor below."""
+    return any(
+        " hypervisor" in line
+        for line in lines_of(Path("/proc/cpuinfo"))
+        if line.startswith("flags")
+    )
+
+
+def caches_beyond_reach(path: Path, cold: dict[str, Any] | None) -> list[str]:
+    """List the caches between a training and its medium that could not be emptied."""
+    found = []
+    share = None if cold is None else cold.get("cold_share")
+    if share is not None and share < 1:
+        found.append(f"the page cache: {1 - share:.1%} of the data stayed in it")
+    kind = file_system_of(path) or ""
+    if kind.startswith(_IN_MEMORY):
+        found.append(f"all of it: the data lies in memory ({kind})")
+    elif kind.startswith(_NETWORK):
+        found.append(f"the file server's ({kind})")
+    else:
+        found.append("the drive's own")
+    if is_virtual_machine():
+        found.append("the hypervisor's: this is a virtual machine")
+    return found

@@ -1,0 +1,188 @@
+"""NVML, the management library of NVIDIA's driver, opened once for all who ask it something."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import MachineError
+from stepscope.hardware.cpu_clock import gpus_on_chip
+from stepscope.hardware.procfs import is_there, read_integer, system_root
+
+_DEVICE_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nvidia")
+
+
+class NvmlError(MachineError):
+    """NVML, or a query to it, is not to be had; the text says why."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as NVML knows it; `ask` calls one of its queries."""
+
+    index: int
+    handle: Any
+    library: Any
+
+    def ask(self, query: str, *arguments: Any) -> Any:
+        """Return what a query gives for this GPU.
+
+        Raises:
+            NvmlError: the driver refuses it, or the library is too old to know it.
+        """
+        try:
+            return getattr(self.library, query)(self.handle, *arguments)
+        except (self.library.NVMLError, AttributeError) as error:
+            raise NvmlError(f"NVML refuses {query} on GPU {self.index}: {error}") from error
+
+
+def may_have_gpu(root: Path) -> bool:
+    """Say whether the system shows an NVIDIA GPU, so that it is worth loading a library."""
+    return any(is_there(root / file) for file in _DEVICE_FILES)
+
+
+def gpus_of(library: Any) -> list[Gpu]:
+    """List the GPUs that a library, once started, knows.
+
+    Raises:
+        NvmlError: it does not start, or does not count them.
+    """
+    try:
+        library.nvmlInit()
+        count = library.nvmlDeviceGetCount()
+        handles = [library.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    except library.NVMLError as error:
+        raise NvmlError(f"NVML does not start: {error}") from error
+    return [Gpu(index, handle, library) for index, handle in enumerate(handles)]
+
+
+@cache
+def _library() -> Any:
+    return importlib.import_module("pynvml")
+
+
+def find_gpus(root: Path, library: Callable[[], Any] = _library) -> list[Gpu]:
+    """List the GPUs of this machine; none where the system shows none.
+
+    Raises:
+        NvmlError: there is one, and it cannot be asked.
+    """
+    if not may_have_gpu(root):
+        return []
+    try:
+        loaded = library()
+    except ImportError as error:
+        raise NvmlError(
+            "an NVIDIA GPU is there, and nvidia-ml-py to ask it is not: "
+            "pip install 'stepscope[energy]'"
+        ) from error
+    return gpus_of(loaded)
+
+
+# --- What a process holds on an NVIDIA GPU, as its driver accounts for it
+
+
+def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = None) -> int | None:
+    """Return what a process holds on a device.
+
+    None where the driver does not tell: it cannot be asked, keeps no such account, or knows the
+    process by another number, as it does from inside some containers.
+    """
+    try:
+        for gpu in find_gpus(system_root()) if gpus is None else gpus:
+            if _same(gpu.ask("nvmlDeviceGetUUID"), device_uuid):
+                for each in gpu.ask("nvmlDeviceGetComputeRunningProcesses"):
+                    if each.pid == process_id and each.usedGpuMemory is not None:
+                        return int(each.usedGpuMemory)
+    except NvmlError:
+        return None
+    return None
+
+
+def _same(of_driver: str, of_torch: str) -> bool:
+    """Compare two names of a device: the driver puts `GPU-` before the number, torch does not."""
+    return of_driver.removeprefix("GPU-") == of_torch.removeprefix("GPU-")
+
+
+# --- What an accelerator does right now: its use, its clock, its heat, and what holds it back
+
+
+# Of NVML, as its header numbers them.
+_CLOCK_SM = 1
+_TEMPERATURE_OF_GPU = 0
+_HELD_BACK = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "heat (driver)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
+# Of a GPU on the chip of a board.
+_LOADS = ("device/load", "load")
+_LOADS_ELSEWHERE = ("sys/devices/gpu.0/load", "sys/devices/platform/gpu.0/load")
+
+
+@dataclass(frozen=True)
+class DeviceFigures:
+    """One reading of the busiest device; None is what it does not tell."""
+
+    percent: float | None = None
+    mhz: float | None = None
+    temperature_c: float | None = None
+    held_back_by: tuple[str, ...] | None = None
+    index: int | None = None  # by NVML's count; None for a GPU on the chip, of which there is one
+
+
+class Devices:
+    """The accelerators of a machine, found once and read when asked."""
+
+    def __init__(self, root: Path) -> None:
+        try:
+            self._gpus = find_gpus(root)
+        except NvmlError:  # whoever asks for energy is told; here it is one empty column more
+            self._gpus = []
+        self._on_chip = next(iter(gpus_on_chip(root)), None)
+        self._loads = [root / name for name in _LOADS_ELSEWHERE]
+        if self._on_chip is not None:
+            self._loads += [self._on_chip / name for name in _LOADS]
+
+    def read(self) -> DeviceFigures:
+        """Read the busiest GPU; one on the chip of a board where no other is known."""
+        if self._gpus:
+            return max(map(_of_gpu, self._gpus), key=lambda each: each.percent or 0.0)
+        if self._on_chip is None:
+            return DeviceFigures()
+        hertz = read_integer(self._on_chip / "cur_freq").value
+        permille = (read_integer(file).value for file in self._loads)
+        load = next((each for each in permille if each is not None), None)
+        return DeviceFigures(
+            None if load is None else load / 10, None if hertz is None else hertz / 1e6
+        )
+
+
+def _of_gpu(gpu: Gpu) -> DeviceFigures:
+    reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # the name that it had in older drivers
+        reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    held = None
+    if reasons is not None:
+        held = tuple(name for bit, name in _HELD_BACK.items() if int(reasons) & bit)
+    return DeviceFigures(
+        _asked(gpu, "nvmlDeviceGetUtilizationRates"),
+        _asked(gpu, "nvmlDeviceGetClockInfo", _CLOCK_SM),
+        _asked(gpu, "nvmlDeviceGetTemperature", _TEMPERATURE_OF_GPU),
+        held,
+        gpu.index,
+    )
+
+
+def _asked(gpu: Gpu, query: str, *arguments: int) -> float | None:
+    try:
+        answer = gpu.ask(query, *arguments)
+    except NvmlError:  # an Orin's refuses most of them
+        return None
+    return float(getattr(answer, "gpu", answer))

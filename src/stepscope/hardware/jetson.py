@@ -1,0 +1,143 @@
+"""Which machine this is: a board's model, a Jetson's software, a computer's maker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from stepscope.hardware.procfs import PseudoFileReading, is_there, read_name, read_text
+
+# Which JetPack has which Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
+_JETPACKS = {
+    "32.4.3": "4.4",
+    "32.4.4": "4.4.1",
+    "32.5.0": "4.5",
+    "32.5.1": "4.5.1",
+    "32.6.1": "4.6",
+    "32.7.1": "4.6.1",
+    "32.7.2": "4.6.2",
+    "32.7.3": "4.6.3",
+    "32.7.4": "4.6.4",
+    "35.1.0": "5.0.2",
+    "35.2.1": "5.1",
+    "35.3.1": "5.1.1",
+    "35.4.1": "5.1.2",
+    "35.5.0": "5.1.3",
+    "35.6.0": "5.1.4",
+    "36.3.0": "6.0",
+    "36.4.0": "6.1",
+    "36.4.3": "6.2",
+}
+_RELEASE = re.compile(r"R([0-9]+) \(release\), REVISION: ([0-9.]+)")
+
+
+def board(root: Path) -> PseudoFileReading[str]:
+    """Name the machine: by its device tree, or by what its maker wrote into the firmware."""
+    model = read_name(root / "proc/device-tree/model")
+    if model.value is not None:
+        return model
+    dmi = root / "sys/class/dmi/id"
+    words = [read_name(dmi / name).value for name in ("sys_vendor", "product_name")]
+    family = read_name(dmi / "product_family").value
+    known = [word for word in (*words, family and f"({family})") if word]
+    if known:
+        return PseudoFileReading(" ".join(known))
+    return PseudoFileReading(None, "neither a device tree nor the firmware names this machine")
+
+
+def is_jetson(root: Path) -> bool:
+    """Say whether this is a board with NVIDIA's Linux for Tegra."""
+    return is_there(root / "etc/nv_tegra_release") or "Jetson" in (board(root).value or "")
+
+
+def is_virtual(root: Path) -> bool:
+    """Say whether the CPU tells of a hypervisor below."""
+    lines = (read_text(root / "proc/cpuinfo").value or "").splitlines()
+    return any(line.startswith("flags") and " hypervisor" in line for line in lines)
+
+
+def tegra_release(root: Path) -> PseudoFileReading[str]:
+    """Return the version of Linux for Tegra: `32.5.0`."""
+    said = read_text(root / "etc/nv_tegra_release")
+    if said.value is None:
+        return said
+    found = _RELEASE.search(said.value)
+    if found is None:
+        return PseudoFileReading(None, f"{root / 'etc/nv_tegra_release'} has no release in it")
+    numbers = [found[1], *found[2].rstrip(".").split("."), "0"]
+    return PseudoFileReading(".".join(numbers[:3]))
+
+
+def jetpack_of(release: str) -> str | None:
+    """Name the JetPack that a version of Linux for Tegra came with, as far as it is known here."""
+    return _JETPACKS.get(release)
+
+
+# --- A Jetson's power modes, as `nvpmodel` keeps them: those it knows and the one that is set
+
+
+MODES = "etc/nvpmodel.conf"
+STATUS = "var/lib/nvpmodel/status"
+
+_MODE = re.compile(r"^<\s*POWER_MODEL\s+ID=([0-9]{1,4})\s+NAME=([\w.:+/-]{1,64})\s*>", re.MULTILINE)
+_DEFAULT = re.compile(r"^<\s*PM_CONFIG\s+DEFAULT=([0-9]{1,4})\s*>", re.MULTILINE)
+_STATUS = re.compile(r"pmode:([0-9]{1,6})\b")
+_WATTS = re.compile(r"([0-9]+)W")
+
+
+def power_modes(root: Path) -> dict[int, str]:
+    """Return the names of the modes by number; none where this is no Jetson."""
+    return {int(number): name for number, name in _MODE.findall(_conf(root))}
+
+
+def power_mode(root: Path) -> PseudoFileReading[str]:
+    """Name the power mode that is set."""
+    number = mode_number(root)
+    if number.value is None:
+        return PseudoFileReading(None, number.reason)
+    return PseudoFileReading(power_modes(root).get(number.value, f"mode {number.value}"))
+
+
+def mode_number(root: Path) -> PseudoFileReading[int]:
+    """Return the number of the power mode that is set."""
+    status = read_text(root / STATUS)
+    if status.value is not None:
+        found = _STATUS.search(status.value)
+        if found is None:
+            wanted = "wanted something like pmode:0000"
+            return PseudoFileReading(
+                None, f"{root / STATUS}: {wanted}, found {status.value[:40]!r}"
+            )
+        return PseudoFileReading(int(found[1]))
+    default = _DEFAULT.search(_conf(root))
+    if default is not None:
+        return PseudoFileReading(int(default[1]))
+    if not is_jetson(root):
+        return PseudoFileReading(None, "power modes are a Jetson's (nvpmodel), and this is none")
+    return PseudoFileReading(None, status.reason)
+
+
+def number_of(mode: str, root: Path) -> int | None:
+    """Find a power mode by its name or number; None where this machine has no such mode."""
+    modes = power_modes(root)
+    by_word = {str(number): number for number in modes}
+    by_word |= {name.lower(): number for number, name in modes.items()}
+    return by_word.get(mode.lower())
+
+
+def protocol_mode(root: Path) -> str | None:
+    """Name the mode of the edge protocol: on a Xavier NX 15 W on all cores, else the largest."""
+    names = list(power_modes(root).values())
+    if "Xavier NX" in (board(root).value or ""):
+        names = [name for name in names if "15W" in name] or names
+    return max(names, key=_size, default=None)
+
+
+def _size(name: str) -> tuple[bool, int, str]:
+    """Order modes by what they allow: without a limit, then by watts, then by cores as named."""
+    watts = _WATTS.search(name)
+    return name.startswith("MAXN"), int(watts[1]) if watts else 0, name
+
+
+def _conf(root: Path) -> str:
+    return read_text(root / MODES).value or ""

@@ -1,0 +1,159 @@
+"""The most that this machine computes and moves in a second: measured once, kept for later runs.
+
+A peak holds for its conditions only. Each set of them has a file of its own in the user's cache,
+named after them; a file that does not read as a peak is as good as none, and is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import MachineError
+from stepscope.files import CACHE_VARIABLE, cache_folder
+from stepscope.hardware.procfs import first_line_of, matching
+
+_CPUS = Path("/sys/devices/system/cpu")
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What two measurements must share to have the same peak; threads count on a CPU only."""
+
+    cpu: str | None
+    cpus_usable: int | None
+    highest_mhz: float | None
+    torch: str
+    device: str
+    device_name: str | None
+    precision: str
+    threads: int | None
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The best of several blocks, and where it was found.
+
+    `pressure_cpu` is the share of the 10 s before in which some task waited for a CPU, in percent,
+    and `cpu_mhz` the clock right after, where the system tells them.
+    """
+
+    conditions: Conditions
+    flop_per_s: float
+    bytes_per_s: float
+    matrix_size: int
+    array_bytes: int
+    pressure_cpu: float | None
+    cpu_mhz: float | None
+    measured_unix_s: float
+
+
+def conditions_of(environment: Mapping[str, Any], precision: str) -> Conditions | None:
+    """Take the conditions out of a run's `environment`; None where no torch told of itself."""
+    torch, threads, device = (environment.get(name) for name in ("torch", "threads", "device"))
+    if not (isinstance(torch, str) and isinstance(threads, int) and isinstance(device, str)):
+        return None
+    return Conditions(
+        cpu=environment.get("cpu"),
+        cpus_usable=environment.get("cpus_usable"),
+        highest_mhz=highest_mhz(),
+        torch=torch,
+        device=device.partition(":")[0],
+        device_name=environment.get("device_name"),
+        precision=precision,
+        threads=threads if device == "cpu" else None,
+    )
+
+
+def highest_mhz(cpus: Path = _CPUS) -> float | None:
+    """Return the highest clock that the CPUs may go to now; None where they cannot be told to."""
+    clocks = [
+        int(line) / 1000
+        for file in matching(cpus, "cpu[0-9]*/cpufreq/scaling_max_freq")
+        if (line := first_line_of(file)) is not None and line.strip().isdecimal()
+    ]
+    return max(clocks, default=None)
+
+
+def find_peak(conditions: Conditions) -> Peak | None:
+    """Return the peak that is kept for these conditions, if one is."""
+    try:
+        found = json.loads(_file_of(conditions).read_text(encoding="utf-8"))
+    except (OSError, ValueError, MachineError):
+        return None
+    return _read(found, conditions)
+
+
+def _read(found: Any, conditions: Conditions) -> Peak | None:
+    if not isinstance(found, dict) or found.pop("schema", None) != _SCHEMA:
+        return None
+    if found.pop("conditions", None) != asdict(conditions):
+        return None
+    try:
+        peak = Peak(conditions, **found)
+    except TypeError:
+        return None
+    measured = (peak.flop_per_s, peak.bytes_per_s)
+    sound = all(
+        isinstance(figure, int | float) and math.isfinite(figure) and figure > 0
+        for figure in measured
+    )
+    return peak if sound else None
+
+
+def keep_better(peak: Peak) -> Peak:
+    """Keep a peak, or what an earlier one of the same conditions has above it; return what is kept.
+
+    A machine that was busy shows less than it can, and never more.
+
+    Raises:
+        MachineError: the user's cache cannot be written.
+    """
+    earlier = find_peak(peak.conditions)
+    if earlier is not None and earlier.flop_per_s > peak.flop_per_s:
+        peak = replace(earlier, bytes_per_s=max(earlier.bytes_per_s, peak.bytes_per_s))
+    elif earlier is not None:
+        peak = replace(peak, bytes_per_s=max(earlier.bytes_per_s, peak.bytes_per_s))
+    _write(_file_of(peak.conditions), peak)
+    return peak
+
+
+def _write(file: Path, peak: Peak) -> None:
+    """Write it in one move, so that nobody reads half of it."""
+    beside = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False
+        ) as writing:
+            beside = Path(writing.name)
+            writing.write(json.dumps({"schema": _SCHEMA, **asdict(peak)}, indent=2) + "\n")
+        beside.replace(file)
+    except OSError as error:
+        if beside is not None:
+            beside.unlink(missing_ok=True)
+        raise MachineError(
+            f"the peaks were measured, but cannot be kept in {file.parent}: {error.strerror}. Make "
+            f"it writable, or name another cache folder by {CACHE_VARIABLE}."
+        ) from error
+
+
+def _file_of(conditions: Conditions) -> Path:
+    text = json.dumps(asdict(conditions), sort_keys=True)
+    return _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
+
+
+def _folder() -> Path:
+    cache = cache_folder()
+    if cache is None:
+        raise MachineError(
+            f"no folder for peaks: this user has no home. Name one by {CACHE_VARIABLE}."
+        )
+    return cache / "peaks"

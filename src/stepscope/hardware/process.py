@@ -1,0 +1,224 @@
+"""One process and its children, seen from outside: memory, CPU, I/O, faults.
+
+Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
+process, so they are read apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from stepscope.hardware.procfs import bytes_of, read_at_once, status_bytes
+
+# --- The processes below another one, found from it downwards
+
+
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """List the children of a process, their children, and so on.
+
+    Linux lists the children of a thread, so that only the threads of the tree are asked; psutil
+    looks at every process of the machine (1.4 ms where there are 87) and is asked elsewhere. One
+    that starts or ends meanwhile may be left out.
+
+    Raises:
+        psutil.NoSuchProcess: the process itself has ended.
+    """
+    try:
+        pids = list(_children(process.pid))
+    except OSError:  # it has ended, or this is another system, or a kernel that lists no children
+        return process.children(recursive=True)
+    found = []
+    while pids:
+        pid = pids.pop()
+        try:
+            found.append(psutil.Process(pid))
+            pids += _children(pid)
+        except (psutil.NoSuchProcess, OSError):
+            continue  # it has just ended
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Give the children of all threads of a process."""
+    threads = f"/proc/{pid}/task"
+    for thread in os.listdir(threads):  # noqa: PTH208 - paths of pathlib take as long as the files
+        yield from map(int, read_at_once(f"{threads}/{thread}/children").split())
+
+
+@dataclass(frozen=True)
+class TreeReading:
+    """A process tree at one moment. None: this system does not tell, or it was not asked for."""
+
+    processes: tuple[psutil.Process, ...]  # the main one first
+    rss_bytes: int
+    peak_rss_bytes: int | None
+    shared_rss_bytes: int | None
+    workers: int
+    main_cpu_s: float
+    workers_cpu_s: float
+    read_bytes: int | None
+    major_faults: int | None
+    swap_bytes: int | None
+    workers_private_bytes: int | None  # 0 without workers
+    workers_pss_bytes: int | None
+    pss_bytes: int | None = None  # of all
+
+
+def read_tree(main: psutil.Process) -> TreeReading | None:
+    """Read a process and its descendants, without the sizes that take milliseconds.
+
+    None when it has ended. A child that ends meanwhile is left out.
+    """
+    try:
+        rss = int(main.memory_info().rss)
+        cpu = main.cpu_times()
+        workers = descendants(main)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    if rss == 0:
+        return None  # it has ended, and nobody has asked how yet
+    status = status_bytes(main.pid)
+    worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
+    processes = (main, *workers)
+    statuses = [status, *(status_bytes(worker.pid) for worker in workers)]
+    return TreeReading(
+        processes=processes,
+        rss_bytes=rss,
+        peak_rss_bytes=status.get("VmHWM"),
+        shared_rss_bytes=status.get("RssShmem"),
+        workers=len(worker_cpu),
+        main_cpu_s=cpu.user + cpu.system,
+        workers_cpu_s=sum(worker_cpu),
+        read_bytes=_total([_read_bytes(process) for process in processes]),
+        major_faults=_total([_major_faults(process.pid) for process in processes]),
+        swap_bytes=_total([each.get("VmSwap") for each in statuses]),
+        workers_private_bytes=None if workers else 0,
+        workers_pss_bytes=None if workers else 0,
+    )
+
+
+def with_workers_sizes(tree: TreeReading) -> TreeReading:
+    """Add the proportional and private sizes of the workers."""
+    measured = [_sizes(process) for process in tree.processes[1:]]
+    return replace(
+        tree,
+        workers_private_bytes=_total([private for _, private in measured], nothing=0),
+        workers_pss_bytes=_total([pss for pss, _ in measured], nothing=0),
+    )
+
+
+def with_pss(tree: TreeReading) -> TreeReading:
+    """Add the main process's proportional size to that of the workers."""
+    pss_bytes, _ = _sizes(tree.processes[0])
+    if pss_bytes is None or tree.workers_pss_bytes is None:
+        return tree
+    return replace(tree, pss_bytes=pss_bytes + tree.workers_pss_bytes)
+
+
+def resident_bytes(process: psutil.Process) -> int | None:
+    """Return the resident size of one process, in some 20 µs; None when it has ended."""
+    try:
+        return int(process.memory_info().rss) or None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+def youngest_child(process: psutil.Process) -> psutil.Process | None:
+    """Return the process that another has started last, if it has started any that works.
+
+    A helper of Python's own that only tidies up (`multiprocessing.resource_tracker`) is none.
+    """
+    try:
+        children = sorted(process.children(), key=psutil.Process.create_time, reverse=True)
+        for child in children:
+            if not any("resource_tracker" in word for word in child.cmdline()):
+                return child
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        pass  # one of them has just ended: the next look finds the others
+    return None
+
+
+def _total(values: list[int | None], nothing: int | None = None) -> int | None:
+    """Add up what is known; where nothing is, the total is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else nothing
+
+
+def _cpu_s(process: psutil.Process) -> float | None:
+    try:
+        used = process.cpu_times()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    return float(used.user + used.system)
+
+
+def _read_bytes(process: psutil.Process) -> int | None:
+    try:
+        return int(process.io_counters().read_bytes)
+    except (psutil.NoSuchProcess, psutil.AccessDenied, AttributeError):
+        return None  # macOS has no such counter
+
+
+def _sizes(process: psutil.Process) -> tuple[int | None, int | None]:
+    """Return the proportional and the private size."""
+    try:
+        full = process.memory_full_info()
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None, None
+    return getattr(full, "pss", None), full.uss
+
+
+def _major_faults(pid: int) -> int | None:
+    """Read how often the process waited for a page from disk: field 12 of `stat`."""
+    # A process name may hold spaces and brackets.
+    after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return int(after_name[9]) if len(after_name) > 9 else None
+
+
+# --- The memory of this very process: how much it holds, held at most, and how to give some
+# back.
+
+
+_FORGET_PEAK = "5"  # what proc(5) gives the number to: set the high-water mark to the present
+
+
+def own_resident_bytes() -> int:
+    """Return what of this process is in memory now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_bytes() -> int | None:
+    """Return the high-water mark; None where the system keeps none."""
+    return status_bytes("self").get("VmHWM")
+
+
+def forget_peak() -> bool:
+    """Begin a new high-water mark; False where that cannot be done."""
+    try:
+        Path("/proc/self/clear_refs").write_text(_FORGET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+def give_back() -> bool:
+    """Have the C library return what it keeps for later; False where it has no such call."""
+    if sys.platform != "linux":
+        return False
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
+    if trim is None:
+        return False
+    trim(0)
+    return True
+
+
+def private_bytes() -> int:
+    """Return what only this process holds, and would be free without it."""
+    return int(psutil.Process().memory_full_info().uss)

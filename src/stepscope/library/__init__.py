@@ -1,1 +1,0 @@
-"""The door for people's own programs: `stepscope.load_run`, `Scope` and `watch`."""

@@ -1,0 +1,135 @@
+"""What torch's caching allocator reserves on a CUDA device for the tensors of a step.
+
+The allocator asks the driver for segments and cuts tensors out of them; segments that are free
+again are kept. What it reserves is therefore more than the largest sum of tensors, by how much can
+be counted: the tensors of the step are known, in their order (`models.step_tensors`), and the
+rules are fixed (pytorch.org/docs/stable/notes/cuda.html, c10/cuda/CUDACachingAllocator):
+
+    a tensor of at most    comes out of a segment of        the rest of a hole is kept apart from
+    1 MiB                  2 MiB                            512 B
+    10 MiB                 20 MiB                           1 MiB
+    more                   its size, in steps of 2 MiB      1 MiB
+
+Sizes are rounded to 512 B; the smallest hole that is large enough is taken, and neighbours that are
+free become one. Settings in PYTORCH_CUDA_ALLOC_CONF change the rules, and are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stepscope.models.step_tensors import OptimizerMemory, StepLog, trained_bytes
+
+_MIB = 2**20
+_ROUND_BYTES = 512
+_SMALL_BYTES = _MIB
+_SMALL_SEGMENT_BYTES = 2 * _MIB
+_MIDDLE_BYTES = 10 * _MIB
+_MIDDLE_SEGMENT_BYTES = 20 * _MIB
+_LARGE_ROUND_BYTES = 2 * _MIB
+
+# The second step finds the holes of the first; a third finds nothing new.
+_STEPS = 2
+
+
+@dataclass(eq=False)
+class _Piece:
+    """A part of a segment; the pieces of a segment are linked in their order."""
+
+    size_bytes: int
+    small: bool
+    free: bool = False
+    before: _Piece | None = None
+    after: _Piece | None = None
+
+
+@dataclass
+class CachingAllocator:
+    """The allocator's book-keeping, without memory."""
+
+    reserved_bytes: int = 0
+    _holes: list[_Piece] = field(default_factory=list)
+
+    def take(self, size_bytes: int) -> _Piece:
+        """Find room for a tensor, in a hole or in a new segment."""
+        size_bytes = _round_up(max(1, size_bytes), _ROUND_BYTES)
+        small = size_bytes <= _SMALL_BYTES
+        fitting = [h for h in self._holes if h.small == small and h.size_bytes >= size_bytes]
+        if fitting:
+            piece = min(fitting, key=lambda hole: hole.size_bytes)
+            self._holes.remove(piece)
+            piece.free = False
+        else:
+            piece = _Piece(_segment_bytes(size_bytes), small)
+            self.reserved_bytes += piece.size_bytes
+        self._cut(piece, size_bytes)
+        return piece
+
+    def give_back(self, piece: _Piece) -> None:
+        """Make a hole of a piece, one with the holes beside it."""
+        for beside in (piece.before, piece.after):
+            if beside is not None and beside.free:
+                self._holes.remove(beside)
+                piece.size_bytes += beside.size_bytes
+                if beside is piece.before:
+                    piece.before = beside.before
+                else:
+                    piece.after = beside.after
+        _link(piece)
+        piece.free = True
+        self._holes.append(piece)
+
+    def _cut(self, piece: _Piece, size_bytes: int) -> None:
+        rest_bytes = piece.size_bytes - size_bytes
+        if rest_bytes < _ROUND_BYTES or (not piece.small and rest_bytes <= _SMALL_BYTES):
+            return
+        rest = _Piece(rest_bytes, piece.small, True, piece, piece.after)
+        piece.size_bytes, piece.after = size_bytes, rest
+        _link(rest)
+        self._holes.append(rest)
+
+
+def _link(piece: _Piece) -> None:
+    if piece.before is not None:
+        piece.before.after = piece
+    if piece.after is not None:
+        piece.after.before = piece
+
+
+def _segment_bytes(size_bytes: int) -> int:
+    if size_bytes <= _SMALL_BYTES:
+        return _SMALL_SEGMENT_BYTES
+    if size_bytes < _MIDDLE_BYTES:
+        return _MIDDLE_SEGMENT_BYTES
+    return _round_up(size_bytes, _LARGE_ROUND_BYTES)
+
+
+def _round_up(size_bytes: int, to_bytes: int) -> int:
+    return -(-size_bytes // to_bytes) * to_bytes
+
+
+def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
+    """Return what is reserved when some steps like this one were made."""
+    allocator = CachingAllocator()
+    standing, trained = _standing(log), trained_bytes(log)
+    held = {number: allocator.take(log.blocks[number - 1].size_bytes) for number in standing}
+    for step in range(_STEPS):
+        for event in log.events:
+            if event > 0 and event not in standing:
+                held[event] = allocator.take(log.blocks[event - 1].size_bytes)
+            elif event < 0 and -event in held and -event not in standing:
+                allocator.give_back(held.pop(-event))
+        if step == 0 and optimizer.state:  # made by the first step, and there to stay
+            for size_bytes in trained:
+                allocator.take(round(size_bytes * optimizer.state))
+        if temporary_bytes := optimizer.temporary_bytes(trained):
+            allocator.give_back(allocator.take(temporary_bytes))
+        for number in [number for number in held if number not in standing]:
+            allocator.give_back(held.pop(number))
+    return allocator.reserved_bytes
+
+
+def _standing(log: StepLog) -> Sequence[int]:
+    """Return the numbers of the blocks that are there before the step and after it."""
+    return [number for number, block in enumerate(log.blocks, 1) if block.kind == "parameters"]

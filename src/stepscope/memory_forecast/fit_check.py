@@ -1,0 +1,158 @@
+"""Say beforehand what a training will take, whether that fits, and what would help if not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from stepscope.data import dataset_registry
+from stepscope.errors import OutOfMemoryError
+from stepscope.memory_forecast.forecast import ForecastInputs, forecast, probe_steps
+from stepscope.memory_forecast.memory_bill import Bill
+from stepscope.memory_forecast.remedies import Remedy, remedies
+from stepscope.memory_forecast.worker_memory import worker_bytes
+from stepscope.meter.device_memory import DeviceMemory
+from stepscope.models.step_tensors import StepMemory, UnlikeSteps
+from stepscope.settings import RunSpec
+from stepscope.train.activation_checkpointing import recomputing
+from stepscope.train.source_settings import data_source_of
+from stepscope.units import format_bytes
+
+# Remedies are looked for where they may be needed; for a run that takes a tenth of the memory the
+# search would only cost time.
+_REMEDIES_FROM = 0.5
+
+# Of the limit: nearer to it, the guard of `supervisor.memory_guard` ends a worker.
+WORKERS_STAY_BELOW = 0.95
+
+
+@dataclass(frozen=True)
+class FitCheck:
+    """A forecast, or the reason why there is none.
+
+    `workers_that_fit` is how many of the `workers` asked for the limit holds beside the training;
+    None where it does not hold the training alone, or another pool is too small for the workers.
+    `remedies_reason` says why recomputed activations could not be among the remedies.
+    """
+
+    bill: Bill | None = None
+    step: StepMemory | None = None
+    remedies: tuple[Remedy, ...] = ()
+    reason: str | None = None
+    remedies_reason: str | None = None
+    workers: int = 0
+    workers_that_fit: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values: the bill, the phases, what would help."""
+        if self.bill is None or self.step is None:
+            return {"reason": self.reason}
+        return {
+            **self.bill.to_json(),
+            "peak_phase": self.step.peak_phase,
+            "at_peak": dict(self.step.at_peak),
+            "phases": {name: vars(phase) for name, phase in self.step.phases.items()},
+            "remedies": [remedy.to_json() for remedy in self.remedies],
+            "remedies_reason": self.remedies_reason,
+            "workers": self.workers,
+            "workers_that_fit": self.workers_that_fit,
+        }
+
+
+def check_fit(
+    spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None, processes: int = 1
+) -> FitCheck:
+    """Forecast the memory of a training whose network is built, from a few small steps.
+
+    `memory` is the device's; on a CPU there is none. It is one of so many `processes` that share
+    the host's memory.
+    """
+    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    try:
+        seen = probe_steps(spec, model, dataset, torch.device(spec.device), memory)
+        workers = worker_bytes(spec, dataset) if spec.workers else None
+        grounds = ForecastInputs(seen, dataset, workers, processes)
+        bill = forecast(spec, grounds)
+    except Exception as error:  # somebody's network may fail on a batch that it will never see
+        return FitCheck(reason=_why_not(error))
+    found: list[Remedy] = []
+    untried = None
+    if bill.filled_share > _REMEDIES_FROM:
+        found, untried = _what_would_help(spec, model, grounds, memory)
+    return FitCheck(
+        bill,
+        seen.step(spec.batch_size),
+        tuple(found),
+        remedies_reason=untried,
+        workers=spec.workers,
+        workers_that_fit=_workers_that_fit(spec, grounds, bill),
+    )
+
+
+def _workers_that_fit(spec: RunSpec, grounds: ForecastInputs, bill: Bill) -> int | None:
+    alone = {"workers": 0, "persistent_workers": False}
+    without = forecast(spec.model_copy(update=alone), grounds)
+    others_fit = all(
+        bill.pool_bytes(pool) <= limit.bytes
+        for pool, limit in bill.limits.items()
+        if pool != bill.host_pool
+    )
+    if not (without.fits and others_fit):
+        return None
+    pool = bill.host_pool
+    each_bytes = (bill.pool_bytes(pool) - without.pool_bytes(pool)) / max(1, spec.workers)
+    room_bytes = WORKERS_STAY_BELOW * bill.limits[pool].bytes - without.pool_bytes(pool)
+    if each_bytes * spec.workers <= room_bytes:
+        return spec.workers
+    return max(0, int(room_bytes // each_bytes)) if each_bytes else spec.workers
+
+
+def _what_would_help(
+    spec: RunSpec, model: nn.Module, grounds: ForecastInputs, memory: DeviceMemory | None
+) -> tuple[list[Remedy], str | None]:
+    """Look for remedies; where recomputing cannot be tried, for the others, and say why."""
+    try:
+        return remedies(spec, grounds, _grounds_recomputing(spec, model, grounds, memory)), None
+    except Exception as error:  # again somebody's network, now on a device that is nearly full
+        reason = f"with activations recomputed, {_why_not(error)}"
+    if memory is not None:
+        memory.begin_anew()  # only now are the tensors of the step that failed gone
+    return remedies(spec, grounds, None), reason
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, UnlikeSteps):
+        return "steps of two and of three samples do different things"
+    return f"a small step failed: {type(error).__name__}: {error}"
+
+
+def _grounds_recomputing(
+    spec: RunSpec, model: nn.Module, grounds: ForecastInputs, memory: DeviceMemory | None
+) -> ForecastInputs | None:
+    if spec.checkpoint_activations:
+        return None
+    with recomputing(model) as blocks:
+        if not blocks:
+            return None
+        seen = probe_steps(spec, model, grounds.dataset, torch.device(spec.device), memory)
+    # The process has grown meanwhile by what was tried; its runtime is what it was.
+    return replace(grounds, foresight=replace(seen, runtime_bytes=grounds.foresight.runtime_bytes))
+
+
+def refuse_what_does_not_fit(foretold: FitCheck) -> None:
+    """Raise where the forecast exceeds the limit, and would without workers.
+
+    Workers that are too many need not end a run: near the limit the guard ends them first.
+    """
+    bill = foretold.bill
+    if bill is None or bill.fits or foretold.workers_that_fit is not None:
+        return
+    pool = bill.binding
+    limit = bill.limits[pool]
+    raise OutOfMemoryError(
+        f"the run would take {format_bytes(bill.pool_bytes(pool))}, by forecast, and has "
+        f"{format_bytes(limit.bytes)} ({limit.of}); it was not started, --force would"
+    )

@@ -1,0 +1,159 @@
+"""The memory bill of a run: what it will take, item by item, and the limit that it must keep to.
+
+Every item says how it was got:
+
+    counted      from sizes alone: tensors, samples, batches
+    measured     in the very process, before it trains
+    calibrated   tried on this machine: a loader worker, an allocator
+    assumed      neither; the note says what it rests on
+
+and in which pool it lies: `host`, `device`, or `unified` where these are the same memory.
+
+Parameters, gradients, state and activations are whole: what each is at its largest. They are never
+all there at once, and the allocator puts one where another was; `slack` is what it keeps beyond the
+largest sum of them, so that the items add up to the peak.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stepscope.hardware import host
+
+How = Literal["counted", "measured", "calibrated", "assumed"]
+Pool = Literal["host", "device", "unified", "shared memory"]
+
+ITEMS = (
+    "runtime",
+    "device_context",
+    "parameters",
+    "gradients",
+    "optimizer_state",
+    "activations",
+    "batch",
+    "prefetch",
+    "workers",
+    "dataset",
+    "workspace",
+    "slack",
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the bill."""
+
+    bytes: int
+    how: How
+    note: str
+    pool: Pool = "host"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most that a pool may take, and who says so."""
+
+    of: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What a run takes at its peak; `items` has every name of `ITEMS`."""
+
+    items: Mapping[str, Item]
+    limits: Mapping[Pool, Limit]
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak of all pools together."""
+        return sum(item.bytes for item in self.items.values())
+
+    def pool_bytes(self, pool: Pool) -> int:
+        """Return what a pool has to hold. Shared memory is a part of the host's."""
+        if pool == "shared memory":
+            return self.items["prefetch"].bytes
+        return sum(item.bytes for item in self.items.values() if item.pool == pool)
+
+    @property
+    def host_pool(self) -> Pool:
+        """The pool that processes are in, the loader's workers too."""
+        return "unified" if "unified" in self.limits else "host"
+
+    @property
+    def binding(self) -> Pool:
+        """The pool that is filled most."""
+        return max(self.limits, key=self._filled_share)
+
+    @property
+    def filled_share(self) -> float:
+        """How full that pool is: above 1, it does not fit."""
+        return self._filled_share(self.binding)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every pool holds its part."""
+        return all(self.pool_bytes(pool) <= limit.bytes for pool, limit in self.limits.items())
+
+    def _filled_share(self, pool: Pool) -> float:
+        needed_bytes, limit_bytes = self.pool_bytes(pool), self.limits[pool].bytes
+        if limit_bytes == 0:
+            return math.inf if needed_bytes else 0.0
+        return needed_bytes / limit_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the bill as plain values."""
+        limit = self.limits[self.binding]
+        return {
+            "items": {name: vars(self.items[name]) for name in ITEMS},
+            "total_bytes": self.total_bytes,
+            "limit_bytes": limit.bytes,
+            "limit_of": limit.of,
+            "limit_pool": self.binding,
+            "limits": {
+                pool: {**vars(each), "needed_bytes": self.pool_bytes(pool)}
+                for pool, each in self.limits.items()
+            },
+            "fits": self.fits,
+        }
+
+
+# --- How much a run may take on this machine: the tightest of what was asked for and what there
+# is.
+
+
+def memory_limits(
+    asked_bytes: int | None, workers: int, device: Limit | None = None, *, unified: bool = False
+) -> dict[Pool, Limit]:
+    """Return the limit of each pool: workers hand over their batches in shared memory.
+
+    `device` is what a device can give, beside the host or, where `unified`, out of the same memory.
+    """
+    of_host = host_limit(asked_bytes)
+    limits: dict[Pool, Limit]
+    if device is None:
+        limits = {"host": of_host}
+    elif unified:
+        limits = {"unified": min(of_host, device, key=lambda limit: limit.bytes)}
+    else:
+        limits = {"host": of_host, "device": device}
+    shared = host.shared_memory_free_bytes() if workers else None
+    if shared:
+        limits["shared memory"] = Limit("/dev/shm", shared)
+    return limits
+
+
+def host_limit(asked_bytes: int | None) -> Limit:
+    """Return the limit that binds in the host's memory."""
+    known = {
+        "--memory-limit": asked_bytes,
+        "control group": host.cgroup_memory_limit_bytes(),
+        "physical memory": host.memory_bytes(),
+    }
+    return min(
+        (Limit(of, size) for of, size in known.items() if size is not None),
+        key=lambda limit: limit.bytes,
+    )

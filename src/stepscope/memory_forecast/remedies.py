@@ -1,0 +1,105 @@
+"""Settings with which a training would take less memory, each with its forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope.memory_forecast.forecast import ForecastInputs, forecast
+from stepscope.memory_forecast.memory_bill import Bill, Pool
+from stepscope.settings import RunSpec
+
+MOST = 3
+
+# A run that nears its limit is ended; what is recommended stays further away from it.
+AIM = 0.9
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Some settings to change, and what the run would then take, also of the pool in want."""
+
+    settings: dict[str, Any]
+    bill: Bill
+    pool: Pool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "settings": self.settings,
+            "total_bytes": self.bill.total_bytes,
+            "pool": self.pool,
+            "pool_bytes": self.bill.pool_bytes(self.pool),
+            "fits": self.bill.fits,
+        }
+
+
+def remedies(
+    spec: RunSpec, grounds: ForecastInputs, recomputing: ForecastInputs | None
+) -> list[Remedy]:
+    """Return what would help most, those that fit first.
+
+    `recomputing` are the grounds of the same network with its activations recomputed, where it has
+    blocks for that.
+    """
+    now = forecast(spec, grounds)
+    pool = now.binding
+    tried = [
+        Remedy(settings, bill, pool)
+        for settings, bill in _candidates(spec, grounds, recomputing)
+        if bill.pool_bytes(pool) < now.pool_bytes(pool)
+    ]
+    tried.sort(key=lambda remedy: not remedy.bill.fits)
+    return tried[:MOST]
+
+
+def _candidates(
+    spec: RunSpec, grounds: ForecastInputs, recomputing: ForecastInputs | None
+) -> Iterator[tuple[dict[str, Any], Bill]]:
+    smaller = largest_batch(spec, grounds)
+    if smaller is not None and smaller < spec.batch_size:
+        yield _with(spec, grounds, batch_size=smaller)
+        parts = _parts(spec.batch_size, smaller)
+        yield _with(
+            spec,
+            grounds,
+            batch_size=spec.batch_size // parts,
+            accumulate=spec.accumulate * parts,
+        )
+    elif spec.batch_size > 1:
+        yield _with(spec, grounds, batch_size=1)
+    if recomputing is not None and not spec.checkpoint_activations:
+        yield _with(spec, recomputing, checkpoint_activations=True)
+    if spec.workers:
+        yield _with(spec, grounds, workers=0, persistent_workers=False)
+    if spec.source == "memory":
+        yield _with(spec, grounds, source="local")
+
+
+def largest_batch(spec: RunSpec, grounds: ForecastInputs) -> int | None:
+    """Return the largest batch, up to the one asked for, that is forecast to fit well."""
+
+    def fits(batch_size: int) -> bool:
+        bill = forecast(spec.model_copy(update={"batch_size": batch_size}), grounds)
+        return all(
+            bill.pool_bytes(pool) <= AIM * limit.bytes for pool, limit in bill.limits.items()
+        )
+
+    low, high = 0, spec.batch_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low or None
+
+
+def _parts(batch_size: int, most: int) -> int:
+    """Return into how many equal parts a batch must go so that each is small enough."""
+    parts = -(-batch_size // most)
+    while batch_size % parts:
+        parts += 1
+    return parts
+
+
+def _with(spec: RunSpec, grounds: ForecastInputs, **changed: Any) -> tuple[dict[str, Any], Bill]:
+    return changed, forecast(spec.model_copy(update=changed), grounds)

@@ -1,0 +1,73 @@
+"""How much memory of its own a loader worker takes: one is started, makes some batches, and ends.
+
+A forked worker shares what the training process holds. Its own are the pages that either of the two
+has written to since, and what it needs to make a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSet, Records
+from stepscope.data.image_transforms import BatchedDataset, Batches
+from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.sample_order import BatchKey, EpochOrder
+from stepscope.data.samples import MemorySamples
+from stepscope.meter.process_memory import private_bytes
+from stepscope.settings import RunSpec
+from stepscope.train.source_settings import data_source_of
+from stepscope.train.stop_request import start_worker
+
+_BATCHES = 3
+
+
+class _Weighed(Dataset[int]):
+    """Make a batch, and say what the process that made it holds alone."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: BatchKey) -> int:
+        batch = self._batches[key]
+        size = private_bytes()
+        del batch
+        return size
+
+
+def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: DataSource) -> Batches:
+    """Make batches of blank images in memory, so that the real ones need not be read for it."""
+    samples = MemorySamples(
+        np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
+        np.zeros(spec.batch_size, dtype=np.int64),
+    )
+    return BatchedDataset(
+        samples, reading.pipeline, records.mean, records.std, reading.augment_seed
+    )
+
+
+def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
+    """Start a worker for batches like the run's, and return its own bytes."""
+    reading = data_source_of(spec, training=True)
+    if dataset.records is None:
+        batches = dataset.open("train", reading).batches
+    else:
+        batches = _blank(spec, dataset, dataset.records, reading)
+    order = EpochOrder(spec.batch_size, spec.batch_size, spec.seed, "none")
+    loader: Any = make_loader(
+        _Weighed(batches),
+        list(order) * _BATCHES,
+        workers=1,
+        prefetch=1,
+        persistent_workers=False,
+        pin_memory=False,
+        on_worker_start=start_worker,
+    )
+    sizes: list[int] = list(loader)
+    return max(sizes)

@@ -1,0 +1,82 @@
+"""The processor's counters by phase, in a few steps of a run.
+
+They are read at every lap of the meter, where a phase ends. A reading takes some microseconds, so
+that the steps in which they are read are marked (`counters`), and take no part in the times of the
+others. What comes between two steps is read with the first phase of the next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepscope.hardware.perf_events import HARDWARE, CounterReading, Counters, open_counters
+from stepscope.meter.step_meter import StepMeter
+from stepscope.records import schema
+
+__all__ = ["CounterWindow", "Counters", "open_hardware_counters"]
+
+Read = Callable[[], Mapping[str, CounterReading]]
+
+
+def open_hardware_counters() -> Counters:
+    """Open the processor's counters for this thread and those that it will start."""
+    return open_counters(HARDWARE)
+
+
+@dataclass(slots=True)
+class CounterWindow:
+    """Read counters at the laps of a meter, for as long as the window is open."""
+
+    read: Read
+    meter: StepMeter
+    _before: Mapping[str, CounterReading] = field(default_factory=dict)
+    _by_phase: dict[
+        int, list[tuple[Mapping[str, CounterReading], Mapping[str, CounterReading]]]
+    ] = field(default_factory=lambda: defaultdict(list))
+
+    def open(self) -> None:
+        """Begin to read."""
+        self._before = self.read()
+        self.meter.on_lap = self._lap
+
+    def close(self) -> None:
+        """Stop reading."""
+        self.meter.on_lap = None
+
+    def _lap(self, phase: int) -> None:
+        now = self.read()
+        self._by_phase[phase].append((self._before, now))
+        self._before = now
+
+    def counts(self, steps: int) -> dict[str, Any]:
+        """Return what a step counted in each phase, the mean of `steps` steps."""
+        return {
+            "steps": steps,
+            "phases": {
+                schema.PHASES[phase]: _with_ratio(
+                    {
+                        name: _counted([(one[name], other[name]) for one, other in pairs], steps)
+                        for name in pairs[0][0]
+                    }
+                )
+                for phase, pairs in sorted(self._by_phase.items())
+            },
+        }
+
+
+def _counted(pairs: list[tuple[CounterReading, CounterReading]], steps: int) -> float | None:
+    """Scale to the time for which a counter was wanted; None where it never had a turn."""
+    count = sum(after.counted - before.counted for before, after in pairs)
+    enabled_ns = sum(after.enabled_ns - before.enabled_ns for before, after in pairs)
+    running_ns = sum(after.running_ns - before.running_ns for before, after in pairs)
+    return count * (enabled_ns / running_ns) / steps if running_ns else None
+
+
+def _with_ratio(counted: dict[str, float | None]) -> dict[str, float | None]:
+    cycles, instructions = counted.get("cycles"), counted.get("instructions")
+    if not cycles or instructions is None:
+        return counted
+    return {**counted, "instructions_per_cycle": instructions / cycles}

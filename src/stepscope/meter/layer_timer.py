@@ -1,0 +1,260 @@
+"""Which layer takes the time? A short window with hooks on every module of a network.
+
+Time goes to one layer at a time. A hook before and after each call hands it on, so that a layer's
+forward time is its own, without what its children took. The backward pass is cut at the nodes of
+the autograd graph: nodes that were made inside a module's call are that module's, and each of them
+says when it begins. Modules keep their graph as it is; a full backward hook would put nodes of its
+own into it and forbids a ReLU in place.
+
+    forward     enter A   leave A   enter B   leave B         | time outside every module,
+                |--- A ---|         |--- B ---|               | the loss for one, is nobody's
+    backward              node of B   node of A   end
+                |- loss -|---- B ----|---- A ----|
+
+What the hooks do themselves is left out, but for a few microseconds a call. Where activations are
+recomputed, a module's second call is backward time of that module, and is neither counted as a call
+nor as multiply-adds. On an asynchronous device the marks of its queue take the place of the clock.
+
+Blind spots. A node made outside every module after the first of them ran (a loss between two
+networks), and a node made by a backward pass (`create_graph`), count as the layer whose node ran
+before. Modules inside one that `torch.compile` returned are not seen, it is, as a whole; those that
+were compiled in place or scripted are not seen, and their time is their caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.device_timeline import DeviceQueue
+from stepscope.models.multiply_adds import multiply_adds, tensors_in
+
+_FORWARD, _BACKWARD = range(2)
+_NO_TASK = -1  # torch's number of the backward pass under way, when there is none
+
+# Whose time it is: the number of a layer and one of the two passes; None is nobody's.
+_Owner = tuple[int, int] | None
+
+
+@dataclass(slots=True)
+class _Layer:
+    name: str
+    module: nn.Module
+    calls: int = 0
+    multiply_adds: int | None = 0
+    size_bytes: int = 0
+
+
+class _Call(NamedTuple):
+    """A call under way, and whose time it was before."""
+
+    layer: int
+    phase: int
+    outer: _Owner
+
+
+class LayerWindow:
+    """Hooks on every module below some roots, for as long as the window is open.
+
+    `modules` are pairs of a dotted prefix and a root. A module that is found twice has the first of
+    its names. Nothing that is computed changes, and nothing of the window stays in a module.
+    """
+
+    def __init__(
+        self, modules: Iterable[tuple[str, nn.Module]], queue: DeviceQueue | None = None
+    ) -> None:
+        found: dict[int, _Layer] = {}
+        for prefix, root in modules:
+            _find_layers(prefix, root, found)
+        self._layers = list(found.values())
+        self._stamp: Callable[[], Any] = now_ns if queue is None else queue.mark
+        self._on_device = queue is not None
+        self._is_open = False
+        self._handles: list[Any] = []
+        self._calls: list[_Call] = []
+        self._passes: dict[int, _Owner] = {}
+        self._turns: list[tuple[Any, _Owner]] = []
+        self._running: _Owner = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A network that is copied or saved meanwhile takes along hooks that do nothing."""
+        return LayerWindow, ((),)
+
+    def open(self) -> None:
+        """Put the hooks on."""
+        self._is_open = True
+        try:
+            for number, layer in enumerate(self._layers):
+                enter, leave = partial(self._enter, number), partial(self._leave, number)
+                self._handles.append(
+                    layer.module.register_forward_pre_hook(enter, with_kwargs=True)
+                )
+                # Also after an error: recomputing ends with one when it has all that it needs.
+                self._handles.append(
+                    layer.module.register_forward_hook(leave, with_kwargs=True, always_call=True)
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Take the hooks off. Those on nodes of a graph still alive do nothing from here on."""
+        if self._is_open:
+            self._turn(None)
+        self._is_open = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._calls.clear()
+        self._passes.clear()
+
+    def layers(self, steps: int) -> list[dict[str, Any]]:
+        """Return what a step spent in each layer that was called, the largest first.
+
+        Times, calls, multiply-adds and bytes are means of `steps` steps. Waits for the device.
+        """
+        spent_s = self._spent_s()
+        rows = [
+            {
+                "name": layer.name,
+                "kind": type(layer.module).__name__,
+                "calls": _a_step(layer.calls, steps),
+                "forward_s": spent_s[number][_FORWARD] / steps,
+                "backward_s": spent_s[number][_BACKWARD] / steps,
+                "multiply_adds": None
+                if layer.multiply_adds is None
+                else _a_step(layer.multiply_adds, steps),
+                "bytes": _a_step(layer.size_bytes, steps),
+            }
+            for number, layer in enumerate(self._layers)
+            if layer.calls
+        ]
+        return sorted(rows, key=lambda row: row["forward_s"] + row["backward_s"], reverse=True)
+
+    def _spent_s(self) -> list[list[float]]:
+        spent_s = [[0.0, 0.0] for _ in self._layers]
+        if self._on_device and self._turns:
+            self._turns[-1][0].wait()
+        for (begin, owner), (end, _) in pairwise(self._turns):
+            if owner is not None:
+                layer, phase = owner
+                took_s = begin.seconds_until(end) if self._on_device else seconds(end - begin)
+                spent_s[layer][phase] += took_s
+        return spent_s
+
+    def _turn(self, owner: _Owner) -> None:
+        """Give the time from here on to somebody. Only noted; it is added up at the end."""
+        self._turns.append((self._stamp(), owner))
+        self._running = owner
+
+    def _enter(
+        self, number: int, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
+        if not self._is_open or torch.compiler.is_compiling():
+            return
+        outer = self._running
+        self._turn(None)
+        in_backward = torch._C._current_graph_task_id() != _NO_TASK
+        if not in_backward and not self._calls:
+            outer = None  # whatever an earlier pass left behind when it failed
+        caller = (self._calls[-1].layer, _BACKWARD) if self._calls else None
+        self._claim((args, named), caller)
+        phase = _BACKWARD if in_backward else _FORWARD
+        self._calls.append(_Call(number, phase, outer))
+        self._turn((number, phase))
+
+    def _leave(
+        self,
+        number: int,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        output: Any,
+    ) -> None:
+        if not self._is_open or torch.compiler.is_compiling():
+            return
+        self._turn(None)
+        outer: _Owner = None
+        while self._calls:
+            call = self._calls.pop()
+            if call.layer == number:
+                outer = call.outer
+                if call.phase == _FORWARD:
+                    _count(self._layers[number], module, (args, named), output)
+                break
+        self._claim(output, (number, _BACKWARD))
+        self._turn(outer)
+
+    def _claim(self, values: Any, owner: _Owner) -> None:
+        """Give the nodes behind some tensors to somebody, as far as they are nobody's yet.
+
+        A node carries the mark itself, so that no graph lives longer for being looked at. Nodes
+        that add up gradients run right after the node that made the gradient, whose layer they
+        belong to; they may outlive the graph and have no hook.
+        """
+        ahead = [tensor.grad_fn for tensor in tensors_in(values)]
+        while ahead:
+            node = ahead.pop()
+            if node is None or node.name().endswith("AccumulateGrad"):
+                continue
+            marks: Any = node.metadata
+            if self in marks:
+                continue
+            marks[self] = True
+            node.register_prehook(partial(self._node_begins, owner))
+            ahead += [before for before, _ in node.next_functions]
+
+    def _node_begins(self, owner: _Owner, gradients: object) -> None:
+        if not self._is_open:
+            return
+        backward_pass = torch._C._current_graph_task_id()
+        if backward_pass not in self._passes:
+            # One that began within another hands the time back to it.
+            self._passes[backward_pass] = self._running
+            end = partial(self._backward_ends, backward_pass)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+        self._turn(owner)
+
+    def _backward_ends(self, backward_pass: int) -> None:
+        if self._is_open:
+            self._turn(self._passes.pop(backward_pass, None))
+
+
+def _find_layers(name: str, module: nn.Module, found: dict[int, _Layer]) -> None:
+    """Find a module and those below it, as far as Python calls them one by one.
+
+    What `torch.compile` or `torch.jit` made of a module runs without our hooks, refuses them, or
+    would be compiled again for their sake.
+    """
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    if id(module) in found or in_place or isinstance(module, torch.jit.ScriptModule):
+        return
+    found[id(module)] = _Layer(name or f"({type(module).__name__})", module)
+    for below, child in module.named_children():
+        if below != "_orig_mod":
+            _find_layers(f"{name}.{below}" if name else below, child, found)
+
+
+def _a_step(total: int, steps: int) -> int | float:
+    return total // steps if total % steps == 0 else total / steps
+
+
+def _count(layer: _Layer, module: nn.Module, inputs: Any, output: Any) -> None:
+    """Add one call to what is known of a layer."""
+    # Weights of an attention's projections lie in children that it never calls.
+    own = module.parameters(recurse=isinstance(module, nn.MultiheadAttention))
+    moved = (*tensors_in(inputs), *tensors_in(output), *own)
+    layer.calls += 1
+    layer.size_bytes += sum(tensor.numel() * tensor.element_size() for tensor in moved)
+    found = multiply_adds(module, inputs, output)
+    if found is None or layer.multiply_adds is None:
+        layer.multiply_adds = None
+    else:
+        layer.multiply_adds += found

@@ -1,0 +1,81 @@
+"""The memory of this very process, phase by phase, and of the workers that it has started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import psutil
+
+from stepscope.hardware import process
+from stepscope.hardware.malloc import read_allocator
+from stepscope.hardware.process import read_tree, with_workers_sizes
+from stepscope.meter.process_memory import Beside
+
+
+@dataclass(frozen=True)
+class PhaseSize:
+    """The process at the end of a phase, and its high-water mark in it. None: cannot be told.
+
+    `in_use_bytes` is what the allocator has handed out; `kept_bytes` what it holds for later.
+    """
+
+    phase: str
+    end_bytes: int
+    peak_bytes: int | None
+    in_use_bytes: int | None
+    kept_bytes: int | None
+
+
+@dataclass
+class PhaseMemory:
+    """Read the memory at the end of each phase. The kernel's high-water mark begins anew then.
+
+    The first phase begins with the process.
+    """
+
+    sizes: list[PhaseSize] = field(default_factory=list)
+    _begun_anew: bool = True
+
+    def lap(self, phase: str) -> None:
+        """End a phase; the next one begins."""
+        peak = process.peak_bytes() if self._begun_anew else None
+        found = read_allocator()
+        self.sizes.append(
+            PhaseSize(
+                phase,
+                process.own_resident_bytes(),
+                peak,
+                None if found is None else found.in_use_bytes,
+                None if found is None else found.kept_bytes,
+            )
+        )
+        self._begun_anew = process.forget_peak()
+
+
+@dataclass
+class PeakWithWorkers:
+    """The most that this process and its workers took, from `begin` on.
+
+    Counted as in `telemetry.telemetry_sampler`: the high-water mark of this process, the workers'
+    private bytes, and batches in /dev/shm that this process has not mapped.
+    """
+
+    others_bytes: int = 0
+    _begun_anew: bool = False
+    _beside: Beside = field(default_factory=Beside)
+
+    def begin(self) -> None:
+        """Begin anew with the high-water mark of this process."""
+        self._begun_anew = process.forget_peak()
+
+    def look(self) -> None:
+        """Weigh the workers, in some milliseconds each."""
+        tree = read_tree(psutil.Process())
+        if tree is not None:
+            others_bytes = self._beside.bytes_of(with_workers_sizes(tree))
+            self.others_bytes = max(self.others_bytes, others_bytes or 0)
+
+    def peak_bytes(self) -> int | None:
+        """Return the peak; None where the system keeps no high-water mark, or it stands still."""
+        own = process.peak_bytes() if self._begun_anew else None
+        return None if own is None else own + self.others_bytes

@@ -1,0 +1,294 @@
+"""The phases of every training step, on the host's clock and on the device's.
+
+The loop in pseudocode, with every call of the meter in its place:
+
+    meter.open_epoch(epoch)
+    batches = iter(loader)                    # workers start
+    meter.loader_started()                    # the first step begins
+    for each step:
+        for each batch of the step:           # several with gradient accumulation
+            batch, timing = next(batches);    meter.lap(DATA)
+            batch to the device;              meter.lap(TRANSFER)
+            outputs and loss;                 meter.lap(FORWARD)
+            loss.backward();                  meter.lap(BACKWARD)
+        optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
+        meter.end_step(...)                   # the row is written, onlookers are told
+    exhaust the loader, its workers end
+    meter.close_epoch()                       # the device has caught up, every row is whole
+
+A lap gives the time since the last lap to a phase. A step begins where the one before ended, and
+`other` is what no lap claimed, so the phases partition the host's time. The epoch's total is not
+the meter's to read: the loop has a clock pair of its own around all of this.
+
+In the loop, times are only noted. They are summed up, written and told twice a second, many steps
+at once: Python that runs right after a step finds its caches cold and takes three times as long.
+That work falls into the next step's `other` and is counted in `own_ns`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from stepscope.meter.clock import cost_amid_work_ns, now_ns, resolution_s, seconds
+from stepscope.meter.detail_blocks import OffBlocks
+from stepscope.meter.device_timeline import DeviceMark, DeviceQueue
+from stepscope.meter.step_rows import (
+    BACKWARD,
+    DATA,
+    OTHER,
+    SECOND_NS,
+    EpochTiming,
+    LoadTiming,
+    StepRow,
+    device_columns,
+    load_of_step,
+)
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+
+SETTLE_EVERY_NS = SECOND_NS // 2
+
+
+class _Noted(NamedTuple):
+    """A step as the loop left it. `laps` are phases, each with the time at which it ended."""
+
+    step: int
+    samples: int | None
+    begin_ns: int
+    laps_begin_ns: int
+    laps: list[tuple[int, int]]
+    end_ns: int
+    loads: list[LoadTiming]
+    loss: Callable[[], Sequence[float] | float] | None
+    device_begin: DeviceMark | None
+    device_laps: list[tuple[int, DeviceMark]]
+    detail: str
+    gradients_at: tuple[int, DeviceMark | None] | None
+
+
+@dataclass(slots=True)
+class StepMeter:
+    """Time the steps of a training loop and write one row for each.
+
+    `on_loss` receives the weight of every step, which is its samples or 0 where they are unknown,
+    and its loss, once that is known and the step is settled; `on_step` is told of it after that.
+    `on_lap`, where there is one, is called at the end of a phase, within its time. `detail` goes
+    into the rows of the steps that end while it is set: phases of steps that were measured
+    otherwise are left out.
+    """
+
+    log: CsvLog
+    origin_ns: int
+    queue: DeviceQueue | None = None
+    on_loss: Callable[[int, float], None] = lambda weight, loss: None
+    on_step: Callable[[int, EpochTiming], None] = lambda step, timing: None
+    on_lap: Callable[[int], None] | None = None
+    own_ns: int = 0
+    laps: int = 0
+    steps: int = 0
+    steps_ns: int = 0
+    detail: str = schema.FULL
+    blocks: OffBlocks = field(default_factory=OffBlocks)
+    settle_every_ns: float = SETTLE_EVERY_NS
+
+    _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
+    _opened_ns: int = 0
+    _step_begin_ns: int = 0
+    _laps_begin_ns: int = 0
+    _laps: list[tuple[int, int]] = field(default_factory=list)
+    _loads: list[LoadTiming] = field(default_factory=list)
+    _device_begin: DeviceMark | None = None
+    _device_laps: list[tuple[int, DeviceMark]] = field(default_factory=list)
+    _gradients_at: tuple[int, DeviceMark | None] | None = None
+    _noted: deque[_Noted] = field(default_factory=deque)
+    _settled_ns: int = 0
+    _ended: int = 0
+
+    def open_epoch(self, timing: EpochTiming) -> None:
+        """Begin an epoch. A resumed one goes on with its earlier timing."""
+        self._epoch = timing
+        self._opened_ns = self._settled_ns = now_ns()
+
+    def loader_started(self) -> None:
+        """End the loader's start-up: the first step begins here."""
+        self._step_begin_ns = self._laps_begin_ns = now_ns()
+        self._epoch.loader_start_s += seconds(self._step_begin_ns - self._opened_ns)
+        if self.queue is not None:
+            self._device_begin = self.queue.mark()
+
+    def lap(self, phase: int) -> None:
+        """Give the time since the last lap to a phase."""
+        if self.on_lap is not None:
+            self.on_lap(phase)
+        if self.blocks.off:
+            return
+        self._laps.append((phase, now_ns()))
+        if self.queue is not None:
+            self._device_laps.append((phase, self.queue.mark()))
+
+    def gradients_ready(self) -> None:
+        """Note that gradients of this step are computed and go to the other processes.
+
+        Called for each portion of them: what is left of the backward pass after the last one is
+        communication with nothing to hide behind.
+        """
+        self._gradients_at = now_ns(), None if self.queue is None else self.queue.mark()
+
+    def loaded(self, timing: LoadTiming) -> None:
+        """Take the loader's own account of a batch of this step."""
+        self._loads.append(timing)
+
+    def end_step(self, step: int, samples: int | None, loss: torch.Tensor | None) -> None:
+        """End the step; its row is written when steps are settled next.
+
+        `loss` is on the training's device; it is handed to `on_loss` as a plain number.
+        """
+        known: Callable[[], Sequence[float] | float] | None = None if loss is None else loss.item
+        device_begin, device_laps = self._device_begin, self._device_laps
+        if self.queue is not None:
+            known = None if loss is None else self.queue.fetch(loss.reshape(1))
+            self._device_begin = self.queue.mark()
+            device_laps.append((OTHER, self._device_begin))
+            self._device_laps = []
+        end = now_ns()
+        self._noted.append(
+            _Noted(
+                step,
+                samples,
+                self._step_begin_ns,
+                self._laps_begin_ns,
+                self._laps,
+                end,
+                self._loads,
+                known,
+                device_begin,
+                device_laps,
+                schema.OFF if self.blocks.off else self.detail,
+                self._gradients_at,
+            )
+        )
+        self._laps, self._loads, self._gradients_at = [], [], None
+        self._step_begin_ns = self._laps_begin_ns = end
+        if self.detail == schema.FULL:
+            self._ended += 1
+            self.blocks.switch(self._ended)
+        if end - self._settled_ns >= self.settle_every_ns:
+            self._settle()
+            self._laps_begin_ns = now_ns()
+
+    def close_epoch(self) -> None:
+        """End the epoch: the loader is exhausted, its workers are gone, the device has caught up.
+
+        Waits for the device, which is part of the epoch: its last steps are not done before.
+        """
+        self.settle()
+        self._epoch.loader_stop_s += seconds(now_ns() - self._step_begin_ns)
+
+    def settle(self) -> None:
+        """Wait for the device and write every row. Not for use inside a step."""
+        if self._noted and self._noted[-1].device_laps:
+            self._noted[-1].device_laps[-1][1].wait()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Sum up, write and tell of all steps whose end the device has reached."""
+        began = self._settled_ns = now_ns()
+        rows = []
+        while self._noted and _is_over(self._noted[0]):
+            noted = self._noted.popleft()
+            row = _sum_up(noted, self._epoch.epoch, self.origin_ns)
+            self.log.append(row)
+            self.laps += len(noted.laps)
+            rows.append(row)
+        self.log.flush()  # before anybody is told: a loss that is no number ends the run
+        epoch = self._epoch
+        for row in rows:
+            epoch.data_s += row.spent[DATA] * 1e-9
+            epoch.steps_s += row.step_ns * 1e-9
+            epoch.count([row.samples])
+            self.steps += 1
+            self.steps_ns += row.step_ns
+            if row.loss is not None:
+                self.on_loss(row.samples or 0, row.loss)
+            self.on_step(row.step, epoch)
+        self.own_ns += now_ns() - began
+
+
+def _is_over(noted: _Noted) -> bool:
+    return not noted.device_laps or noted.device_laps[-1][1].reached()
+
+
+def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
+    spent, before_ns = [0] * 6, noted.laps_begin_ns
+    for phase, end_ns in noted.laps:
+        spent[phase] += end_ns - before_ns
+        before_ns = end_ns
+    loss = None if noted.loss is None else noted.loss()
+    return StepRow(
+        epoch,
+        noted.step,
+        noted.begin_ns - origin_ns,
+        noted.samples,
+        spent,
+        noted.end_ns - noted.begin_ns,
+        load_of_step(noted.loads, origin_ns),
+        loss[0] if isinstance(loss, Sequence) else loss,
+        device_columns(_between_marks(noted.device_begin, noted.device_laps))
+        if noted.device_laps
+        else None,
+        noted.detail,
+        _exposed_s(noted),
+    )
+
+
+def _exposed_s(noted: _Noted) -> float | None:
+    """Return the time from the last gradients of a step to the end of its backward pass."""
+    if noted.gradients_at is None:
+        return None
+    ready_ns, mark = noted.gradients_at
+    if mark is not None:
+        ends = [end for phase, end in noted.device_laps if phase == BACKWARD]
+        return mark.seconds_until(ends[-1]) if ends else None
+    ends_ns = [end_ns for phase, end_ns in noted.laps if phase == BACKWARD]
+    return seconds(ends_ns[-1] - ready_ns) if ends_ns else None
+
+
+def _between_marks(
+    begin: DeviceMark | None, laps: list[tuple[int, DeviceMark]]
+) -> Iterator[tuple[int, float]]:
+    for phase, mark in laps:
+        assert begin is not None, "loader_started comes before the first step"
+        yield phase, begin.seconds_until(mark)
+        begin = mark
+
+
+def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
+    """State the clock's resolution and what measuring cost each step of this run.
+
+    Counted are the laps and the noting of steps (what one costs is measured here, on the run's own
+    device) and the settling (measured during the run). Telemetry runs in another process.
+    """
+    # Never settled: its steps are none of the run's, however long the weighing takes.
+    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, settle_every_ns=math.inf)
+    lap_s = seconds(1) * cost_amid_work_ns(lambda: scratch.lap(DATA))
+    scratch.open_epoch(EpochTiming(0))
+    no_loss = torch.zeros(())
+    note_s = seconds(1) * cost_amid_work_ns(lambda: scratch.end_step(0, 0, no_loss))
+    overhead_s = None
+    share = None
+    if meter.steps:
+        overhead_s = note_s + (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
+        share = overhead_s / (seconds(meter.steps_ns) / meter.steps)
+    return {
+        "clock": "perf_counter (monotonic)",
+        "clock_resolution_s": resolution_s(),
+        "lap_cost_s": lap_s,
+        "overhead_per_step_s": overhead_s,
+        "overhead_share": share,
+    }

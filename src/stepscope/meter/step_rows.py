@@ -1,0 +1,173 @@
+"""What the record has of a step and of an epoch, whoever measures it: the rows, and their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stepscope.records import schema
+from stepscope.records.csv_log import number
+
+SECOND_NS = 1_000_000_000
+DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
+# While the loop waits for data no work is issued, so that part of the device's time is idle.
+_DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
+
+# The fields of a `LoadTiming` without their names.
+Load = tuple[int, int, int, int | None]
+
+
+class LoadTiming(NamedTuple):
+    """The making of one batch: on which worker (-1: the training process), when, how long.
+
+    Its CPU time is None where nobody asked the kernel.
+    """
+
+    worker: int
+    start_ns: int
+    wall_ns: int
+    cpu_ns: int | None
+
+
+def load_of_step(loads: Sequence[Load], origin_ns: int) -> Load | None:
+    """Return worker and start of the first batch, since the origin, wall and CPU time of all."""
+    if not loads:
+        return None
+    worker, start_ns, wall_ns, cpu_ns = loads[0]
+    for _, _, later_wall_ns, later_cpu_ns in loads[1:]:
+        wall_ns += later_wall_ns
+        cpu_ns = None if cpu_ns is None or later_cpu_ns is None else cpu_ns + later_cpu_ns
+    return worker, start_ns - origin_ns, wall_ns, cpu_ns
+
+
+@dataclass(slots=True)
+class EpochTiming:
+    """The epoch so far. What is in it survives a checkpoint in the middle of the epoch."""
+
+    epoch: int
+    start_s: float = 0.0
+    start_unix_s: float = 0.0
+    loader_start_s: float = 0.0
+    loader_stop_s: float = 0.0
+    data_s: float = 0.0
+    steps_s: float = 0.0
+    total_s: float = 0.0
+    samples: int = 0
+    steps: int = 0
+    uncounted_steps: int = 0  # those of which nobody knows the samples
+
+    def count(self, samples: Sequence[int | None]) -> None:
+        """Count steps, and their samples as far as they are known."""
+        known = [each for each in samples if each is not None]
+        self.samples += sum(known)
+        self.steps += len(samples)
+        self.uncounted_steps += len(samples) - len(known)
+
+    @property
+    def samples_known(self) -> int | None:
+        """The samples of all steps; None where those of some are unknown."""
+        return None if self.uncounted_steps else self.samples
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """The rate, with as many samples in steps that are not counted as in the others."""
+        if not self.total_s or not self.samples:
+            return None
+        uncounted = self.uncounted_steps
+        times = self.steps / (self.steps - uncounted) if uncounted else 1
+        return self.samples * times / self.total_s
+
+    @property
+    def loading_s(self) -> float:
+        """Time in which the loop had no batch: start of the loader and waiting."""
+        return self.loader_start_s + self.data_s
+
+    @property
+    def training_s(self) -> float:
+        """Time of the steps less their waiting."""
+        return self.steps_s - self.data_s
+
+
+class StepRow(NamedTuple):
+    """A step's row, in nanoseconds; its `str` is the line of the log."""
+
+    epoch: int
+    step: int
+    start_ns: int
+    samples: int | None
+    spent: list[int]
+    step_ns: int
+    load: Load | None
+    loss: float | None
+    device: tuple[float, ...] | None = None
+    detail: str = schema.FULL
+    communication_s: float | None = None
+
+    def __str__(self) -> str:
+        data, transfer, forward, backward, optimizer, _ = self.spent
+        other = self.step_ns - data - transfer - forward - backward - optimizer
+        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
+        loss = "" if self.loss is None else repr(self.loss)
+        samples = "" if self.samples is None else self.samples
+        load = load_cpu = load_at = ""
+        if self.load is not None:
+            worker, start, wall, cpu = self.load
+            load = f"{wall * 1e-9:.9f}"
+            load_cpu = "" if cpu is None else f"{cpu * 1e-9:.9f}"
+            load_at = f"{start * 1e-9:.9f},{worker}"
+        if self.detail != schema.FULL:
+            # Phases of such a step were not measured, or are not those of an ordinary step.
+            return (
+                f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},,{load},,,,,,"
+                f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
+                f"{self.detail},"
+            )
+        device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
+        exposed = "" if self.communication_s is None else f"{self.communication_s:.9f}"
+        return (
+            f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},"
+            f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
+            f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
+            f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
+            f"{exposed}"
+        )
+
+
+def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
+    """Sum up the device's seconds by phase, in the order of the columns."""
+    totals = [0.0] * 6
+    for phase, took_s in spent_s:
+        # What comes between phases, such as counting hits, works on what forward put out.
+        totals[FORWARD if phase == OTHER else phase] += took_s
+    return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
+
+
+# --- A row of `epochs.csv`, from whatever timed the epoch
+
+
+def epoch_values(
+    split: str,
+    timing: EpochTiming,
+    *,
+    loss: float | None,
+    accuracy: float | None = None,
+    top5: float | None = None,
+) -> dict[str, str]:
+    """Format an epoch's figures, by column; what is unknown is empty."""
+    values = {
+        "epoch": str(timing.epoch),
+        "split": split,
+        "start_s": number(timing.start_s),
+        "loader_start_s": number(timing.loader_start_s),
+        "loader_stop_s": number(timing.loader_stop_s),
+        "loading_s": number(timing.loading_s),
+        "training_s": number(timing.training_s),
+        "total_s": number(timing.total_s),
+        "loss": number(loss),
+        "accuracy": number(accuracy),
+        "top5": number(top5),
+        "samples": number(timing.samples_known),
+        "samples_per_s": number(timing.samples_per_s),
+    }
+    return {column: values[column] for column in schema.EPOCH_COLUMNS}

@@ -1,0 +1,33 @@
+"""Forecast a training without training: `python -m stepscope.processes.forecast_process`.
+
+Takes a spec, builds its network and tries a few small steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stepscope.errors import MissingExtraError
+from stepscope.processes.answer import answer_once
+from stepscope.settings.load_settings import validate
+
+
+def forecast(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the forecast of a spec."""
+    try:
+        import torch
+
+        from stepscope.memory_forecast.fit_check import check_fit
+        from stepscope.meter.device_memory import device_memory_of, host_memory
+        from stepscope.train.device import resolve
+        from stepscope.train.training_setup import build_model
+    except ImportError as error:
+        raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
+    spec = resolve(validate(asked))
+    memory = device_memory_of(torch.device(spec.device), host_memory())
+    foretold = check_fit(spec, build_model(spec), memory)
+    return {"spec": spec.model_dump(mode="json"), **foretold.to_json()}
+
+
+if __name__ == "__main__":
+    answer_once(forecast)

@@ -1,0 +1,241 @@
+"""A process with torch imported that forks other processes: `stepscope.processes.fork_server`.
+
+Importing torch takes seconds, a fork takes milliseconds. The parent (`supervisor.warm_start`)
+sends one request a process over a socket: the module to run as `python -m` would, its arguments,
+and the descriptors that the process is to have.
+
+A forked process shares the memory of the process it came from, and copies a page when it first
+writes to it. Both would change what is measured: the size of its memory, and the time of its first
+steps. So the new process first copies every page, and maps the pages of libraries that this one has
+mapped: then it is as large as a process that imported torch itself.
+
+This process must not compute in parallel: threads do not survive a fork.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import ctypes
+import errno
+import gc
+import itertools
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.meter.process_memory import give_back
+
+LARGEST_REQUEST = 2**20
+MOST_DESCRIPTORS = 8
+
+_PAGE = 4096
+_PRESENT, _OF_FILE = 1 << 63, 1 << 61  # Documentation/admin-guide/mm/pagemap.rst
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # madvise(2), Linux 5.14 and newer
+_ABOVE_ALL = 512  # descriptors are moved here before they get their numbers
+
+
+class PageRange(NamedTuple):
+    """A range of addresses, and the advice that makes its pages a process's own."""
+
+    start: int
+    length: int
+    advice: int
+
+
+def main(argv: list[str]) -> None:
+    """Import what a training imports, then fork for each request until the socket closes."""
+    parser = argparse.ArgumentParser(prog="stepscope.processes.fork_server")
+    parser.add_argument("--control", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    args = parser.parse_args(argv)
+    die_with_parent(args.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=args.control)
+    try:
+        _import_training()
+        pages = list(resident_pages())
+        _check_advice()
+    except (ImportError, OSError) as error:
+        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    copied = sum(each.length for each in pages if each.advice == _POPULATE_WRITE)
+    control.send(json.dumps({"ready": True, "private_bytes": copied}).encode())
+    while True:
+        request, descriptors = _receive(control)
+        if not request:
+            return
+        pid = _fork_orphan(control, request, descriptors, pages)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(json.dumps({"pid": pid}).encode())
+
+
+def _import_training() -> None:
+    gc.disable()
+    import torch
+
+    from stepscope.processes import training_session  # noqa: F401
+
+    # The first optimiser of a process imports a good part of torch.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    give_back()
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    data, ancillary, _, _ = control.recvmsg(
+        LARGEST_REQUEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    )
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: len(content) // 4 * 4])
+    return (json.loads(data) if data else {}), list(descriptors)
+
+
+def _fork_orphan(
+    control: socket.socket,
+    request: dict[str, Any],
+    descriptors: list[int],
+    pages: list[PageRange],
+) -> int:
+    """Fork a process whose parent is ours; return its pid.
+
+    The process in between ends at once. The kernel gives its child to the nearest process above
+    that asked for such orphans (PR_SET_CHILD_SUBREAPER), which our parent has done.
+    """
+    read_end, write_end = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.write(write_end, str(pid).encode())
+            os._exit(0)
+        os.close(read_end)
+        os.close(write_end)
+        control.close()
+        _run(request, descriptors, pages, between)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as answer:
+        pid = int(answer.read())
+    os.waitpid(between, 0)
+    return pid
+
+
+def _run(
+    request: dict[str, Any], descriptors: list[int], pages: list[PageRange], between: int
+) -> NoReturn:
+    """Become `python -m module` in a process that was just forked."""
+    code = 1
+    try:
+        os.setsid()
+        while os.getppid() == between:
+            time.sleep(0.0002)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if request["cgroup"] is not None:  # before its pages are copied: they count there
+            Path(request["cgroup"], "cgroup.procs").write_text("0", encoding="ascii")
+        _give_numbers(descriptors, request["descriptors"])
+        os.chdir(request["directory"])
+        if os.environ != request["environment"]:
+            os.environ.clear()
+            os.environ.update(request["environment"])
+        take_own_copy(pages)
+        import numpy as np
+
+        np.random.seed()  # or every process would draw the same
+        sys.argv = [request["module"], *request["arguments"]]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(OSError):  # nobody may be there to read it
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _give_numbers(descriptors: list[int], numbers: list[int]) -> None:
+    """Give each descriptor the number that the parent asks for, whatever has it now."""
+    moved = [os.dup2(each, _ABOVE_ALL + at) for at, each in enumerate(descriptors)]
+    for each in descriptors:
+        os.close(each)
+    for each, wanted in zip(moved, numbers, strict=True):
+        os.dup2(each, wanted)
+        os.close(each)
+
+
+def resident_pages() -> Iterator[PageRange]:
+    """Give the pages of private mappings that are in memory now, in runs of one kind.
+
+    Pages that only this process has are to be copied, those of files to be mapped. What may not be
+    written, such as tables that the linker has protected, stays shared.
+    """
+    import numpy as np
+
+    with (
+        Path("/proc/self/maps").open(encoding="utf-8") as maps,
+        Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap,
+    ):
+        for line in maps.read().splitlines():
+            addresses, permissions, *_ = line.split()
+            start, stop = (int(each, 16) for each in addresses.split("-"))
+            if permissions[3] != "p" or permissions[0] != "r" or "[v" in line:
+                continue
+            pagemap.seek(start // _PAGE * 8)
+            entries = np.frombuffer(pagemap.read((stop - start) // _PAGE * 8), dtype=np.uint64)
+            present = (entries & np.uint64(_PRESENT)) != 0
+            of_file = (entries & np.uint64(_OF_FILE)) != 0
+            writable = "w" in permissions
+            advice = np.where(of_file, _POPULATE_READ, _POPULATE_WRITE if writable else 0)
+            yield from _runs(start, np.where(present, advice, 0).tolist())
+
+
+def _runs(start: int, advices: list[int]) -> Iterator[PageRange]:
+    at = start
+    for advice, run in itertools.groupby(advices):
+        length = sum(1 for _ in run) * _PAGE
+        if advice:
+            yield PageRange(at, length, advice)
+        at += length
+
+
+def take_own_copy(pages: list[PageRange]) -> None:
+    """Copy or map every page now, rather than when it is first used."""
+    madvise = _madvise()
+    for each in pages:
+        if madvise(each.start, each.length, each.advice) and ctypes.get_errno() == errno.ENOMEM:
+            continue  # the range has been unmapped since
+
+
+def _check_advice() -> None:
+    """Raise OSError where this kernel is too old to be asked for pages."""
+    page = ctypes.create_string_buffer(2 * _PAGE)
+    inside = -(-ctypes.addressof(page) // _PAGE) * _PAGE
+    if _madvise()(inside, _PAGE, _POPULATE_WRITE):
+        raise OSError(ctypes.get_errno(), "madvise(MADV_POPULATE_WRITE)")
+
+
+def _madvise() -> Any:
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    return madvise
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,147 @@
+"""Loading without training: the epochs of a run's loader, and no network.
+
+The order, the workers, the pipeline and the meter are those of the training; a step is as many
+batches as an optimiser step would take. Batches go to the device, and there they are dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepscope.data.dataset_registry import Split as CatalogueSplit
+from stepscope.data.loaders.worker_pool import WorkerPool
+from stepscope.data.object_store.bucket import FromBucket
+from stepscope.memory_forecast.fit_check import FitCheck
+from stepscope.meter.clock import now_ns, other_clock_ns, seconds
+from stepscope.meter.device_timeline import queue_of
+from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.meter.step_rows import DATA, TRANSFER, EpochTiming, epoch_values
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.settings import RunSpec
+from stepscope.train import split_loaders
+from stepscope.train.accuracy import HitCounter
+from stepscope.train.checkpoint import forget_rows_after
+from stepscope.train.cold_epochs import BeforeEpoch, cooling
+from stepscope.train.device import layout_of
+from stepscope.train.epoch_plan import Position, Stage
+from stepscope.train.recorder import Recorder, RunMessages, Tally
+from stepscope.train.split_loaders import LoadedSplit, open_split, plan
+from stepscope.train.stop_request import StopRequest
+from stepscope.train.training_setup import prepare_process
+
+KIND = "load"
+
+_NO_NETWORK = "nothing was trained: the loader ran alone"
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """A loader, ready to be driven, and those who look on."""
+
+    spec: RunSpec
+    train: LoadedSplit
+    meter: StepMeter
+    recorder: Recorder
+    stop: StopRequest
+    telling: RunMessages
+    before_epoch: BeforeEpoch
+
+
+def load(spec: RunSpec, telling: RunMessages, stop: StopRequest, closing: dict[str, Any]) -> None:
+    """Go through all epochs of the training loader; one that was stopped begins again.
+
+    What is to be said of the run however it ends is put into `closing`.
+    """
+    began_ns = now_ns()
+    without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
+    closing["absent"] = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
+    telling.send({"type": "forecast", "forecast": FitCheck(reason=_NO_NETWORK).to_json()})
+    prepare_process(spec)
+    crew = WorkerPool(spec.workers, telling.fallback)
+    hear = partial(split_loaders.told_of, telling=telling, stop=stop)
+    train = open_split(spec, "train", Path(spec.data_dir).resolve(), crew, telling.notice, hear)
+    stages = plan(spec, train, judged_on=None)
+    telling.ready(spec, began_ns)
+    path = telling.folder.path
+    forget_rows_after(path, stages, Position(), spec.accumulate)
+    buckets: dict[CatalogueSplit, FromBucket] = {"train": train.bucket} if train.bucket else {}
+    split_loaders.record_downloads(path, buckets)
+    with ExitStack() as opened:
+        opened.callback(crew.stop_watching)
+        opened.callback(train.loader.close)
+        steps, epochs, records = (
+            opened.enter_context(CsvLog(path / name))
+            for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
+        )
+        recorder = Recorder(
+            epochs, records, telling.send, stages, spec.accumulate, len(train.order)
+        )
+        queue = queue_of(torch.device(spec.device))
+        meter = StepMeter(steps, telling.origin_ns, queue, on_step=recorder.batch)
+        cool = cooling(spec, train.files, telling)
+        loading = _Loading(spec, train, meter, recorder, stop, telling, cool)
+        try:
+            for number, stage in enumerate(stages):
+                _load_stage(loading, number, stage)
+                if number + 1 < len(stages):  # a request that comes with the end is too late
+                    stop.check()
+        finally:
+            meter.settle()
+            closing["instrument"] = weigh_instrument(meter)
+            closing["requests"] = split_loaders.requests_of(buckets.values())
+
+
+def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
+    """Go through an epoch and write its row; raise where a stop was asked for in the middle."""
+    recorder, telling = loading.recorder, loading.telling
+    recorder.begin(number, 0, Tally(), HitCounter(torch.device(loading.spec.device)))
+    loading.before_epoch(stage.epoch)
+    timing = EpochTiming(stage.epoch, telling.elapsed_s(), time.time())
+    opened_ns = other_clock_ns()  # a clock pair apart from the meter's, to check it by
+    finished = load_epoch(loading, timing, stage.steps)
+    timing.total_s = seconds(other_clock_ns() - opened_ns)
+    if finished < stage.steps:
+        loading.stop.check()
+    recorder.epochs.append(",".join(epoch_values("train", timing, loss=None).values()))
+    recorder.epochs.flush()
+    recorder.tell(finished, timing)
+
+
+def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
+    """Load up to step `last` as `loop.train_epoch` does; return the last that was finished."""
+    spec, train, meter = loading.spec, loading.train, loading.meter
+    layout, device = layout_of(spec), torch.device(spec.device)
+    train.order.epoch = timing.epoch
+    step, left = 0, len(train.order)
+
+    meter.open_epoch(timing)
+    batches: Iterator[Any] = iter(train.loader)
+    meter.loader_started()
+    while step < last and (loaded := loading.stop.next_batch(batches)) is not None:
+        samples = 0
+        for _ in range(min(spec.accumulate, left)):
+            (images, labels), load_timing = loaded or next(batches)
+            loaded = None
+            meter.lap(DATA)
+            meter.loaded(load_timing)
+            images = images.to(device, memory_format=layout, non_blocking=True)
+            labels = labels.to(device, non_blocking=True)
+            meter.lap(TRANSFER)
+            samples += len(labels)
+            left -= 1
+        step += 1
+        meter.end_step(step, samples, None)
+    if step == last:
+        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+    del batches
+    meter.close_epoch()
+    return step

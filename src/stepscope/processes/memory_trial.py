@@ -1,0 +1,191 @@
+"""Train a few steps and tell what memory they took: `python -m stepscope.processes.memory_trial`.
+
+Takes `{"spec": ..., "options": ...}` as JSON on standard input and prints one JSON object. The
+steps are those of `train/loop.py`: the same calls in the same order, and names that are bound anew
+in the next step. It differs in what `Options` asks for, each a way to hold less, and in looking at
+the memory instead of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stepscope.errors import RequestError
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.phase_memory import PeakWithWorkers, PhaseMemory
+from stepscope.meter.process_memory import give_back
+from stepscope.processes.answer import answer_once
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
+from stepscope.train.accuracy import HitCounter
+from stepscope.train.device import autocast_of, layout_of, resolve
+from stepscope.train.loop import samples_of_step
+from stepscope.train.optimizers import make_optimizer
+from stepscope.train.training_setup import Job, build, build_model
+
+
+@dataclass(frozen=True)
+class TrialOptions:
+    """What a trial does, and what it does otherwise than the loop."""
+
+    steps: int = 8
+    epochs: int = 1
+    phases: bool = False
+    step_in_backward: bool = False
+    drop_early: bool = False
+    trim: bool = False
+
+
+@dataclass
+class _StepWatch:
+    """What is written down: sizes by phase where they were asked for, else the peak and times."""
+
+    by_phase: bool
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    step_s: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    peak: PeakWithWorkers = field(default_factory=PeakWithWorkers)
+    epoch: int = 0
+    step: int = 0
+    _memory: PhaseMemory = field(default_factory=PhaseMemory)
+
+    def lap(self, phase: str) -> None:
+        if self.by_phase:
+            self._memory.lap(phase)
+            size = asdict(self._memory.sizes[-1])
+            self.phases.append({"epoch": self.epoch, "step": self.step, **size})
+
+
+def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
+    """Build a training, take its first steps, and return what was seen."""
+    watch = _StepWatch(options.phases)
+    watch.lap("libraries")
+    model = build_model(spec)
+    watch.lap("network")
+    job = build(spec, model, Path(spec.data_dir).resolve())
+    watch.lap("data set")
+    try:
+        if options.step_in_backward:
+            _step_in_backward(job)
+        if not options.phases:
+            watch.peak.begin()
+        hits = HitCounter(job.device)
+        for epoch in range(1, options.epochs + 1):
+            watch.epoch = epoch
+            _epoch(job, options, watch, hits)
+    finally:
+        job.close()
+    watch.step = 0
+    if options.phases:
+        give_back()
+        watch.lap("malloc_trim")
+    return {
+        "phases": watch.phases,
+        "peak_bytes": None if options.phases else watch.peak.peak_bytes(),
+        "workers_bytes": watch.peak.others_bytes,
+        "step_s": watch.step_s,
+        "losses": watch.losses,
+    }
+
+
+def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: HitCounter) -> None:
+    """Train some steps as `loop.train_epoch` does."""
+    layout, autocast = layout_of(job.spec), autocast_of(job.spec, job.device)
+    job.train.order.epoch, job.train.order.skip = watch.epoch, 0
+    job.model.train()
+    of_epoch = -(-len(job.train.order) // job.spec.accumulate)
+    last = min(options.steps, of_epoch)
+    give_back()
+    batches: Iterator[Any] = iter(job.train.loader)
+    watch.step = 0
+    watch.lap("loader start")
+    for step in range(1, last + 1):
+        watch.step, began_ns = step, now_ns()
+        samples = left = samples_of_step(job, step)
+        step_loss = torch.zeros((), device=job.device)
+        while left:
+            (images, labels), _ = next(batches)
+            watch.lap("data")
+            images = images.to(job.device, memory_format=layout, non_blocking=True)
+            labels = labels.to(job.device, non_blocking=True)
+            watch.lap("transfer")
+            with autocast:
+                outputs = job.model(images)
+                loss = F.cross_entropy(outputs, labels)
+                if len(labels) < samples:
+                    loss = loss * (len(labels) / samples)
+            hits.add(outputs, labels)
+            left -= len(labels)
+            watch.lap("forward")
+            if options.drop_early:
+                outputs = images = labels = None
+            (job.scaler.scale(loss) if job.scaler else loss).backward()
+            watch.lap("backward")
+            loss = loss.detach()
+            step_loss = step_loss + loss
+        if not options.step_in_backward:
+            _optimizer_step(job, watch)
+        if job.schedule:
+            job.schedule.step()
+        if options.trim:
+            give_back()
+        watch.step_s.append(seconds(now_ns() - began_ns))
+        watch.losses.append(float(step_loss))
+        if job.spec.workers and not options.phases:
+            watch.peak.look()
+    watch.step = 0
+    del outputs, loss, images, labels, step_loss
+    watch.lap("drop of outputs, loss and batch")
+    if last == of_epoch:
+        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+    del batches
+    hits.total()
+    watch.lap("end of the epoch")
+
+
+def _optimizer_step(job: Job, watch: _StepWatch) -> None:
+    if job.scaler:
+        job.scaler.step(job.optimizer)
+        job.scaler.update()
+    else:
+        job.optimizer.step()
+    watch.lap("optimizer step")
+    job.optimizer.zero_grad()
+    watch.lap("zero_grad")
+
+
+def _step_in_backward(job: Job) -> None:
+    """Step each parameter, and free its gradient, as soon as the backward pass has made it."""
+    spec = job.spec
+    if spec.accumulate > 1:
+        raise RequestError(f"gradients of {spec.accumulate} batches must add up before the step")
+    if job.scaler is not None:
+        raise RequestError("the loss scaler of fp16 looks at all gradients before the step")
+    if job.schedule is not None:
+        raise RequestError(
+            "tried with a constant learning rate only: a schedule is one optimiser's"
+        )
+    for parameter in job.model.parameters():
+        if parameter.requires_grad:
+            own = make_optimizer(spec, [parameter])
+
+            def step(stepped: torch.Tensor, own: torch.optim.Optimizer = own) -> None:
+                own.step()
+                own.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(step)
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Try what was asked for."""
+    return try_steps(resolve(validate(asked["spec"])), TrialOptions(**asked["options"]))
+
+
+if __name__ == "__main__":
+    answer_once(answer)

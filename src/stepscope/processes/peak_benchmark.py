@@ -1,0 +1,142 @@
+"""Measure the peak compute and memory rates of this machine.
+
+Started with `python -m stepscope.processes.peak_benchmark`.
+
+A product of two square matrices is the densest work that torch does; a sum of two long arrays into
+a third moves the most for the least work. Several sizes of matrices are tried in many short blocks,
+and the best block is the peak: what disturbs a machine makes it slower, and never faster, and the
+shorter a block the likelier it is undisturbed. A size whose product takes too long ends the search:
+larger ones gain nothing by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.processes.answer import answer_once
+from stepscope.settings.load_settings import validate
+from stepscope.train.require_torch import FAILURES, cannot_load
+
+if TYPE_CHECKING:
+    import torch
+
+LEAST_BLOCKS = 5
+BLOCK_S = 0.004  # about as long as a scheduler leaves a task alone
+TRIED_S = 0.25  # of each size, at least
+LONGEST_S = 0.1  # of one product: the last size that is tried
+
+_VALUE_BYTES = 4
+
+
+def measure(asked: dict[str, Any]) -> dict[str, Any]:
+    """Measure each precision that is asked for with each number of threads.
+
+    One that fails is `left_out`, with the reason.
+    """
+    try:
+        import torch
+
+        from stepscope.train.device import describe_torch, resolve
+    except FAILURES as error:
+        raise cannot_load("measuring peaks", error) from error
+    device = torch.device(resolve(validate({"device": asked["device"]})).device)
+    all_threads = torch.get_num_threads()
+    usual = (all_threads, 1) if device.type == "cpu" else (all_threads,)
+    # A convolution may round to TF32 where a product does not, and must not beat its own peak.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
+    peaks, left_out = [], []
+    for threads in asked["threads"] or dict.fromkeys(usual):
+        torch.set_num_threads(threads)
+        bytes_per_s = _bytes_per_s(device, asked["array_bytes"])
+        for precision in asked["precisions"] or _MADE_FOR[device.type]:
+            try:
+                flop_per_s, size = _flop_per_s(device, _TYPES[precision], asked["matrix_sizes"])
+            except RuntimeError as error:
+                reason = str(error).strip().partition("\n")[0]
+                left_out.append({"precision": precision, "threads": threads, "reason": reason})
+                continue
+            peaks.append(
+                {
+                    "environment": describe_torch(device),
+                    "precision": precision,
+                    "flop_per_s": flop_per_s,
+                    "matrix_size": size,
+                    "bytes_per_s": bytes_per_s,
+                }
+            )
+    return {"peaks": peaks, "left_out": left_out}
+
+
+# A CPU computes fp16 by way of fp32.
+_MADE_FOR = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "bf16", "fp16"), "mps": ("fp32", "fp16")}
+_TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+def _flop_per_s(device: torch.device, dtype: str, sizes: list[int]) -> tuple[float, int]:
+    """Return the most operations a second, and the size of the matrices that gave it."""
+    best, best_size = 0.0, 0
+    for size in sizes:
+        try:
+            took_s = _product_s(device, dtype, size)
+        except RuntimeError:
+            if not best_size:
+                raise
+            break  # no memory for matrices of this size: what smaller ones gave stands
+        best, best_size = max((best, best_size), (2 * size**3 / took_s, size))
+        if took_s > LONGEST_S:
+            break
+    return best, best_size
+
+
+def _product_s(device: torch.device, dtype: str, size: int) -> float:
+    import torch
+
+    left, right = (
+        torch.rand(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2)
+    )
+    product = torch.empty_like(left)
+    return best_s(partial(torch.mm, left, right, out=product), device)
+
+
+def _bytes_per_s(device: torch.device, array_bytes: int) -> float:
+    """Return the most bytes a second: two arrays are read, one is written."""
+    import torch
+
+    one, other, total = (torch.ones(array_bytes // _VALUE_BYTES, device=device) for _ in range(3))
+    return 3 * array_bytes / best_s(partial(torch.add, one, other, out=total), device)
+
+
+def best_s(work: Callable[[], object], device: torch.device) -> float:
+    """Return the time of one call in the best of some blocks. Waits for the device."""
+    times = 1
+    while (took_s := _block_s(work, times, device)) < BLOCK_S:
+        times *= 2
+    blocks_s = [took_s]
+    while len(blocks_s) < LEAST_BLOCKS or sum(blocks_s) < TRIED_S:
+        blocks_s.append(_block_s(work, times, device))
+    return min(blocks_s) / times
+
+
+def _block_s(work: Callable[[], object], times: int, device: torch.device) -> float:
+    _wait_for(device)
+    began = now_ns()
+    for _ in range(times):
+        work()
+    _wait_for(device)
+    return seconds(now_ns() - began)
+
+
+def _wait_for(device: torch.device) -> None:
+    import torch
+
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+
+
+if __name__ == "__main__":
+    answer_once(measure)

@@ -1,0 +1,165 @@
+"""Put a training together and see it through: build, take up the checkpoint, train, save."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from stepscope.memory_forecast.fit_check import FitCheck, check_fit, refuse_what_does_not_fit
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.counter_window import open_hardware_counters
+from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
+from stepscope.meter.device_timeline import queue_of
+from stepscope.meter.process_memory import resident_bytes
+from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.processes import loader_only
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.records.run_folder import RunFolder
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
+from stepscope.train import checkpoint, device, distributed, loop, split_loaders, training_setup
+from stepscope.train.checkpoint import folders_to_rewind, forget_rows_after
+from stepscope.train.cold_epochs import cooling
+from stepscope.train.distributed import ProcessGroup, settle_order
+from stepscope.train.flop_counter import flops_of_step
+from stepscope.train.profile_window import seen_inside, view_of
+from stepscope.train.rank_consistency import has_unused_parameters
+from stepscope.train.recorder import Recorder, RunMessages
+from stepscope.train.short_run import shorten
+from stepscope.train.stop_request import Send, StopRequest
+
+_NO_FORECAST = "no forecast was made: the run was to begin at once"
+
+
+def run_session(
+    folder: RunFolder,
+    origin_ns: int,
+    stop: StopRequest,
+    send: Send,
+    closing: dict[str, Any],
+    options: ProcessOptions,
+) -> None:
+    """Train what the folder asks for, from its checkpoint where it has one, to the end.
+
+    What is to be said of the run however it ends is put into `closing`. A run that is forecast not
+    to fit is refused, unless the options force it.
+    """
+    began = now_ns()
+    info = folder.read_info()
+    spec = device.resolve(validate(info["spec"]))
+    team = distributed.join(spec) if options.distributed else ProcessGroup()
+    telling = RunMessages(folder, origin_ns, send)
+    if info["kind"] == loader_only.KIND:
+        loader_only.load(spec, telling, stop, closing)
+        return
+    closing["absent"] = _why_untested(spec)
+    # Before there are threads that compute: only those that come are counted.
+    counters = open_hardware_counters() if spec.counters else None
+    data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
+    memory = device_memory_of(torch.device(spec.device), host_memory())
+    model = training_setup.build_model(spec, telling.weights)
+    foretold = FitCheck(reason=_NO_FORECAST)
+    if options.forecast:
+        foretold = check_fit(team.own_part(spec), model, memory, team.world_here)
+    send({"type": "forecast", "forecast": foretold.to_json()})
+    if not options.force:
+        refuse_what_does_not_fit(foretold)
+    before_data_bytes = resident_bytes()
+    hear = partial(split_loaders.told_of, telling=telling, stop=stop)
+    built = training_setup.build(
+        spec, model, data_dir, telling.fallback, telling.notice, hear, team
+    )
+    team.require_alike(built.extent)
+    closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
+    if info["kind"] == "trial":
+        built = shorten(built)
+    telling.ready(spec, began, team.describe(model, spec.batch_size))
+    team.seed_apart(spec.seed)
+    saved = (folder.path.parents[1] if options.distributed else folder.path) / schema.CHECKPOINT
+    start = checkpoint.TrainingProgress(processes=team.world)
+    if saved.exists():
+        start = checkpoint.load(saved, built)
+    if start.processes != team.world:
+        telling.event("processes", before=start.processes, now=team.world)
+    for tables in folders_to_rewind(folder.path, saved.parent, team.rank, team.world):
+        forget_rows_after(tables, built.stages, start.position, spec.accumulate)
+    split_loaders.record_downloads(folder.path, built.buckets)
+    with ExitStack() as logs:
+        logs.callback(built.close)
+        if counters is not None:
+            logs.callback(counters.close)
+        steps, epochs, records = (
+            logs.enter_context(CsvLog(folder.path / name))
+            for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
+        )
+        pool = None if memory is None else DevicePool(memory)
+        recorder = Recorder(
+            epochs, records, send, built.stages, spec.accumulate, len(built.train.order), pool
+        )
+        recorder.processes = team.world
+        queue = queue_of(built.device)
+        meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
+        has_unused = team.world > 1 and has_unused_parameters(spec, model, data_dir)
+        wrapped = team.wrap(model, meter.gradients_ready, has_unused=has_unused)
+        settle_order(spec, wrapped, data_dir, built.device, team.world)
+        built = replace(built, wrapped=wrapped)
+        inside = view_of(built, meter, queue, counters)
+
+        def save(progress: checkpoint.TrainingProgress) -> None:
+            if not options.checkpoint:
+                return
+            for log in (steps, epochs, records):
+                log.flush()  # the checkpoint must not be ahead of the rows
+            began = now_ns()
+            checkpoint.save(saved, built, progress)
+            telling.event(
+                "checkpoint",
+                stage=progress.position.stage,
+                step=progress.position.step,
+                took_s=round(seconds(now_ns() - began), 6),
+            )
+
+        cool = cooling(spec, built.files, telling)
+        agreed = team.agreeing(stop)
+        watch = loop.LoopHooks(meter, recorder, agreed, telling.elapsed_s, save, inside, cool)
+        try:
+            loop.train(built, watch, start)
+        finally:
+            meter.settle()  # whatever ended the run, the steps before it are in the record
+            closing["instrument"] = weigh_instrument(meter)
+            closing["requests"] = split_loaders.requests_of(built.buckets.values())
+            seen, why_not = seen_inside(inside, spec, counters)
+            closing |= seen
+            closing["absent"] |= why_not
+            if pool is not None:
+                closing["device_memory"] = pool.at_end()
+            if info["kind"] == "trial":
+                closing["absent"]["flops"] = "a trial is not counted"
+            else:
+                closing["flops"], why_not_counted = flops_of_step(
+                    team.own_part(spec), model, data_dir
+                )
+                if why_not_counted is not None:
+                    closing["absent"]["flops"] = why_not_counted
+
+
+def _why_untested(spec: RunSpec) -> dict[str, str]:
+    """State why a run has no accuracy on the test set, on held-out samples, or on either."""
+    of_test = ("test_accuracy", "test_top5")
+    if spec.judged_on == "test":
+        return {}
+    if spec.judged_on == "validation":
+        reason = "the run is judged on held-out samples and never opens the test set: --validation"
+        return dict.fromkeys(of_test, reason)
+    reason = "no test was asked for: --no-evaluate"
+    if spec.source == "synthetic":
+        reason = "there is nothing to test on: the batches are synthetic"
+    held_out = ("validation_accuracy",) if spec.validation else ()
+    return dict.fromkeys((*of_test, *held_out), reason)

@@ -1,0 +1,344 @@
+"""The run folder: made whole in one move, closed in one move, readable at every moment between."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
+from stepscope.records import schema
+from stepscope.records.csv_log import append_columns
+
+# --- A folder that holds one record: made whole in one move, readable at every moment after
+
+
+# Room set aside on the disk, so that what fills it can still be closed and say so.
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class RecordFolder:
+    """A record's folder on disk, open for writing."""
+
+    INFO: ClassVar[str]
+
+    path: Path
+
+    def read_info(self) -> dict[str, Any]:
+        """Read the record's JSON file as it stands."""
+        try:
+            text = (self.path / self.INFO).read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise self._gone() from error
+        info: dict[str, Any] = json.loads(text)
+        return info
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """Replace it in one move, giving up the reserve where the disk is full."""
+        target = self.path / self.INFO
+        text = json.dumps(info, indent=2, allow_nan=False) + "\n"
+        try:
+            _replace_file(target, text)
+        except FileNotFoundError as error:
+            raise self._gone() from error
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRNOS:
+                raise
+            (self.path / _RESERVE).unlink(missing_ok=True)
+            try:
+                _replace_file(target, text)
+            except OSError as again:
+                raise disk_full(again, str(target)) from again
+
+    def _gone(self) -> MachineError:
+        return MachineError(f"{self.path / self.INFO} is gone: who removed it?")
+
+    def update_info(self, **changes: Any) -> dict[str, Any]:
+        """Replace some of its fields; return all of them."""
+        info = {**self.read_info(), **changes}
+        self.write_info(info)
+        return info
+
+    def close(self, **changes: Any) -> dict[str, Any]:
+        """Write the last words and give back the reserve."""
+        info = self.update_info(**changes)
+        (self.path / _RESERVE).unlink(missing_ok=True)
+        return info
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the folder for this process alone; the kernel lets go of it when the process ends.
+
+        Raises:
+            RequestError: another process holds it, or it cannot be written.
+        """
+        if not os.access(self.path, os.W_OK):
+            raise RequestError(
+                f"cannot write into {self.path}. Copy it to where it can be written, or change "
+                "its permissions."
+            )
+        held = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            process = self.read_info().get("process")
+            raise RequestError(
+                f"{self.path} is still running{f', as process {process}' if process else ''}. "
+                "Wait for it, or stop it first."
+            ) from None
+        except OSError:
+            pass  # a network file system without locks: nobody can be told apart from a dead run
+        try:
+            yield
+        finally:
+            os.close(held)
+
+    def is_held(self) -> bool | None:
+        """Say whether a process holds the folder; None where its file system has no locks."""
+        asked = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(asked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return None
+        finally:
+            os.close(asked)
+        return False
+
+
+def make_folder(
+    out: Path, wanted: str, fill: Callable[[Path, str], None], what: str = "run"
+) -> Path:
+    """Make a folder that appears in one move: a reader never meets one without its record.
+
+    `fill` writes the files into a folder that is given another name, the first free one, at the
+    end; that name is told beforehand.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, str(out)) from error
+        reason = getattr(error, "strerror", None) or error
+        raise RequestError(
+            f"cannot make a {what} folder in {str(out)!r}: {reason}. "
+            "Choose a folder that can be written with --out DIR."
+        ) from error
+    try:
+        building.chmod(0o755)
+        (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
+        return _move_into_place(building, out, wanted, fill)
+    except BaseException as error:
+        shutil.rmtree(building, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, str(out)) from error
+        raise RequestError(f"cannot make a {what} folder in {out}: {error}") from error
+
+
+def _move_into_place(
+    building: Path, out: Path, wanted: str, fill: Callable[[Path, str], None]
+) -> Path:
+    number = 1
+    while True:
+        identity = wanted if number == 1 else f"{wanted}-{number}"
+        fill(building, identity)
+        try:
+            building.rename(out / identity)
+        except OSError:
+            if not (out / identity).exists():
+                raise
+            number += 1  # another one of the same second and name
+        else:
+            return out / identity
+
+
+def slug(name: str) -> str:
+    """Turn any name into one that is safe as part of a folder's name."""
+    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80] or "run"
+
+
+def _replace_file(target: Path, text: str) -> None:
+    """Write beside the target, sync, rename: a reader sees the old text or the new, never half."""
+    replacement = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        with replacement.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        replacement.replace(target)
+    except OSError:
+        replacement.unlink(missing_ok=True)
+        raise
+
+
+def point_latest(out: Path, name: str) -> None:
+    """Make `latest` a link to the newest run; a file system without links goes without."""
+    latest = out / "latest"
+    if latest.exists() and not latest.is_symlink():
+        return  # it is not ours to replace
+    link = out / f".latest-{uuid.uuid4().hex[:8]}"
+    with contextlib.suppress(OSError):
+        link.symlink_to(name)
+    if link.is_symlink():
+        try:
+            link.replace(latest)
+        except OSError:
+            link.unlink(missing_ok=True)
+
+
+class RunFolder(RecordFolder):
+    """A run folder on disk, open for writing."""
+
+    INFO = schema.RUN
+
+    def restore_missing_files(self) -> None:
+        """Put back empty tables that are gone, where no checkpoint counts on their rows.
+
+        Tables that an earlier version wrote get the columns that were added since.
+        """
+        for name, columns in schema.COLUMNS.items():
+            file = self.path / name
+            if file.is_file() and file.stat().st_size > 0:
+                append_columns(file, columns)
+                continue
+            sampled = name in (schema.TELEMETRY, schema.ENERGY)
+            if not sampled and (self.path / schema.CHECKPOINT).exists():
+                raise DataError(
+                    f"{file} is missing or empty, and the checkpoint is of a run that had it. "
+                    f"Put it back, or remove {schema.CHECKPOINT} to begin the run again."
+                )
+            file.write_text(",".join(columns) + "\n", encoding="utf-8")
+
+    def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
+        """Append one line to `events.jsonl`, on disk when this returns."""
+        line = json.dumps({"time_s": round(time_s, 6), "event": kind, **detail}) + "\n"
+        try:
+            file = os.open(self.path / schema.EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(file).st_size
+                cut = size and os.pread(file, 1, size - 1) != b"\n"
+                data = ("\n" * cut + line).encode()
+                while data:
+                    data = data[os.write(file, data) :]
+            finally:
+                os.close(file)
+        except FileNotFoundError as error:
+            raise MachineError(f"{self.path} is gone: who removed it?") from error
+        except OSError as error:
+            if error.errno in DISK_FULL_ERRNOS:
+                raise disk_full(error, schema.EVENTS) from error
+            raise
+
+
+def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+    """Make `out/<time>-<name>/` with every file in it, and point `out/latest` to it."""
+    made = _create(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", name, kind, spec)
+    point_latest(out, made.path.name)
+    return made
+
+
+def create_at(
+    path: Path,
+    name: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    """Make a run folder at an exact path, a trial's in a sweep; `latest` stays where it is.
+
+    `choice` says how its settings were chosen, where another experiment chose them.
+
+    Raises:
+        RequestError: something is there already.
+    """
+    if path.exists():
+        raise RequestError(f"{path} is there already, and a new run must not mix with it.")
+    return _create(path.parent, path.name, name, kind, spec, choice)
+
+
+def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+    """Make `ranks/<rank>/` in a distributed run's folder: a run folder of its own."""
+    return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
+
+
+def _create(
+    out: Path,
+    wanted: str,
+    name: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    choice: Mapping[str, Any] | None = None,
+) -> RunFolder:
+    def fill(building: Path, identity: str) -> None:
+        for file, columns in schema.COLUMNS.items():
+            (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
+        (building / schema.EVENTS).touch()
+        RunFolder(building).write_info(
+            {
+                "schema": schema.SCHEMA,
+                "id": identity,
+                "name": name,
+                "kind": kind,
+                "status": schema.RUNNING,
+                "reason": None,
+                "started_unix_s": time.time(),
+                "process": None,
+                "spec": dict(spec),
+                "environment": {},
+                "instrument": {},
+                "summary": {},
+                **({} if choice is None else {"choice": dict(choice)}),
+            }
+        )
+
+    return RunFolder(make_folder(out, wanted, fill))
+
+
+# --- The JSON file of a record, opened for reading: of a run, of a sweep
+
+
+def read_record(path: str | Path, name: str, what: str) -> tuple[Path, dict[str, Any]]:
+    """Read the record in a folder, which may be named by the file itself; return both.
+
+    `what` is what it records: a run, a sweep.
+
+    Raises:
+        RequestError: there is none, or not one that this version reads.
+    """
+    folder = Path(path)
+    if folder.name == name:
+        folder = folder.parent
+    try:
+        info = json.loads((folder / name).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RequestError(
+            f"{folder} is not a {what} folder: there is no {name} in it. "
+            f"Give the folder that a {what} printed at its end, such as runs/latest."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {folder / name}: {error}") from error
+    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
+        raise RequestError(f"{folder / name} is not the record of a {what}: it has no `schema`.")
+    if info["schema"] > schema.SCHEMA:
+        raise RequestError(
+            f"{folder} was written by a newer stepscope (schema {info['schema']}, this one reads "
+            f"up to {schema.SCHEMA}). Update stepscope to read it."
+        )
+    return folder.resolve(), info

@@ -1,0 +1,157 @@
+"""The sweep folder: which trials, in which order, and what became of each.
+
+`sweep.json` is written before and after every trial, so that a sweep that was killed at any moment
+says what is missing. A trial's own record is a run folder in `trials/`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import RequestError
+from stepscope.records import schema
+from stepscope.records.run_folder import RecordFolder, make_folder, point_latest, read_record, slug
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of one setting. `repeat` is its round, `run` its folder within the sweep's.
+
+    `node` is the machine that made it, where it was not the sweep's own or not all were made there,
+    and `node_kind` what is alike of machines whose trials can be compared.
+    """
+
+    index: int
+    values: dict[str, Any]
+    repeat: int
+    status: str = schema.PENDING
+    reason: str | None = None
+    exit_code: int | None = None
+    run: str | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+    node: str | None = None
+    node_kind: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it is still to be done: an interrupted one has no result either."""
+        return self.status in (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as it was recorded."""
+
+    path: Path
+    info: dict[str, Any] = field(repr=False)
+
+    @property
+    def trials(self) -> list[Trial]:
+        """Every trial, in the order in which they were, or will be, run."""
+        known = {each.name for each in fields(Trial)}
+        return [
+            Trial(**{name: value for name, value in each.items() if name in known})
+            for each in self.info["trials"]
+        ]
+
+    def folder_of(self, trial: Trial) -> Path:
+        """Return where a trial's run folder is, or will be."""
+        named = "-".join(f"{key}-{value}" for key, value in trial.values.items())
+        made = f"{schema.TRIALS}/{trial.index:03}-{slug(named)}-round-{trial.repeat}"
+        return self.path / (trial.run or made)
+
+
+class SweepFolder(RecordFolder):
+    """A sweep folder on disk, open for writing."""
+
+    INFO = schema.SWEEP
+
+    def put(self, trial: Trial) -> None:
+        """Replace a trial's entry."""
+        info = self.read_info()
+        info["trials"][trial.index] = asdict(trial)
+        self.write_info(info)
+
+
+def create_sweep(
+    out: Path, name: str, asked: Mapping[str, Any], trials: Sequence[Trial]
+) -> SweepFolder:
+    """Make `out/<time>-<name>/` with its `sweep.json`, and point `out/latest` to it.
+
+    Raises:
+        RequestError: it cannot be made there.
+    """
+    if (out / schema.SWEEP).exists():
+        raise RequestError(
+            f"{out} is the folder of another sweep. Give --out a folder for sweeps to be made in, "
+            f"or go on with that one: stepscope sweep --resume {out}"
+        )
+
+    def fill(building: Path, identity: str) -> None:
+        SweepFolder(building).write_info(
+            {
+                "schema": schema.SCHEMA,
+                "id": identity,
+                "name": name,
+                "kind": "sweep",
+                "status": schema.RUNNING,
+                "reason": None,
+                "started_unix_s": time.time(),
+                "process": None,
+                **asked,
+                "trials": [asdict(trial) for trial in trials],
+            }
+        )
+
+    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
+    path = make_folder(out, wanted, fill, what="sweep")
+    point_latest(out, path.name)
+    return SweepFolder(path)
+
+
+def is_sweep(path: Path) -> bool:
+    """Say whether a folder is a sweep's."""
+    return (path / schema.SWEEP).is_file()
+
+
+def load_sweep(path: str | Path) -> Sweep:
+    """Open a sweep folder.
+
+    Raises:
+        RequestError: it is none, or not readable by this version.
+    """
+    folder, info = read_record(path, schema.SWEEP, "sweep")
+    if not _are_trials(info.get("trials")):
+        file = folder / schema.SWEEP
+        raise RequestError(f"{file} is not the record of a sweep: it has no `trials` that read.")
+    return Sweep(folder, info)
+
+
+def load_sweep_of(path: str | Path, kind: str) -> Sweep:
+    """Open a sweep folder of one kind, which is named like the command that makes it.
+
+    Raises:
+        RequestError: it is none, not readable by this version, or of another kind.
+    """
+    sweep = load_sweep(path)
+    found = sweep.info.get("kind")
+    if found != kind:
+        raise RequestError(
+            f"{sweep.path} is of `stepscope {found}`, and not of `stepscope {kind}`."
+        )
+    return sweep
+
+
+def _are_trials(found: Any) -> bool:
+    return isinstance(found, list) and all(map(_is_trial, found))
+
+
+def _is_trial(found: Any) -> bool:
+    if not isinstance(found, dict) or not {"index", "values", "repeat"} <= found.keys():
+        return False
+    run = found.get("run")  # what lies elsewhere is not the sweep's to write, or to remove
+    return run is None or (str(run).startswith(f"{schema.TRIALS}/") and ".." not in str(run))

@@ -1,0 +1,60 @@
+"""How well it learns: accuracy and loss, by epoch and by time, of one run or of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stepscope.analyze.run_summary import JUDGED_ON
+from stepscope.records.run_reader import Run
+from stepscope.report.charts.chart import Chart, ChartMark
+
+Named = Sequence[tuple[str, Run]]
+Row = dict[str, Any]
+
+_SPLITS = ("train", *JUDGED_ON)
+
+
+def accuracy_by_epoch(runs: Named) -> Chart:
+    """Show accuracy against the epoch."""
+    marks = list(_marks(runs, "accuracy", lambda row: float(row["epoch"]), 100))
+    return Chart("Accuracy by epoch", "lines", "epoch", "accuracy, %", marks)
+
+
+def accuracy_by_time(runs: Named) -> Chart:
+    """Show accuracy against the time since the run began."""
+    marks = list(_marks(runs, "accuracy", _end_s, 100))
+    return Chart("Accuracy by time", "lines", "time since the start, s", "accuracy, %", marks)
+
+
+def loss_by_epoch(runs: Named) -> Chart:
+    """Show loss against the epoch."""
+    marks = list(_marks(runs, "loss", lambda row: float(row["epoch"]), 1))
+    return Chart("Loss by epoch", "lines", "epoch", "loss", marks)
+
+
+def _marks(
+    runs: Named, figure: str, place: Callable[[Row], float | None], times: float
+) -> Iterator[ChartMark]:
+    """Give the figure of every epoch and split; several runs show their tests, if they have any."""
+    known = {split for _, run in runs for split in run.epochs["split"]}
+    judged_on = tuple(split for split in JUDGED_ON if split in known)
+    splits = _SPLITS if len(runs) == 1 else judged_on or ("train",)
+    for split in splits:
+        for name, run in runs:
+            for row in run.epochs.rows():
+                at, value = place(row), row[figure]
+                if row["split"] == split and at is not None and _is_known(value):
+                    yield ChartMark(at, value * times, name or split)
+
+
+def _is_known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _end_s(row: Row) -> float | None:
+    """Return when an epoch or test was over: then its accuracy was known."""
+    if row["start_s"] is None or row["total_s"] is None:
+        return None
+    return float(row["start_s"] + row["total_s"])

@@ -1,0 +1,182 @@
+"""The charts of several runs, side by side: groups of runs that repeat each other.
+
+Figures are medians over a group's runs with their intervals. Courses (accuracy, memory, epochs)
+are those of each group's first run: lines of every repeat would hide what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from stepscope.analyze.comparison_sides import Group, as_text, name_of
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.report.charts.chart import Chart, ChartMark, Kind
+from stepscope.report.charts.learning_charts import (
+    accuracy_by_epoch,
+    accuracy_by_time,
+    loss_by_epoch,
+)
+from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
+from stepscope.report.html.page_content import Section
+from stepscope.report.terminal.table_style import drawable, with_interval
+from stepscope.stats import Interval, known_mean
+
+_MOST_TOGETHER = 8  # colours that can be told apart
+_MOST_PANELS = 6
+_MIB = 2**20
+
+
+def sections_of_groups(groups: Sequence[Group], throughput: Chart | None = None) -> list[Section]:
+    """Describe every chart that the groups have data for; a sweep brings its own first one."""
+    together = [(group.name, group.runs[0]) for group in groups[:_MOST_TOGETHER]]
+    learning = [accuracy_by_time(together), accuracy_by_epoch(together), loss_by_epoch(together)]
+    shown = f"The first run of each; {_MOST_TOGETHER} of {len(groups)} are shown."
+    notes = [shown] if len(groups) > _MOST_TOGETHER else []
+    sections = [
+        Section("Throughput", [throughput or throughput_chart(groups)]),
+        Section("Time of a step", [phase_bars(groups), by_batch_size(groups)]),
+        Section("Epochs", [epochs_side_by_side(groups)]),
+        Section("Learning", learning, notes),
+        Section("Memory", [memory_by_time(together), peak_memory(groups)], notes),
+    ]
+    return [drawn for section in sections if (drawn := section.with_data()).charts]
+
+
+def throughput_chart(groups: Sequence[Group]) -> Chart:
+    """Show samples a second, a bar a group."""
+    rates = [(group.name, group.throughput()) for group in groups]
+    marks = [with_interval(name, rate) for name, rate in rates if rate]
+    return _compared("Throughput", "bars", "", "samples/s", marks)
+
+
+def phase_bars(groups: Sequence[Group]) -> Chart:
+    """Show a step of each group as a bar, its phases after each other."""
+    marks = [
+        ChartMark(group.name, mean_s * 1e3, phase)
+        for group in groups
+        for phase in schema.PHASES
+        if (mean_s := known_mean([_phase_s(run, phase) for run in group.runs])) is not None
+    ]
+    return Chart("Where the time of a step goes", "rows", "", "mean time of a step, ms", marks)
+
+
+def by_batch_size(groups: Sequence[Group]) -> Chart:
+    """Show the time of a step, forward and backward against the batch size, if that varies."""
+    sizes = {_batch_size(group) for group in groups}
+    alike = [set(group.values) <= {"batch_size"} for group in groups]
+    marks = list(_by_batch_size(groups)) if len(sizes - {None}) > 1 and all(alike) else []
+    title = "Time of a mini-batch by batch size"
+    return _compared(title, "points", "batch size", "time, ms", marks)
+
+
+def _by_batch_size(groups: Sequence[Group]) -> Iterator[ChartMark]:
+    parts: dict[str, Callable[[Run], float | None]] = {
+        "step": _step_s,
+        "forward": lambda run: _phase_s(run, "forward"),
+        "backward": lambda run: _phase_s(run, "backward"),
+    }
+    for part, time_of in parts.items():
+        for group in groups:
+            size = _batch_size(group)
+            took = group.interval(map(time_of, group.runs))
+            if size is not None and took is not None:
+                yield with_interval(size, took, part, 1e3)
+
+
+def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
+    """Show the epochs of each group's first run in a panel of its own."""
+    marks = [
+        mark for group in groups[:_MOST_PANELS] for mark in epoch_marks(group.runs[0], group.name)
+    ]
+    more = f"{_MOST_PANELS} of {len(groups)}" if len(groups) > _MOST_PANELS else ""
+    return Chart("Time of every epoch", "stacked", "epoch", "time, s", marks, more)
+
+
+def peak_memory(groups: Sequence[Group]) -> Chart:
+    """Show the peak of memory, a bar a group."""
+    marks = []
+    for group in groups:
+        peak = group.interval(run.summary.get("peak_memory_bytes") for run in group.runs)
+        if peak is not None:
+            marks.append(with_interval(group.name, peak, times=1 / _MIB))
+    return _compared("Peak memory", "bars", "", "memory, MiB", marks)
+
+
+def _compared(title: str, kind: Kind, x: str, y: str, marks: Sequence[ChartMark]) -> Chart:
+    """Describe medians with their intervals, and say what the intervals are."""
+    kept, note = drawable(marks)
+    repeated = any(mark.low is not None for mark in marks)
+    about = "median of the runs, 95 % interval" if repeated else "one run each: no interval"
+    return Chart(title, kind, x, y, kept, note or about)
+
+
+def _batch_size(group: Group) -> int | None:
+    found = group.runs[0].spec.get("batch_size")
+    return found if isinstance(found, int) else None
+
+
+def _step_s(run: Run) -> float | None:
+    parts = [_phase_s(run, phase) for phase in schema.PHASES]
+    return None if None in parts else sum(part or 0.0 for part in parts)
+
+
+def _phase_s(run: Run, phase: str) -> float | None:
+    found = ((run.summary.get("phases") or {}).get(phase) or {}).get("mean_s")
+    return found if isinstance(found, float) else None
+
+
+# --- The graph of a sweep: throughput by what was varied, with intervals and the fastest marked.
+
+
+Row = Mapping[str, Any]
+
+
+def sweep_chart(rows: Sequence[Row]) -> Chart:
+    """Describe the graph: the first axis on x, the others as series.
+
+    `rows` are those of `analyze.sweep_summary`.
+    """
+    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
+    best = fastest(known)
+    axes = list(rows[0]["values"]) if rows else []
+    x = axes[0] if axes else "setting"
+    marks, note = drawable(
+        with_interval(
+            _place(row["values"].get(x)),
+            Interval(**row["samples_per_s"]),
+            name_of({axis: row["values"].get(axis) for axis in axes[1:]}),
+            chosen=row is best,
+        )
+        for row in known
+    )
+    title = f"Throughput by {' and '.join(axes) or 'setting'}".replace("_", " ")
+    return Chart(title, "points", x.replace("_", " "), "samples/s", marks, note)
+
+
+def fastest(rows: Sequence[Row]) -> Row | None:
+    """Return the setting of the highest median."""
+    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
+    return max(known, key=lambda row: float(row["samples_per_s"]["median"]), default=None)
+
+
+def as_fast(best: Row, rows: Sequence[Row]) -> list[Row]:
+    """List the other settings whose intervals reach into the best one's, or have none."""
+    low = best["samples_per_s"]["low"]
+    return [
+        row
+        for row in rows
+        if row is not best
+        and row["samples_per_s"]["median"] is not None
+        and (
+            low is None
+            or row["samples_per_s"]["high"] is None
+            or row["samples_per_s"]["high"] >= low
+        )
+    ]
+
+
+def _place(value: Any) -> float | str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number else as_text(value)

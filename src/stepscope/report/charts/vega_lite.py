@@ -1,0 +1,352 @@
+"""How each kind of chart is drawn, in the words of Vega-Lite.
+
+Plain values, made without a library: what a page shows is described in a millisecond, at the end of
+every run.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+from stepscope.report.charts.chart import Chart, Kind, colours_of
+
+# As vl-convert names it, which brings several.
+VEGA_LITE = "5.20"
+
+WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
+_INK, _GRID, _CHOSEN, _SHADE = "#222222", "#E3E3E3", "#D55E00", "#CC79A7"
+_MOST_TICKS = 12
+_NO_SERIES = [""]
+
+CONFIG = {
+    "font": "Helvetica, Arial, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": _INK,
+        "titleColor": _INK,
+        "gridColor": _GRID,
+        "domainColor": _INK,
+        "tickColor": _INK,
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+    },
+    "legend": {
+        "labelFontSize": 11,
+        "labelColor": _INK,
+        "symbolStrokeWidth": 2,
+        "symbolOpacity": 1,
+        "labelLimit": 240,
+    },
+    "header": {"labelFontSize": 12, "labelColor": _INK},
+    "title": {
+        "fontSize": 14,
+        "color": _INK,
+        "subtitleColor": _INK,
+        "subtitleFontSize": 11,
+        "offset": 12,
+    },
+}
+
+Drawn = dict[str, Any]
+
+
+def to_vega_lite(chart: Chart) -> Drawn:
+    """Describe a chart in Vega-Lite's words."""
+    chart = _consistent(chart)
+    layers = _shades(chart) + _LAYERS[chart.kind](chart) + _limit(chart)
+    data = {"values": [asdict(mark) for mark in chart.marks]}
+    height: Any = {"step": _ROW_HEIGHT} if chart.kind in LYING else _HEIGHT
+    body: Drawn = {"layer": layers, "height": height}
+    if len(chart.panels()) > 1:
+        column = {"field": "panel", "type": "nominal", "title": None, "sort": chart.panels()}
+        body = {"facet": {"column": column}, "spec": {**body, "width": _PANEL_WIDTH}}
+    else:
+        body["width"] = WIDTH
+    title = {"text": chart.title, "anchor": "start"}
+    if chart.subtitle:
+        title["subtitle"] = chart.subtitle
+    return {
+        "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE.partition('.')[0]}.json",
+        "description": f"{chart.title}: {chart.y} by {chart.x}",
+        "title": title,
+        "background": "white",
+        "data": data,
+        **body,
+        "config": CONFIG,
+    }
+
+
+def _consistent(chart: Chart) -> Chart:
+    """Take numbers among words for words: an axis has the one or the other."""
+    if not any(isinstance(mark.x, str) for mark in chart.marks):
+        return chart
+    words = [mark.x if isinstance(mark.x, str) else f"{mark.x:g}" for mark in chart.marks]
+    marks = [replace(mark, x=word) for mark, word in zip(chart.marks, words, strict=True)]
+    return replace(chart, marks=marks)
+
+
+# kinds
+
+
+def _points(chart: Chart) -> list[Drawn]:
+    """Draw points with their intervals; the chosen one stands out."""
+    placed = {"x": _x(chart), "color": _colour(chart)}
+    y = _y(chart, zero=True)
+    layers = [
+        _layer({"type": "line", "strokeWidth": 1, "opacity": 0.45}, **placed, y=y),
+        *_intervals(chart, placed),
+        _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed, y=y),
+    ]
+    if not any(mark.chosen for mark in chart.marks):
+        return layers
+    at = {"x": _x(chart), "y": y}
+    ring = {"type": "point", "size": 260, "color": _CHOSEN, "strokeWidth": 2}
+    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": _CHOSEN}
+    chosen: list[Drawn] = [
+        {"mark": ring, "encoding": at},
+        {"mark": word, "encoding": {**at, "text": {"value": "chosen"}}},
+    ]
+    only = {"transform": [{"filter": "datum.chosen"}]}
+    return layers + [{**only, **layer} for layer in chosen]
+
+
+def _bars(chart: Chart) -> list[Drawn]:
+    """Draw bars side by side, with their intervals."""
+    placed: Drawn = {"x": _words(chart)}
+    if chart.series() != _NO_SERIES:
+        placed["xOffset"] = _series(chart)
+    bars = _layer("bar", **placed, y=_y(chart), color=_colour(chart))
+    return [bars, *_intervals(chart, placed, color=_INK)]
+
+
+def _stacked(chart: Chart) -> list[Drawn]:
+    """Draw one bar for each x, its parts on top of each other, the first at the bottom."""
+    y = {**_y(chart), "stack": "zero"}
+    return [
+        {
+            **_layer("bar", x=_words(chart), y=y, color=_colour(chart), order=_ORDER),
+            "transform": [_parts_in_order(chart)],
+        }
+    ]
+
+
+def _lines(chart: Chart) -> list[Drawn]:
+    """Draw a line for each series; a shape for each as well, for those who print without colour."""
+    whole = all(float(mark.x).is_integer() for mark in chart.marks)
+    placed = {
+        "x": _numbers(chart) if whole else _quantities(chart),
+        "y": _y(chart, zero=False),
+        "color": _colour(chart),
+    }
+    point: Drawn = _layer({"type": "point", "size": 45, "filled": True, "opacity": 1}, **placed)
+    if chart.series() != _NO_SERIES:
+        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    return [_layer({"type": "line", "strokeWidth": 1.8}, **placed), point]
+
+
+def _areas(chart: Chart) -> list[Drawn]:
+    """Draw areas on top of each other against a number, the first at the bottom."""
+    y = {**_y(chart), "stack": "zero"}
+    area = _layer("area", x=_quantities(chart), y=y, color=_colour(chart), order=_ORDER)
+    return [{**area, "transform": [_parts_in_order(chart)]}]
+
+
+def _bands(chart: Chart) -> list[Drawn]:
+    """Draw a line in the band of its extremes, for each series."""
+    placed = {"x": _quantities(chart), "color": _colour(chart)}
+    extremes = {
+        "y": {**_y(chart, zero=chart.from_zero), "field": "low"},
+        "y2": {"field": "high"},
+    }
+    band = _layer({"type": "area", "opacity": 0.22, "interpolate": "step"}, **placed, **extremes)
+    line = _layer({"type": "line", "strokeWidth": 1.6}, **placed, y=_y(chart, zero=chart.from_zero))
+    return [{**band, "transform": [_HAS_INTERVAL]}, line]
+
+
+def _rows(chart: Chart) -> list[Drawn]:
+    """Draw lying bars, one for each word, the parts of each after each other."""
+    x = {"field": "y", "type": "quantitative", "title": chart.y, "stack": "zero"}
+    rows = _layer("bar", y=_words(chart, lying=True), x=x, color=_colour(chart), order=_ORDER)
+    return [{**rows, "transform": [_parts_in_order(chart)]}]
+
+
+def _waterfall(chart: Chart) -> list[Drawn]:
+    """Draw parts that add up, each from where the last one ended; the chosen one is their sum."""
+    placed: Drawn = {
+        "y": _words(chart, lying=True),
+        "x": {"field": "low", "type": "quantitative", "title": chart.y},
+        "x2": {"field": "high"},
+    }
+    colour = {
+        "condition": {"test": "datum.chosen", "value": _INK},
+        "value": colours_of(_NO_SERIES)[""],
+    }
+    return [_layer("bar", **placed, color=colour)]
+
+
+def _scatter(chart: Chart) -> list[Drawn]:
+    """Draw points of any place; those that are chosen have a ring, and a line joins them."""
+    quantities = {**_quantities(chart), "scale": {"zero": False}}
+    words = any(isinstance(mark.x, str) for mark in chart.marks)
+    placed = {"x": _words(chart) if words else quantities, "y": _y(chart, zero=False)}
+    point = _layer({"type": "point", "size": 60, "filled": True, "opacity": 1}, **placed)
+    point["encoding"]["color"] = _colour(chart)
+    if chart.series() != _NO_SERIES:
+        point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
+    line = {"type": "line", "strokeWidth": 1, "color": _CHOSEN, "opacity": 0.6}
+    ring = {"type": "point", "size": 200, "color": _CHOSEN, "strokeWidth": 1.6}
+    only = {"transform": [{"filter": "datum.chosen"}]}
+    return [*({**only, "mark": mark, "encoding": placed} for mark in (line, ring)), point]
+
+
+def _roofline(chart: Chart) -> list[Drawn]:
+    """Draw the first series as a line, the others as points under it, on logarithmic axes."""
+    log = {"type": "log", "nice": False, "padding": 12}
+    axis = {"grid": True, "format": "~g"}
+    placed = {
+        "x": {**_quantities(chart), "scale": log, "axis": axis},
+        "y": {**_y(chart), "scale": log, "axis": axis},
+        "color": _colour(chart),
+    }
+    is_roof = f"datum.series === {json.dumps(chart.series()[0])}"
+    roof = _layer({"type": "line", "strokeWidth": 1.8}, **placed)
+    point = _layer({"type": "point", "size": 90, "filled": True, "opacity": 1}, **placed)
+    return [
+        {**roof, "transform": [{"filter": is_roof}]},
+        {**point, "transform": [{"filter": f"!({is_roof})"}]},
+    ]
+
+
+_LAYERS = {
+    "points": _points,
+    "bars": _bars,
+    "stacked": _stacked,
+    "lines": _lines,
+    "areas": _areas,
+    "bands": _bands,
+    "rows": _rows,
+    "waterfall": _waterfall,
+    "scatter": _scatter,
+    "roofline": _roofline,
+}
+LYING: tuple[Kind, ...] = ("rows", "waterfall")
+
+
+# parts of them
+
+
+def _layer(mark: str | Drawn, **encoding: Any) -> Drawn:
+    described = {"type": mark} if isinstance(mark, str) else mark
+    return {"mark": {**described, "tooltip": True}, "encoding": encoding}
+
+
+_HAS_INTERVAL = {"filter": "isValid(datum.low) && isValid(datum.high)"}
+_ORDER = {"field": "part", "type": "quantitative"}
+
+
+def _parts_in_order(chart: Chart) -> Drawn:
+    order = [{"part": number, "series": name} for number, name in enumerate(chart.series())]
+    looked_up = {"data": {"values": order}, "key": "series", "fields": ["part"]}
+    return {"lookup": "series", "from": looked_up}
+
+
+def _intervals(chart: Chart, placed: Drawn, **look: Any) -> list[Drawn]:
+    if all(mark.low is None for mark in chart.marks):
+        return []
+    low, high = (
+        {"field": end, "type": "quantitative", "title": chart.y} for end in ("low", "high")
+    )
+    rule = _layer({"type": "rule", "strokeWidth": 1.3, **look}, **placed, y=low, y2=high)
+    rule["encoding"]["y2"] = {"field": "high"}
+    cap = {"type": "tick", "size": 9, "thickness": 1.3, "orient": "horizontal", **look}
+    drawn = [rule, *(_layer(cap, **placed, y=end) for end in (low, high))]
+    return [{**layer, "transform": [_HAS_INTERVAL]} for layer in drawn]
+
+
+def _limit(chart: Chart) -> list[Drawn]:
+    """Draw a line at a value that must not be reached, with its name."""
+    if chart.limit is None:
+        return []
+    name, value = chart.limit
+    across = "x" if chart.kind in LYING else "y"
+    at = {across: {"datum": value, "type": "quantitative", "title": chart.y}}
+    rule = {"type": "rule", "strokeDash": [5, 4], "color": _CHOSEN, "strokeWidth": 1.3}
+    text = {"type": "text", "color": _CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
+    start = {} if chart.kind in LYING else {"x": {"value": 0}}
+    once: Drawn = {"values": [{}]}  # of the chart's own data there would be one for each value
+    return [
+        {"data": once, "mark": rule, "encoding": at},
+        {"data": once, "mark": text, "encoding": {**at, **start, "text": {"value": name}}},
+    ]
+
+
+def _shades(chart: Chart) -> list[Drawn]:
+    """Draw stretches of x behind everything, and name them in a legend."""
+    if chart.shaded is None:
+        return []
+    name, stretches = chart.shaded
+    edges: Drawn = {"values": [{"from": begin, "to": end} for begin, end in stretches]}
+    fill = {"domain": [name], "range": [_SHADE]}
+    return [
+        {
+            "data": edges,
+            "mark": {"type": "rect", "opacity": 0.3},
+            "encoding": {
+                "x": {**_quantities(chart), "field": "from"},
+                "x2": {"field": "to"},
+                "fill": {"datum": name, "type": "nominal", "title": None, "scale": fill},
+            },
+        }
+    ]
+
+
+def _x(chart: Chart) -> Drawn:
+    return _words(chart) if any(isinstance(m.x, str) for m in chart.marks) else _numbers(chart)
+
+
+def _y(chart: Chart, *, zero: bool | None = None) -> Drawn:
+    scale = {} if zero is None else {"scale": {"zero": zero}}
+    return {"field": "y", "type": "quantitative", "title": chart.y, **scale}
+
+
+def _quantities(chart: Chart) -> Drawn:
+    return {"field": "x", "type": "quantitative", "title": chart.x, "axis": {"grid": False}}
+
+
+def _numbers(chart: Chart) -> Drawn:
+    """Mark the values themselves on the axis, where there are few."""
+    values = sorted({float(mark.x) for mark in chart.marks})
+    ticks = {"values": values} if len(values) <= _MOST_TICKS else {}
+    scale = {"zero": False, "nice": False, "padding": 12}
+    return {
+        **_quantities(chart),
+        "axis": {"format": ".12~g", "grid": False, **ticks},
+        "scale": scale,
+    }
+
+
+def _words(chart: Chart, *, lying: bool = False) -> Drawn:
+    order: list[Any] = list(dict.fromkeys(mark.x for mark in chart.marks))
+    axis = {"labelLimit": 260} if lying else {"labelAngle": _angle(order)}
+    return {"field": "x", "type": "nominal", "title": chart.x, "sort": order, "axis": axis}
+
+
+def _angle(words: list[Any]) -> int:
+    """Turn the words under an axis where they would run into each other."""
+    return -35 if sum(len(str(word)) + 1 for word in words) > WIDTH / 7 else 0
+
+
+def _colour(chart: Chart) -> Drawn:
+    if chart.series() == _NO_SERIES:
+        return {"value": colours_of(_NO_SERIES)[""]}
+    colours = colours_of(chart.series())
+    scale = {"domain": list(colours), "range": list(colours.values())}
+    return {**_series(chart), "scale": scale}
+
+
+def _series(chart: Chart) -> Drawn:
+    return {"field": "series", "type": "nominal", "title": None, "sort": chart.series()}

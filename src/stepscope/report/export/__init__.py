@@ -1,0 +1,1 @@
+"""Runs in the formats of other tools, one file for each format."""

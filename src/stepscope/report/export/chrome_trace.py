@@ -1,0 +1,383 @@
+"""A run as a trace in the Chrome Trace Event Format, for Perfetto and chrome://tracing.
+
+One process a training (or a rank of one), and in it a thread for epochs, steps, phases, what
+happened, and each worker of the loader; the device's timeline is a process of its own, and
+telemetry becomes counters.
+
+The format wants the blocks of one thread to nest. Perfetto drops a block that runs one nanosecond
+into the next (v52 was tried), and it gets its nanoseconds by multiplying microseconds as
+floating-point numbers and cutting off the rest, so times that meet in the file may overlap once
+they are read. That is why all is laid out in whole ticks of an eighth of a microsecond: such
+numbers are exact in binary, here and there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.table import Table
+from stepscope.report.export.parquet import nothing_recorded
+
+FILE = "trace.json"
+
+Event = dict[str, Any]
+
+TICKS_PER_US = 8
+_TICKS_PER_S = TICKS_PER_US * 1_000_000
+_LONGEST_S = 1e9  # thirty years: what is beyond was never a time
+_PIECE_EVENTS = 4096
+
+_DEVICE_PHASES = ("idle", "transfer", "forward", "backward", "optimizer")
+
+# Counters: their names, their units, and the column that each shows as it is.
+_GAUGES = (
+    ("memory, proportional (pss)", "bytes", "pss_bytes"),
+    ("memory, resident (rss)", "bytes", "rss_bytes"),
+    ("device memory", "bytes", "device_memory_bytes"),
+    ("device busy", "%", "device_percent"),
+    ("power", "W", "power_w"),
+)
+# Those that show how fast a column grew: seconds of CPU a second; 100 % is one CPU.
+_CPU_SHARES = (
+    ("CPU of the training process", "main_cpu_s"),
+    ("CPU of the workers", "workers_cpu_s"),
+)
+
+# Threads, in the order in which they are shown. Those of the workers begin with _WORKERS.
+_EPOCHS, _STEPS, _PHASES, _EVENTS, _WORKERS = 1, 2, 3, 4, 10
+
+
+class _Thread(NamedTuple):
+    """A line of the picture. Its number is of this process alone: Perfetto wants that."""
+
+    pid: int
+    tid: int
+    kind: str
+
+    def block(self, name: str, begin: int, end: int, args: Event | None = None) -> Event:
+        """Make a block from one tick to another."""
+        event = {
+            "ph": "X",
+            "pid": self.pid,
+            "tid": self.tid,
+            "cat": self.kind,
+            "name": name,
+            "ts": begin / TICKS_PER_US,
+            "dur": (end - begin) / TICKS_PER_US,
+        }
+        if args:
+            event["args"] = args
+        return event
+
+
+class Span(NamedTuple):
+    """A row of a table as it lies on its thread, in ticks."""
+
+    begin: int
+    end: int
+    row: int
+
+
+def encode(run: Run) -> Iterator[tuple[str, int]]:
+    """Give the trace's text piece by piece, each with the number of events in it.
+
+    Raises:
+        AnswerIsNo: no step was recorded.
+    """
+    encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+    remaining = events(run)
+    before = '{"traceEvents":[\n'
+    while piece := list(islice(remaining, _PIECE_EVENTS)):
+        yield before + encoder.encode(piece)[1:-1], len(piece)
+        before = ",\n"
+    about = {name: run.info.get(name) for name in ("id", "name", "kind", "status")}
+    known = {name: _plain(value) for name, value in about.items() if value is not None}
+    yield f'\n],"displayTimeUnit":"ms","otherData":{encoder.encode(known)}}}\n', 0
+
+
+def events(run: Run) -> Iterator[Event]:
+    """Go through the events of a run; those of one thread or counter come in order of time.
+
+    The tables of one rank are held at a time.
+
+    Raises:
+        AnswerIsNo: no step was recorded.
+    """
+    ranks = _ranks(run)
+    if not any(len(rank.steps) for _, rank in ranks):
+        raise nothing_recorded(run, "training step")
+    happened = run.events
+    for number in range(len(ranks)):
+        name, rank = ranks.pop(0)
+        yield from _process(2 * number + 1, name, rank, happened if number == 0 else [])
+
+
+def _ranks(run: Run) -> list[tuple[str, Run]]:
+    """List the ranks of a distributed run, each as a run; any other run is its own only one."""
+    found = sorted(
+        (each for each in run.path.glob("ranks/*") if each.name.isdecimal() and each.is_dir()),
+        key=lambda folder: int(folder.name),
+    )
+    ranks = [(f"rank {int(each.name)}", Run(each, run.info)) for each in found]
+    return ranks or [("training", run)]
+
+
+def _process(pid: int, name: str, run: Run, happened: list[dict[str, Any]]) -> Iterator[Event]:
+    steps = run.steps
+    spans = in_a_row(steps["start_s"], steps["step_s"])
+    yield from _name_process(pid, name)
+
+    yield from _name_thread(thread := _thread(pid, _EPOCHS, "epochs"))
+    yield from _epochs(thread, run.epochs, _extents(steps["epoch"], spans))
+    yield from _name_thread(thread := _thread(pid, _STEPS, "steps"))
+    yield from _steps(thread, steps, spans)
+    yield from _name_thread(thread := _thread(pid, _PHASES, "phases"))
+    yield from _phases(thread, steps, spans)
+    if happened:
+        yield from _name_thread(thread := _thread(pid, _EVENTS, "events"))
+        yield from _instants(thread, happened)
+    yield from _loading(pid, steps)
+
+    idle_s = steps["idle_device_s"]
+    if any(value is not None for value in idle_s):
+        device = "device" if name == "training" else f"{name}, device"
+        yield from _name_process(pid + 1, device)
+        yield from _name_thread(thread := _thread(pid + 1, _PHASES, "device phases"))
+        yield from _device(thread, steps, spans)
+    yield from _counters(pid, run.telemetry)
+
+
+def _epochs(
+    thread: _Thread, epochs: Table, trained: dict[int | None, tuple[int, int]]
+) -> Iterator[Event]:
+    """Show every row, and an epoch whose row is not written yet from its steps."""
+    rows = list(epochs.rows())
+    lying: list[Span] = []
+    for number, row in enumerate(rows):
+        span = _span(row.get("start_s"), row.get("total_s"), number)
+        if span is None:
+            continue
+        if row.get("split") == "train":
+            # `total_s` leaves out a test inside the epoch, and the pause before a resume.
+            _, last = trained.pop(row.get("epoch"), (0, 0))
+            span = span._replace(end=max(span.end, last))
+        lying.append(span)
+    for epoch, (begin, end) in trained.items():
+        lying.append(Span(begin, end, len(rows)))
+        rows.append({"epoch": epoch, "split": "train", "unfinished": True})
+    for span in nested(lying):
+        row = rows[span.row]
+        yield thread.block(_epoch_name(row), span.begin, span.end, _known(row))
+
+
+def _epoch_name(row: dict[str, Any]) -> str:
+    epoch, split = row.get("epoch"), row.get("split")
+    if split == "train":
+        return f"epoch {epoch}" + (", unfinished" if row.get("unfinished") else "")
+    return f"{split} before training" if epoch == 0 else f"{split} after epoch {epoch}"
+
+
+def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+    shown = ("epoch", "step", "samples", "loss", "detail")
+    columns = [steps[name] for name in shown]
+    for begin, end, row in spans:
+        args = {}
+        for name, column in zip(shown, columns, strict=True):
+            if column[row] is not None:
+                args[name] = column[row]
+        if "loss" in args:
+            args["loss"] = _plain(args["loss"])
+        yield thread.block(f"step {args.get('step', '?')}", begin, end, args)
+
+
+def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+    columns = [steps[f"{phase}_s"] for phase in schema.PHASES]
+    detail = steps["detail"]
+    for begin, end, row in spans:
+        if detail[row] not in (schema.FULL, None):
+            continue
+        lengths = [column[row] for column in columns]
+        for phase, since, until in lay_out(schema.PHASES, lengths, begin, end):
+            yield thread.block(phase, since, until)
+
+
+def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+    """Lay the device's steps end to end: it may run behind the host, never ahead of it."""
+    columns = [steps[f"{phase}_device_s"] for phase in _DEVICE_PHASES]
+    epochs, numbers = steps["epoch"], steps["step"]
+    at = 0
+    for begin, _, row in spans:
+        lengths = [column[row] for column in columns]
+        args = _known({"epoch": epochs[row], "step": numbers[row]})
+        for phase, since, until in lay_out(_DEVICE_PHASES, lengths, max(at, begin)):
+            yield thread.block(phase, since, until, args)
+            at = until
+
+
+def _loading(pid: int, steps: Table) -> Iterator[Event]:
+    shown = {name: steps[name] for name in ("epoch", "step", "load_s", "load_cpu_s")}
+    starts, lengths = steps["load_start_s"], steps["load_s"]
+    rows_of: dict[int, list[int]] = {}
+    for row, worker in enumerate(steps["load_worker"]):
+        if worker is not None:
+            rows_of.setdefault(worker, []).append(row)
+    for number, (worker, rows) in enumerate(sorted(rows_of.items())):
+        name = "loader: training process" if worker == -1 else f"loader: worker {worker}"
+        yield from _name_thread(thread := _thread(pid, _WORKERS + number, name))
+        spans = in_a_row([starts[row] for row in rows], [lengths[row] for row in rows])
+        for begin, end, index in spans:
+            args = _known({name: column[rows[index]] for name, column in shown.items()})
+            yield thread.block(f"load {args.get('step', '?')}", begin, end, args)
+
+
+def _instants(thread: _Thread, happened: list[dict[str, Any]]) -> Iterator[Event]:
+    timed = [(_ticks(event.get("time_s")), event) for event in happened]
+    known = [(at, event) for at, event in timed if at is not None]
+    for at, event in sorted(known, key=lambda each: each[0]):
+        yield {
+            "ph": "i",
+            "s": "t",
+            "pid": thread.pid,
+            "tid": thread.tid,
+            "cat": thread.kind,
+            "name": str(event.get("event", "?")),
+            "ts": at / TICKS_PER_US,
+            "args": _known({k: v for k, v in event.items() if k not in ("time_s", "event")}),
+        }
+
+
+def _counters(pid: int, telemetry: Table) -> Iterator[Event]:
+    """Show telemetry. A counter holds its value until the next, so a share is put at its start."""
+    samples = in_a_row(telemetry["time_s"], [0.0] * len(telemetry))
+    for name, unit, column in _GAUGES:
+        values = telemetry[column]
+        for at, _, row in samples:
+            if values[row] is not None and -math.inf < values[row] < math.inf:
+                yield _count(pid, name, at, unit, values[row])
+    for name, column in _CPU_SHARES:
+        values = telemetry[column]
+        for (at, _, row), (later, _, next_row) in pairwise(samples):
+            before, after = _ticks(values[row]), _ticks(values[next_row])
+            # A counter that fell belongs to other processes than before: what they used is unknown.
+            if later > at and before is not None and after is not None and after >= before:
+                yield _count(pid, name, at, "%", round(100 * (after - before) / (later - at), 3))
+
+
+def _count(pid: int, name: str, at: int, unit: str, value: float) -> Event:
+    return {
+        "ph": "C",
+        "pid": pid,
+        "cat": "telemetry",
+        "name": name,
+        "ts": at / TICKS_PER_US,
+        "args": {unit: value},
+    }
+
+
+def in_a_row(starts_s: Iterable[Any], lengths_s: Iterable[Any]) -> list[Span]:
+    """Lay rows one after another, in order of time; one that runs into the next is cut there.
+
+    A row whose start or length is unknown, or can be no time, is left out.
+    """
+    found = [
+        span
+        for row, (start_s, length_s) in enumerate(zip(starts_s, lengths_s, strict=True))
+        if (span := _span(start_s, length_s, row)) is not None
+    ]
+    found.sort()
+    for index, (span, after) in enumerate(pairwise(found)):
+        if span.end > after.begin:
+            found[index] = span._replace(end=after.begin)
+    return found
+
+
+def nested(spans: Iterable[Span]) -> list[Span]:
+    """Let a span lie inside another if it does so whole; cut those that overlap otherwise."""
+    done = sorted(spans, key=lambda span: (span.begin, -span.end))
+    around: list[int] = []  # the spans that the present one may lie in
+    for index, span in enumerate(done):
+        while around and done[around[-1]].end < span.end:
+            outer = around.pop()
+            if done[outer].end > span.begin:
+                done[outer] = done[outer]._replace(end=span.begin)
+        around.append(index)
+    return done
+
+
+def lay_out(
+    names: Iterable[str], lengths_s: Iterable[Any], begin: int, end: int | None = None
+) -> Iterator[tuple[str, int, int]]:
+    """Put parts behind one another from `begin`, none beyond `end`; leave out those of no tick."""
+    at, total_s = begin, 0.0
+    for name, length_s in zip(names, lengths_s, strict=True):
+        if _ticks(length_s) is None:
+            continue
+        total_s += length_s
+        until = begin + round(total_s * _TICKS_PER_S)
+        if end is not None and until > end:
+            until = end
+        if until > at:
+            yield name, at, until
+            at = until
+
+
+def _extents(epochs: Sequence[int | None], spans: list[Span]) -> dict[int | None, tuple[int, int]]:
+    """Find when the steps of each epoch begin and end."""
+    found: dict[int | None, tuple[int, int]] = {}
+    for begin, end, row in spans:
+        first, _ = found.setdefault(epochs[row], (begin, end))
+        found[epochs[row]] = (first, end)
+    return found
+
+
+def _span(start_s: Any, length_s: Any, row: int) -> Span | None:
+    if _ticks(start_s) is None or _ticks(length_s) is None:
+        return None
+    begin = round(start_s * _TICKS_PER_S)
+    return Span(begin, round((start_s + length_s) * _TICKS_PER_S), row)
+
+
+def _ticks(time_s: Any) -> int | None:
+    """Round a time to ticks; None if it is unknown, negative, or no time at all."""
+    if isinstance(time_s, int | float) and 0 <= time_s <= _LONGEST_S:  # False for NaN
+        return round(time_s * _TICKS_PER_S)
+    return None
+
+
+def _known(values: dict[str, Any]) -> Event:
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    """Write what JSON has no number for as the words that JavaScript has for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value
+
+
+def _thread(pid: int, number: int, kind: str) -> _Thread:
+    return _Thread(pid, pid * 100_000 + number, kind)
+
+
+def _name_process(pid: int, name: str) -> Iterator[Event]:
+    for what, args in (
+        ("process_name", {"name": name}),
+        ("process_sort_index", {"sort_index": pid}),
+    ):
+        yield {"ph": "M", "pid": pid, "name": what, "ts": 0, "args": args}
+
+
+def _name_thread(thread: _Thread) -> Iterator[Event]:
+    pid, tid, name = thread
+    for what, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": tid})):
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": what, "ts": 0, "args": args}

@@ -1,0 +1,52 @@
+"""The tables of a run in Parquet: a file each, with the types of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from io import BytesIO
+
+from stepscope.errors import AnswerIsNo
+from stepscope.records import frames, schema
+from stepscope.records.run_reader import Run
+from stepscope.records.table import Table
+
+# --- What is said of a run that holds nothing of what was to be exported
+
+
+def nothing_recorded(run: Run, wanted: str) -> AnswerIsNo:
+    """Say that none of what is wanted is there yet, or that the run ended before it came to it."""
+    if run.status == schema.RUNNING:
+        next_move = f"Try again after its first {wanted}"
+    else:
+        next_move = f"`reason` in {schema.RUN} says how it ended"
+    return AnswerIsNo(
+        f"nothing to export: no {wanted} is recorded in {run.path} "
+        f"(status {run.status}). {next_move}."
+    )
+
+
+FOLDER = "parquet"
+FILES = {
+    "steps.parquet": schema.STEPS,
+    "epochs.parquet": schema.EPOCHS,
+    "telemetry.parquet": schema.TELEMETRY,
+}
+
+
+def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
+    """Give a table of the run folder as a whole Parquet file, with the number of its rows.
+
+    A table without a row has its columns nevertheless: what reads many runs finds the same in each.
+
+    Raises:
+        AnswerIsNo: none of the tables has a row.
+        MissingExtraError: Polars is not installed.
+    """
+    tables = {schema.STEPS: run.steps, schema.EPOCHS: run.epochs, schema.TELEMETRY: run.telemetry}
+    if not any(map(len, tables.values())):
+        raise nothing_recorded(run, "row")
+    table: Table = tables[source]
+    columns = {name: table[name] for name in schema.COLUMNS[source]} | table.all_columns()
+    written = BytesIO()
+    frames.to_polars(columns).write_parquet(written)
+    yield written.getvalue(), len(table)

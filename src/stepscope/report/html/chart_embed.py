@@ -1,0 +1,182 @@
+"""Charts for a page: in the page's own colours and width, with words for those who cannot see them.
+
+The ink of a page is `currentColor`, so that a chart follows its page into the dark and onto paper
+without being drawn again.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import MissingExtraError
+from stepscope.files import cache_folder
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.charts.vega_lite import to_vega_lite
+from stepscope.report.html.page_content import FigureList
+
+_ON_PAPER_ONLY = ("$schema", "title", "background", "config", "width", "data")
+_INKS = ("#222222", "#000000")
+_DIGITS = 6  # more than a screen has dots
+_MOST_ROWS = 12
+_MOST_NAMED = 8
+
+
+def for_page(chart: Chart) -> dict[str, Any]:
+    """Describe a chart in Vega-Lite's words; title, width and ink are the page's."""
+    drawn = {
+        name: _inked(part)
+        for name, part in to_vega_lite(chart).items()
+        if name not in _ON_PAPER_ONLY
+    }
+    if isinstance(drawn.get("height"), dict):  # a chart that is to fit a width wants a whole height
+        drawn["height"] = drawn["height"]["step"] * len({mark.x for mark in chart.marks})
+    words = any(isinstance(mark.x, str) for mark in chart.marks)
+    values = [_slim(mark, words) for mark in chart.marks if math.isfinite(mark.y)]
+    return {**drawn, "data": {"values": values}}
+
+
+def _inked(part: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: _inked(each) for name, each in part.items()}
+    if isinstance(part, list):
+        return [_inked(each) for each in part]
+    return "currentColor" if part in _INKS else part
+
+
+def _slim(mark: ChartMark, words: bool) -> dict[str, Any]:
+    """Leave out what is not there, and digits that nobody sees."""
+    found = asdict(mark)
+    if words and not isinstance(mark.x, str):
+        found["x"] = f"{mark.x:g}"
+    return {
+        name: _short(value)
+        for name, value in found.items()
+        if value not in (None, "") and value is not False
+    }
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def in_words(chart: Chart) -> str:
+    """Say what a chart shows: of each series, from the least to the most."""
+    told = []
+    for name in chart.series()[:_MOST_NAMED]:
+        values = [mark.y for mark in chart.marks if mark.series == name]
+        least, most = _number(min(values)), _number(max(values))
+        told.append(f"{name or chart.y}: {least}" + (f" to {most}" if most != least else ""))
+    by = f" by {chart.x}" if chart.x else ""
+    said = f"{chart.title}. {chart.y}{by}. {'; '.join(told)}."
+    if chart.shaded is None:
+        return said
+    name, stretches = chart.shaded
+    where = ", ".join(
+        f"{_number(begin)} to {_number(end)}" for begin, end in stretches[:_MOST_NAMED]
+    )
+    more = len(stretches) - _MOST_NAMED
+    return f"{said} Shaded ({name}): {where}{f' and {more} more' if more > 0 else ''}."
+
+
+def as_figures(chart: Chart) -> FigureList:
+    """Give a chart's values as a table, a row for each place; of many places, some."""
+    titles = list(dict.fromkeys(map(_column, chart.marks)))
+    cells: dict[tuple[str, float | str], dict[str, str]] = {}
+    for mark in chart.marks:
+        cells.setdefault((mark.panel, mark.x), {})[_column(mark)] = _value(mark, chart)
+    places = _some(list(cells))
+    rows = [
+        [
+            ", ".join(filter(None, (panel, x if isinstance(x, str) else _number(x)))),
+            *(cells[panel, x].get(title, "") for title in titles),
+        ]
+        for panel, x in places
+    ]
+    note = f"{len(places)} of {len(cells)}" if len(places) < len(cells) else ""
+    columns = [chart.x or "what", *(title or chart.y for title in titles)]
+    return FigureList(chart.title, columns, rows, note)
+
+
+def _column(mark: ChartMark) -> str:
+    return mark.series
+
+
+def _value(mark: ChartMark, chart: Chart) -> str:
+    shown = _number(mark.y)
+    if mark.low is None or mark.high is None or mark.low == mark.high or chart.kind == "waterfall":
+        return shown
+    return f"{shown} ({_number(mark.low)} to {_number(mark.high)})"
+
+
+def _some(places: list[tuple[str, float | str]]) -> list[tuple[str, float | str]]:
+    if len(places) <= _MOST_ROWS:
+        return places
+    last = len(places) - 1
+    return [places[round(number * last / (_MOST_ROWS - 1))] for number in range(_MOST_ROWS)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+# --- The script that draws charts in a browser: made once out of vl-convert, kept for later
+# pages.
+
+
+_SNIPPET = "window.vegaEmbed = vegaEmbed;"
+
+
+def vega_script() -> str:
+    """Return Vega, Vega-Lite and vegaEmbed as one script, which sets `window.vegaEmbed`.
+
+    Raises:
+        MissingExtraError: vl-convert is not installed, and no earlier page left the script behind.
+    """
+    cache = cache_folder()
+    folder = None if cache is None else cache / "vega"
+    try:
+        version = metadata.version("vl-convert-python")
+    except metadata.PackageNotFoundError:
+        kept = [] if folder is None else sorted(folder.glob("*.js"))
+        if not kept:
+            raise MissingExtraError("drawing a page", "vl-convert", "report") from None
+        return kept[-1].read_text(encoding="utf-8")
+    if folder is None:
+        return _make()
+    kept_as = folder / f"{version}.js"
+    try:
+        return kept_as.read_text(encoding="utf-8")
+    except OSError:
+        script = _make()
+    _keep(kept_as, script)
+    return script
+
+
+def _make() -> str:
+    import vl_convert
+
+    newest = vl_convert.get_vegalite_versions()[-1]  # made for the Vega that is beside it
+    script = str(vl_convert.javascript_bundle(_SNIPPET, vl_version=newest))
+    # Within a page the script must not seem to end before its end.
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _keep(kept_as: Path, script: str) -> None:
+    """Write it in one move; where there is no room for it, do without."""
+    beside = None
+    try:
+        kept_as.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="\n", dir=kept_as.parent, suffix=".tmp", delete=False
+        ) as file:
+            beside = Path(file.name)
+            file.write(script)
+        beside.replace(kept_as)
+    except OSError:  # a home that cannot be written to: the next page makes it again
+        if beside is not None:
+            beside.unlink(missing_ok=True)

@@ -1,0 +1,209 @@
+"""A report as one HTML file that needs no network and asks for none.
+
+Everything that people named is escaped, and a content security policy lets the browser run only
+the scripts whose hashes it lists: were something to slip through, it would be shown, not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+from stepscope.analyze.comparison_sides import group_runs
+from stepscope.analyze.findings import findings_of
+from stepscope.analyze.search_result import is_search
+from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full
+from stepscope.records.run_reader import Run, load_run
+from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
+from stepscope.report.charts.chart import Chart
+from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
+from stepscope.report.html.page_content import Document, FigureList, Section
+from stepscope.report.html.run_page import document_of_run
+from stepscope.report.html.search_page import document_of_search
+from stepscope.report.html.sweep_page import document_of_groups, document_of_sweep
+
+
+def to_html(document: Document, vega_script: str) -> str:
+    """Write a document as a page; `vega_script` is what draws its charts."""
+    style, script = part("page.css"), part("page.js")
+    charts = [for_page(chart) for chart in document.charts()]
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            f"style-src {_hash(style)}",
+            f"script-src {_hash(vega_script)} {_hash(script)}",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    # Within a script, `<` can only begin something that we did not write.
+    data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return "".join(
+        (
+            '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
+            '<meta name="color-scheme" content="light dark">\n',
+            f"<title>{escape(document.title)} - stepscope</title>\n<style>{style}</style>\n",
+            "</head>\n<body>\n",
+            *body(document),
+            f'<script type="application/json" id="charts">{data}</script>\n',
+            f'<script type="module">{vega_script}</script>\n',
+            f'<script type="module">{script}</script>\n</body>\n</html>\n',
+        )
+    )
+
+
+def part(name: str) -> str:
+    """Return a file of the page: its style, its script."""
+    return resources.files("stepscope.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def body(document: Document) -> Iterator[str]:
+    """Write what a reader sees, piece by piece; charts are empty places with their numbers."""
+    yield '<header>\n<a class="skip" href="#main">Skip to the report</a>\n'
+    yield f"<h1>{escape(document.title)}</h1>\n<p>{escape(document.subtitle)}</p>\n"
+    yield from _contents(document)
+    yield '</header>\n<main id="main" tabindex="-1">\n'
+    yield '<section class="verdict" aria-label="Verdict">\n'
+    yield from (f"<p>{escape(sentence)}</p>\n" for sentence in document.verdict)
+    yield "</section>\n"
+    yield from _findings(document)
+    yield '<section id="figures" tabindex="-1">\n<h2>Figures</h2>\n<div class="tables">\n'
+    for table in document.figures:
+        yield f"<div>\n<h3>{escape(table.title)}</h3>\n{_table(table)}</div>\n"
+    yield "</div>\n</section>\n"
+    number = 0
+    for place, section in enumerate(document.sections):
+        yield from _section(section, place, number)
+        number += len(section.charts)
+    yield '<section id="appendix" tabindex="-1">\n<h2>Record</h2>\n'
+    for table in document.appendix:
+        yield f"<details>\n<summary>{escape(table.title)}</summary>\n{_table(table)}</details>\n"
+    yield "</section>\n</main>\n"
+
+
+def _contents(document: Document) -> Iterator[str]:
+    links = [("findings", "Findings")] if document.findings else []
+    links.append(("figures", "Figures"))
+    links += [(f"section-{place}", each.title) for place, each in enumerate(document.sections)]
+    links.append(("appendix", "Record"))
+    yield '<nav aria-label="Contents">\n<ul>\n'
+    yield from (f'<li><a href="#{to}">{escape(name)}</a></li>\n' for to, name in links)
+    yield "</ul>\n</nav>\n"
+
+
+def _findings(document: Document) -> Iterator[str]:
+    if not document.findings:
+        return
+    yield '<section id="findings" tabindex="-1">\n<h2>Findings</h2>\n<ol class="findings">\n'
+    for each in document.findings:
+        yield f"<li>\n<p>{escape(each.text)}</p>\n<ul>\n"
+        yield from (f"<li>{escape(evidence)}</li>\n" for evidence in each.evidence)
+        yield "</ul>\n"
+        if each.command:
+            yield f"<p><code>{escape(each.command)}</code></p>\n"
+        yield "</li>\n"
+    yield "</ol>\n</section>\n"
+
+
+def _section(section: Section, place: int, number: int) -> Iterator[str]:
+    yield f'<section id="section-{place}" tabindex="-1">\n<h2>{escape(section.title)}</h2>\n'
+    yield from (f'<p class="note">{escape(note)}</p>\n' for note in section.notes)
+    yield '<div class="charts">\n'
+    for at, chart in enumerate(section.charts, number):
+        yield from _figure(chart, at)
+    yield "</div>\n</section>\n"
+
+
+def _figure(chart: Chart, number: int) -> Iterator[str]:
+    wide = ' class="wide"' if _is_wide(chart) else ""
+    yield f"<figure{wide}>\n<figcaption><h3>{escape(chart.title)}</h3>"
+    yield f"<p>{escape(chart.subtitle)}</p>" if chart.subtitle else ""
+    yield "</figcaption>\n"
+    yield f'<div class="chart" data-chart="{number}" role="img" aria-label="'
+    yield f'{escape(in_words(chart))}"></div>\n'
+    yield f"<details>\n<summary>Values</summary>\n{_table(as_figures(chart))}</details>\n"
+    yield "</figure>\n"
+
+
+def _is_wide(chart: Chart) -> bool:
+    """Give the whole width to panels side by side, and to one bar of many parts."""
+    one_bar = chart.kind == "rows" and len({mark.x for mark in chart.marks}) == 1
+    return one_bar or len(chart.panels()) > 1
+
+
+def _table(figures: FigureList) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in figures.columns)
+    rows = "".join(map(_row, figures.rows))
+    note = f'<p class="note">{escape(figures.note)}</p>\n' if figures.note else ""
+    # A table may be wider than a phone: it scrolls by itself, also by keyboard.
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(figures.title)}">\n'
+        f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n{note}"
+    )
+
+
+def _row(cells: Sequence[str]) -> str:
+    first, *others = cells
+    named = f'<th scope="row">{escape(first)}</th>'
+    return f"<tr>{named}{''.join(f'<td>{escape(cell)}</td>' for cell in others)}</tr>\n"
+
+
+# --- The page as a file: of a run, of a sweep, of several runs
+
+
+FILE = "report.html"
+
+
+def document_of(recorded: Run | Sweep | Sequence[Run]) -> Document:
+    """Put together the report of whatever was recorded."""
+    if isinstance(recorded, Run):
+        return document_of_run(recorded, findings_of(recorded))
+    if isinstance(recorded, Sweep):
+        return document_of_search(recorded) if is_search(recorded) else document_of_sweep(recorded)
+    return document_of_groups(group_runs(recorded))
+
+
+def write_page_of(folder: Path) -> Path:
+    """Write `report.html` into the folder of a run or a sweep; return its path.
+
+    Raises:
+        RequestError: the folder is none, or cannot be written.
+        MachineError: the disk is full, or what draws a page is missing.
+    """
+    recorded = load_sweep(folder) if is_sweep(folder) else load_run(folder)
+    return write_page(document_of(recorded), folder / FILE)
+
+
+def write_page(document: Document, target: Path) -> Path:
+    """Write a page in one move, so that it is whole or not there."""
+    page = to_html(document, vega_script())
+    beside = target.with_name(f".{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        # Half of a surrogate pair, which JSON can name, is no letter that a file can hold.
+        beside.write_text(page, encoding="utf-8", errors="replace")
+        beside.replace(target)
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRNOS:
+            raise disk_full(error, str(target)) from error
+        raise RequestError(
+            f"cannot write {target}: {error.strerror}. Choose another file with "
+            "stepscope report RUN --html FILE."
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # mostly: it is not there
+            beside.unlink()
+    return target

@@ -1,0 +1,69 @@
+"""A run as it is shown below a cell of a notebook: what it came to, and a chart a subject.
+
+Charts are images, so that neither the style of one nor a name in it can reach the notebook.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from html import escape
+from importlib.util import find_spec
+
+from stepscope.analyze.findings import findings_of
+from stepscope.records.run_reader import Run
+from stepscope.report.charts.chart import Chart
+from stepscope.report.charts.vega_lite import VEGA_LITE, to_vega_lite
+from stepscope.report.html.chart_embed import in_words
+from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.run_page import document_of_run
+
+_HOW_TO_GET_CHARTS = "Charts are drawn where vl-convert is: pip install 'stepscope[report]'."
+
+
+def to_cell(run: Run) -> str:
+    """Write a run as a piece of HTML, with charts where vl-convert is installed.
+
+    Without it there is the first table alone, which is that of the phases.
+    """
+    document = document_of_run(run, findings_of(run))
+    if find_spec("vl_convert"):
+        shown = "".join(map(_image, _one_of_each_section(document)))
+    else:
+        tables = "".join(map(_table, document.figures[:1]))
+        shown = f"{tables}<p><small>{escape(_HOW_TO_GET_CHARTS)}</small></p>\n"
+    return f"<div>\n{''.join(_headline(document))}{shown}</div>\n"
+
+
+def _headline(document: Document) -> Iterator[str]:
+    yield f"<p><strong>{escape(document.title)}</strong>: {escape(document.subtitle)}</p>\n"
+    yield f"<p>{escape(' '.join(document.verdict))}</p>\n"
+    if document.findings:
+        found = "".join(f"<li>{escape(each.text)}</li>\n" for each in document.findings)
+        yield f"<ul>\n{found}</ul>\n"
+
+
+def _one_of_each_section(document: Document) -> Iterator[Chart]:
+    for section in document.sections:
+        for chart in section.charts[:1]:
+            # A loss that is no number has no place on an axis.
+            if placed := [mark for mark in chart.marks if math.isfinite(mark.y)]:
+                yield replace(chart, marks=placed)
+
+
+def _image(chart: Chart) -> str:
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(to_vega_lite(chart), vl_version=VEGA_LITE)
+    content = base64.b64encode(svg.encode()).decode()
+    return f'<img src="data:image/svg+xml;base64,{content}" alt="{escape(in_words(chart))}">\n'
+
+
+def _table(figures: FigureList) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in figures.columns)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>\n" for row in figures.rows
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n"

@@ -1,0 +1,225 @@
+"""The report of one run: what it came to, what was found, its figures and its charts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stepscope.analyze.findings import Finding
+from stepscope.analyze.run_summary import evaluations, figures_so_far, flat_environment, judged_on
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.report.charts.run_charts import dropped_note, sections_of
+from stepscope.report.energy_figures import energy_figures
+from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.throttling_text import about_throttling
+from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
+
+_DOING = {
+    "data": "Waiting for data",
+    "transfer": "Moving batches to the device",
+    "forward": "The forward pass",
+    "backward": "The backward pass",
+    "optimizer": "The optimiser",
+    "other": "What is in no phase",
+}
+_TIMES = {
+    "median": "median_s",
+    "p95": "p95_s",
+    "p99": "p99_s",
+    "mean": "mean_s",
+    "total": "total_s",
+}
+_MOST_EVENTS = 200
+_SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # in the table of energy
+
+
+def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
+    """Put together what there is to say of a run, finished or not."""
+    figures = figures_so_far(run)
+    tables = [_phase_figures(figures), _epoch_figures(run), _key_figures(figures)]
+    tables.append(energy_figures(figures.get("energy")))
+    appendix = [
+        _events(run),
+        _not_known(figures),
+        _mapping("Environment", flat_environment(run.info)),
+        _mapping("Spec", run.spec),
+    ]
+    return Document(
+        title=str(run.info.get("name") or run.path.name),
+        subtitle=about(run),
+        verdict=[*_verdict(run, figures)],
+        findings=findings,
+        figures=[table for table in tables if table.rows],
+        sections=sections_of(run, figures),
+        values=figures,
+        appendix=[table for table in appendix if table.rows],
+    )
+
+
+def about(run: Run) -> str:
+    """Say what was run, on what, when and how it ended."""
+    spec, environment = run.spec, run.info.get("environment") or {}
+    what = f"{spec.get('model', '?')} on {spec.get('data', '?')}"
+    if run.info.get("kind") == "trace":
+        what = str(spec.get("module") or spec.get("script"))
+    device = environment.get("device_name") or environment.get("cpu") or spec.get("device")
+    started = run.info.get("started_unix_s")
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(started)) if started else None
+    host = environment.get("hostname")
+    parts = (what, device, f"on {host}" if host else None, when, run.status.replace("_", " "))
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _verdict(run: Run, figures: dict[str, Any]) -> Iterator[str]:
+    """Say what takes most, and how sure that is."""
+    phases = figures.get("phases")
+    if phases:
+        most = max(phases, key=lambda phase: float(phases[phase]["share"]))
+        step_s = sum(phase["mean_s"] for phase in phases.values())
+        share, mean_s = format_share(phases[most]["share"]), format_duration(phases[most]["mean_s"])
+        yield (
+            f"{_DOING[most]} takes the largest part of a step: {share}, "
+            f"{mean_s} of {format_duration(step_s)} on average."
+        )
+        if most != "data":
+            yield f"Waiting for data takes {format_share(phases['data']['share'])}."
+        yield f"{', '.join(_how_sure(run, figures))}."
+    else:
+        why = (figures.get("absent") or {}).get("phases", "no step is recorded")
+        yield f"Where the time goes cannot be said: {why}."
+    if run.status != schema.COMPLETED:
+        yield _how_it_ended(run)
+    for name in (schema.STEPS, schema.EPOCHS, schema.TELEMETRY):
+        cut = getattr(run, name.removesuffix(".csv")).cut_lines
+        if cut:
+            yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
+
+
+def _how_sure(run: Run, figures: dict[str, Any]) -> Iterator[str]:
+    yield f"{figures.get('steps', 0):,} steps"
+    if dropped := dropped_note(figures):
+        yield f"figures {dropped}"
+    if (closure := figures.get("closure")) is not None:
+        yield f"closure {closure:.4f} (1 is: no time is lost)"
+    if (share := figures.get("unattributed_share")) is not None:
+        yield f"{format_share(share)} of it in no phase"
+    cost = (run.info.get("instrument") or {}).get("overhead_share")
+    if cost is not None:
+        yield f"measuring cost {format_share(cost)}"
+
+
+def _how_it_ended(run: Run) -> str:
+    if run.status == schema.RUNNING:
+        return "The run has not been closed: this is what is on disk so far."
+    reason = run.info.get("reason")
+    because = f": {str(reason).rstrip('.')}" if reason else ""
+    return f"The run ended as {run.status.replace('_', ' ')}{because}."
+
+
+def _phase_figures(figures: dict[str, Any]) -> FigureList:
+    phases = figures.get("phases") or {}
+    known = {
+        column: key
+        for column, key in _TIMES.items()
+        if all(key in each for each in phases.values())
+    }
+    rows = [
+        [name, format_share(each["share"]), *(format_duration(each[key]) for key in known.values())]
+        for name, each in phases.items()
+    ]
+    return FigureList("Phases of a step", ["phase", "share", *known], rows, dropped_note(figures))
+
+
+def _epoch_figures(run: Run) -> FigureList:
+    tests = evaluations(run)
+    rows = [
+        [
+            str(row["epoch"]),
+            *(
+                _shown(row[f"{part}_s"], format_duration)
+                for part in ("loading", "training", "total")
+            ),
+            _shown(row["samples_per_s"], "{:,.0f}".format),
+            _shown(row["loss"], "{:.4g}".format),
+            _shown(row["accuracy"], format_share),
+            _shown(tests.get(row["epoch"], {}).get("accuracy"), format_share),
+        ]
+        for row in run.epochs.rows()
+        if row["split"] == "train"
+    ]
+    columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train"]
+    columns.append(judged_on(run))
+    return FigureList("Epochs", columns, rows)
+
+
+def _key_figures(figures: dict[str, Any]) -> FigureList:
+    forms: dict[str, Callable[[Any], str]] = {
+        "samples_per_s": "{:,.1f}".format,
+        "steps": "{:,}".format,
+        "samples": "{:,}".format,
+        "wall_s": format_duration,
+        "preparation_s": format_duration,
+        "peak_memory_bytes": format_bytes,
+        "device_peak_memory_bytes": format_bytes,
+        "train_accuracy": format_share,
+        "test_accuracy": format_share,
+        "test_top5": format_share,
+        "validation_accuracy": format_share,
+        "flop_per_s": format_flop_per_s,
+        "share_of_peak": format_share,
+        "energy_j": "{:,.1f} J".format,
+        "throttling": about_throttling,
+        "bad_samples": "{:,}".format,
+    }
+    rows = [
+        [_named(name), form(figures[name])]
+        for name, form in forms.items()
+        if figures.get(name) is not None
+    ]
+    return FigureList("Figures of the run", ["figure", "value"], rows)
+
+
+def _named(figure: str) -> str:
+    names = {"samples_per_s": "samples/s", "flop_per_s": "operations a second"}
+    return names.get(figure) or _words(figure)
+
+
+def _words(name: str) -> str:
+    return name.removesuffix("_s").removesuffix("_bytes").removesuffix("_j").replace("_", " ")
+
+
+def _not_known(figures: dict[str, Any]) -> FigureList:
+    rows = [[name, str(reason)] for name, reason in (figures.get("absent") or {}).items()]
+    return FigureList("Not known, and why", ["figure", "reason"], rows)
+
+
+def _events(run: Run) -> FigureList:
+    events = [each for each in run.events if each.get("event") not in _SHOWN_ELSEWHERE]
+    rows = [
+        [
+            _time(event.get("time_s")),
+            str(event.get("event", "?")),
+            ", ".join(
+                f"{key} {value}" for key, value in event.items() if key not in ("time_s", "event")
+            ),
+        ]
+        for event in events[:_MOST_EVENTS]
+    ]
+    more = len(events) - len(rows)
+    return FigureList("Events", ["time", "event", "detail"], rows, f"{more:,} more" if more else "")
+
+
+def _mapping(title: str, values: dict[str, Any]) -> FigureList:
+    rows = [[name, "" if value is None else str(value)] for name, value in values.items()]
+    return FigureList(title, ["name", "value"], rows)
+
+
+def _shown(value: Any, form: Callable[[Any], str]) -> str:
+    return "?" if value is None else form(value)
+
+
+def _time(found: Any) -> str:
+    """Show when an event was; the file may be another program's."""
+    return format_duration(found) if isinstance(found, int | float) else "?"

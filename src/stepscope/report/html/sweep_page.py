@@ -1,0 +1,140 @@
+"""The report of several runs, or of a sweep: which is fastest, how sure that is, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from stepscope.analyze.comparison_sides import Group, groups_of, name_of
+from stepscope.analyze.sweep_summary import rows_of
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep
+from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
+from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.run_page import about
+from stepscope.stats import known_median
+from stepscope.units import format_bytes, format_duration, format_share
+
+Row = dict[str, Any]
+
+
+def document_of_groups(groups: Sequence[Group]) -> Document:
+    """Put together what there is to say of several runs."""
+    rows = [_row(group) for group in groups]
+    count = sum(len(group.runs) for group in groups)
+    runs = FigureList(
+        "Runs",
+        ["run", "group", "what"],
+        [[run.path.name, group.name, about(run)] for group in groups for run in group.runs],
+    )
+    return Document(
+        title=f"{count} runs",
+        subtitle="; ".join(group.name for group in groups),
+        verdict=list(_verdict(rows)),
+        findings=[],
+        figures=[_side_by_side(rows)],
+        sections=sections_of_groups(groups),
+        values={"groups": rows},
+        appendix=[runs],
+    )
+
+
+def document_of_sweep(sweep: Sweep) -> Document:
+    """Put together what there is to say of a sweep, finished or not."""
+    rows = [{**row, "name": name_of(row["values"])} for row in rows_of(sweep)]
+    trials = FigureList(
+        "Trials",
+        ["trial", "setting", "round", "how it ended", "reason"],
+        [
+            [
+                str(trial.index),
+                name_of(trial.values),
+                str(trial.repeat),
+                trial.status.replace("_", " "),
+                trial.reason or "",
+            ]
+            for trial in sweep.trials
+        ],
+    )
+    done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
+    groups = groups_of(sweep)
+    return Document(
+        title=str(sweep.info.get("name") or sweep.path.name),
+        subtitle=f"{len(rows)} settings, {done} of {len(sweep.trials)} trials completed",
+        verdict=list(_verdict(rows)),
+        findings=[],
+        figures=[_side_by_side(rows)],
+        sections=sections_of_groups(groups, sweep_chart(rows)),
+        values={"groups": rows},
+        appendix=[trials],
+    )
+
+
+def _row(group: Group) -> Row:
+    rate = group.throughput()
+    summaries = [run.summary for run in group.runs]
+    phases = [summary.get("phases") or {} for summary in summaries]
+    return {
+        "name": group.name,
+        "runs": len(group.runs),
+        "completed": sum(run.status == schema.COMPLETED for run in group.runs),
+        "samples_per_s": rate._asdict() if rate else dict.fromkeys(("median", "low", "high")),
+        "step_s": known_median(
+            sum(phase.get("mean_s", 0.0) for phase in each.values()) or None for each in phases
+        ),
+        "data_share": known_median(each.get("data", {}).get("share") for each in phases),
+        "peak_memory_bytes": known_median(each.get("peak_memory_bytes") for each in summaries),
+        "test_accuracy": known_median(each.get("test_accuracy") for each in summaries),
+    }
+
+
+def _verdict(rows: Sequence[Row]) -> Iterator[str]:
+    """Say which is fastest, and which cannot be told apart from it."""
+    best = fastest(rows)
+    if best is None:
+        yield "Nothing can be compared: no run was completed with a throughput."
+        return
+    rate = best["samples_per_s"]
+    sure = "" if rate["low"] is None else f" (95 %: {rate['low']:,.0f} to {rate['high']:,.0f})"
+    if len(rows) == 1:
+        yield f"{best['name']}: {rate['median']:,.0f} samples/s{sure}."
+        return
+    yield f"{best['name']} has the highest median: {rate['median']:,.0f} samples/s{sure}."
+    tied = [row["name"] for row in as_fast(best, rows)]
+    if rate["low"] is None:
+        yield "It ran once, so it cannot be said how much of that is chance."
+    elif tied:
+        yield f"Not told apart from it, as their intervals meet or are unknown: {'; '.join(tied)}."
+    else:
+        yield "Its interval meets no other. For ratios round by round: stepscope compare."
+
+
+def _side_by_side(rows: Sequence[Row]) -> FigureList:
+    columns = ["setting", "runs", "samples/s", "95 % interval", "step", "waiting for data"]
+    return FigureList(
+        "Side by side",
+        [*columns, "peak memory", "test accuracy"],
+        [
+            [
+                row["name"],
+                f"{row['completed']}/{row['runs']}",
+                _shown(row["samples_per_s"]["median"], "{:,.0f}".format),
+                _interval(row["samples_per_s"]),
+                _shown(row["step_s"], format_duration),
+                _shown(row["data_share"], format_share),
+                _shown(row["peak_memory_bytes"], format_bytes),
+                _shown(row["test_accuracy"], format_share),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _interval(rate: Row) -> str:
+    if rate["low"] is None or rate["high"] is None:
+        return "?"
+    return f"{rate['low']:,.0f} to {rate['high']:,.0f}"
+
+
+def _shown(value: Any, form: Callable[[Any], str]) -> str:
+    return "?" if value is None else form(value)

@@ -1,0 +1,217 @@
+"""The list of records: state, what, when, headline figures; and a choice of runs to compare."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from stepscope.errors import StepscopeError
+from stepscope.records import schema
+from stepscope.records.run_reader import Run, load_run
+from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.records.table import Table, read_table
+from stepscope.report.html.chart_embed import for_page
+from stepscope.report.html.html_page import body, document_of
+from stepscope.report.live.run_index import Library, RunEntry
+from stepscope.units import format_bytes, format_duration, format_share
+
+# --- What there is to see of the records below a folder: a record, or several runs side by side.
+
+
+Recorded = Run | Sweep | list[Run]
+
+
+@dataclass(frozen=True)
+class View:
+    """A page without its frame: HTML in which whatever people named is escaped, and its charts."""
+
+    title: str
+    body: str
+    charts: list[dict[str, Any]]
+    goes_on: bool = False
+
+    def version(self) -> str:
+        """Name what is seen: the same name, the same sight."""
+        seen = json.dumps([self.title, self.body, self.charts, self.goes_on])
+        return hashlib.sha256(seen.encode()).hexdigest()[:16]
+
+
+def view_of(
+    library: Library, names: Sequence[str], read: Callable[[Path], Table] = read_table
+) -> View:
+    """Show the record of that name or, of several names, the runs side by side.
+
+    Raises:
+        NotThereError: one of them is not there.
+    """
+    folders = [library.find(name) for name in names]
+    try:
+        recorded = _load(folders, read)
+        document = document_of(recorded)
+        charts = [for_page(chart) for chart in document.charts()]
+        html = "".join((*body(document), *_trials(library, recorded)))
+    except StepscopeError as error:
+        return message("This cannot be shown", ", ".join(names), str(error))
+    except Exception as error:
+        # A record may hold anything. What the analysis stumbles over is said on its page; the
+        # others are served on.
+        why = f"{type(error).__name__}: {error}"
+        told = f"Something in the record does not fit: {why}."
+        return message("This cannot be shown", ", ".join(names), told)
+    return View(document.title, html, charts, _goes_on(recorded))
+
+
+def message(title: str, *sentences: str, goes_on: bool = False) -> View:
+    """Say something in place of a record."""
+    told = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences)
+    html = f'<header>\n<h1>{escape(title)}</h1>\n</header>\n<main id="main">\n{told}</main>\n'
+    return View(title, html, [], goes_on)
+
+
+def address(name: str) -> str:
+    """Return where a record is shown, whatever letters its name has."""
+    return f"/runs/{quote(os.fsencode(name))}"
+
+
+def _load(folders: Sequence[Path], read: Callable[[Path], Table]) -> Recorded:
+    if len(folders) > 1:
+        return [load_run(folder, read) for folder in folders]
+    folder = folders[0]
+    return load_sweep(folder) if (folder / schema.SWEEP).exists() else load_run(folder, read)
+
+
+def _goes_on(recorded: Recorded) -> bool:
+    if isinstance(recorded, list):
+        return any(map(_goes_on, recorded))
+    return recorded.info.get("status") == schema.RUNNING
+
+
+def _trials(library: Library, recorded: Recorded) -> Iterator[str]:
+    """Lead from a sweep to its runs."""
+    if not isinstance(recorded, Sweep):
+        return
+    folders = [recorded.folder_of(trial) for trial in recorded.trials]
+    yield '<nav class="trials" aria-label="Runs of the sweep">\n<h2>Runs</h2>\n<ul>\n'
+    for folder in folders:
+        if (folder / schema.RUN).exists():
+            name = folder.relative_to(library.root).as_posix()
+            yield f'<li><a href="{escape(address(name))}">{escape(folder.name)}</a></li>\n'
+    yield "</ul>\n</nav>\n"
+
+
+_MOST_SHOWN = 1_000
+_SILENT_S = 60.0  # a run writes at least once in so long: it takes samples of memory
+_NOT_DONE = (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
+_COLUMNS = ('<span class="unseen">compare</span>', "name", "state", "kind", "what", "started")
+_FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "samples/s": lambda summary: f"{summary['samples_per_s']:,.0f}",
+    "waiting for data": lambda summary: format_share(summary["phases"]["data"]["share"]),
+    "test accuracy": lambda summary: format_share(summary["test_accuracy"]),
+    "peak memory": lambda summary: format_bytes(summary["peak_memory_bytes"]),
+}
+
+
+def view_of_list(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> View:
+    """Show every record as a row, the newest first."""
+    html = "".join(_body(root, entries, now_unix_s))
+    goes_on = any(entry.info.get("status") == schema.RUNNING for entry in entries)
+    return View("Runs", html, [], goes_on)
+
+
+def _body(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> Iterator[str]:
+    yield '<a class="skip" href="#main">Skip to the runs</a>\n<header>\n<h1>Runs</h1>\n'
+    yield f'<p>{escape(str(root))}</p>\n</header>\n<main id="main" tabindex="-1">\n'
+    if not entries:
+        yield from _nothing_yet(root)
+        yield "</main>\n"
+        return
+    head = "".join(f'<th scope="col">{name}</th>' for name in (*_COLUMNS, *_FIGURES))
+    yield '<form action="/compare" method="get">\n'
+    yield '<p class="choice"><button type="submit">Compare</button> '
+    yield "<span>Choose two or more runs.</span></p>\n"
+    yield '<div class="scroll" role="region" tabindex="0" aria-label="Runs">\n'
+    yield '<table class="runs">\n'
+    yield f"<thead><tr>{head}</tr></thead>\n<tbody>\n"
+    for entry in entries[:_MOST_SHOWN]:
+        yield _row(entry, now_unix_s)
+    yield "</tbody>\n</table>\n</div>\n</form>\n"
+    if len(entries) > _MOST_SHOWN:
+        yield f'<p class="note">The newest {_MOST_SHOWN:,} of {len(entries):,} are shown.</p>\n'
+    yield "</main>\n"
+
+
+def _nothing_yet(root: Path) -> Iterator[str]:
+    out = "" if root.name == "runs" else f" --out {root}"
+    yield "<p>There are no runs here yet. Make one, and it appears by itself:</p>\n"
+    for command in (f"stepscope run{out}", f"stepscope trace{out} your_script.py"):
+        yield f"<p><code>{escape(command)}</code></p>\n"
+
+
+def _row(entry: RunEntry, now_unix_s: float) -> str:
+    name, info = escape(entry.name), entry.info
+    shown = escape(str(info.get("name") or entry.name.rpartition("/")[2]))
+    to = escape(address(entry.name))
+    choice = ""
+    if not entry.problem and info.get("kind") in ("run", "trace"):
+        choice = f'<input type="checkbox" name="run" value="{name}" aria-label="Compare {name}">'
+    named = f'<a href="{to}">{shown}</a><span class="folder">{name}</span>'
+    state = _state(entry, now_unix_s)
+    cells = (escape(str(info.get("kind", "?"))), _what(info), _started(info), *_figures(info))
+    return (
+        f'<tr id="{to}"><td>{choice}</td><th scope="row">{named}</th>{state}'
+        f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
+    )
+
+
+def _state(entry: RunEntry, now_unix_s: float) -> str:
+    if entry.problem:
+        return f'<td class="state failed">unreadable<span>{escape(entry.problem)}</span></td>'
+    status = str(entry.info.get("status", "?"))
+    why = str(entry.info.get("reason") or "")
+    why = "" if why == status else why
+    silent_s = now_unix_s - entry.changed_unix_s
+    if status == schema.RUNNING and silent_s > _SILENT_S:
+        # By the minute, so that the list does not change with every look at it.
+        why = f"nothing written for {format_duration(silent_s // 60 * 60)}: was it killed?"
+    more = f"<span>{escape(why)}</span>" if why else ""
+    known = (schema.RUNNING, schema.COMPLETED)
+    kind = status if status in known else "failed"
+    return f'<td class="state {kind}">{escape(status.replace("_", " "))}{more}</td>'
+
+
+def _what(info: dict[str, Any]) -> str:
+    spec, trials = info.get("spec"), info.get("trials")
+    if isinstance(trials, list):
+        states = [each.get("status") for each in trials if isinstance(each, dict)]
+        done = sum(state not in _NOT_DONE for state in states)
+        return f"{done:,} of {len(trials):,} trials"
+    if not isinstance(spec, dict):
+        return ""
+    script = spec.get("module") or spec.get("script") or info.get("script")
+    if script or not spec.get("model"):
+        return escape(str(script or ""))
+    return escape(f"{spec['model']} on {spec.get('data', '?')}")
+
+
+def _started(info: dict[str, Any]) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("started_unix_s") or None))
+    except (TypeError, ValueError, OverflowError, OSError):  # whatever somebody wrote there
+        return ""
+
+
+def _figures(info: dict[str, Any]) -> Iterator[str]:
+    summary = info.get("summary")
+    for form in _FIGURES.values():
+        try:
+            yield escape(form(summary or {}))
+        except (KeyError, TypeError, ValueError):  # not known of this one
+            yield ""

@@ -1,0 +1,141 @@
+"""The addresses: the list, a record, a comparison; each as a page and as what is new of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from html import escape
+from importlib import resources
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from stepscope.report.html.html_page import part
+from stepscope.report.live.live_views import View, message
+from stepscope.report.live.run_index import NotThereError
+from stepscope.report.live.view_cache import ViewCache
+
+_KINDS = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+_OF_THE_REPORT = ("page.css", "page.js")
+_OWN = ("live.css", "live.js", "icon.svg")
+_NEW_OF_IT = "/new"
+_RUNS = "/runs/"
+
+Answer = Callable[[Request], tuple[View, int]]
+
+
+def make_app(pages: ViewCache, vega_script: str) -> Starlette:
+    """Make the application; `vega_script` is what draws its charts."""
+    own = resources.files("stepscope.report.live")
+    files = {name: part(name) for name in _OF_THE_REPORT}
+    files |= {name: own.joinpath(name).read_text(encoding="utf-8") for name in _OWN}
+    files["vega.js"] = vega_script
+
+    def list_records(request: Request) -> tuple[View, int]:
+        return pages.list_records(), 200
+
+    def show(request: Request) -> tuple[View, int]:
+        return _view(pages, [_name_in(request)])
+
+    def compare(request: Request) -> tuple[View, int]:
+        names = list(dict.fromkeys(request.query_params.getlist("run")))
+        if len(names) < 2:
+            words = "Choose two or more runs in the list of all runs."
+            return message("Nothing to compare", words), 200
+        return _view(pages, names)
+
+    routes = [Route("/assets/{name}", _asset_of(files))]
+    for path, answer in {"/": list_records, "/runs/{name:path}": show, "/compare": compare}.items():
+        routes += [Route(path, _page(answer)), Route(f"{_NEW_OF_IT}{path}", _news(answer))]
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False  # an address is what it is
+    return app
+
+
+def _view(pages: ViewCache, names: list[str]) -> tuple[View, int]:
+    try:
+        return pages.view(names), 200
+    except (NotThereError, FileNotFoundError):  # or gone while it was read
+        words = "There is no record of that name below the folder that is served."
+        return message("Not here", words), 404
+
+
+def _name_in(request: Request) -> str:
+    """Return the path of a record as it is on disk, where names may have any bytes."""
+    raw = unquote_to_bytes(request.scope["raw_path"])
+    return os.fsdecode(raw.partition(_RUNS.encode())[2])
+
+
+def _page(answer: Answer) -> Callable[[Request], Response]:
+    def page(request: Request) -> Response:
+        view, status = answer(request)
+        html = _html(view, f"{_NEW_OF_IT}{_own_address(request)}")
+        return Response(html.encode("utf-8", "replace"), status, media_type="text/html")
+
+    return page
+
+
+def _news(answer: Answer) -> Callable[[Request], Response]:
+    def news(request: Request) -> Response:
+        view, status = answer(request)
+        version = view.version()
+        if request.query_params.get("seen") == version:
+            return Response(status_code=204)
+        return JSONResponse({**vars(view), "version": version}, status)
+
+    return news
+
+
+def _asset_of(files: dict[str, str]) -> Callable[[Request], Response]:
+    marks = {
+        name: f'"{hashlib.sha256(text.encode()).hexdigest()[:16]}"' for name, text in files.items()
+    }
+
+    def asset(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in files:
+            return PlainTextResponse("There is no such file.\n", 404)
+        headers = {"ETag": marks[name], "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == marks[name]:
+            return Response(status_code=304, headers=headers)
+        kind = _KINDS[name.rpartition(".")[2]]
+        return Response(files[name].encode(), headers=headers, media_type=kind)
+
+    return asset
+
+
+def _own_address(request: Request) -> str:
+    query = request.scope["query_string"].decode("latin-1")
+    path: str = request.scope["raw_path"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _html(view: View, new_of_it: str) -> str:
+    # Within a script, `<` can only begin something that we did not write.
+    charts = _as_json(view.charts).replace("<", "\\u003c")
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>{escape(view.title)} - stepscope</title>\n"
+        '<link rel="icon" href="/assets/icon.svg">\n'
+        '<link rel="stylesheet" href="/assets/page.css">\n'
+        '<link rel="stylesheet" href="/assets/live.css">\n'
+        f'</head>\n<body data-new="{escape(new_of_it)}" data-version="{view.version()}">\n'
+        '<nav class="bar" aria-label="stepscope"><a href="/">All runs</a>'
+        f'<span id="status" role="status">{"live" if view.goes_on else ""}</span></nav>\n'
+        f'<div id="view">\n{view.body}</div>\n'
+        f'<script type="application/json" id="charts">{charts}</script>\n'
+        '<script type="module" src="/assets/vega.js"></script>\n'
+        '<script type="module" src="/assets/live.js"></script>\n</body>\n</html>\n'
+    )
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,162 @@
+"""What may be read: the records below one folder, their known files, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepscope.errors import RequestError
+from stepscope.records import schema
+from stepscope.records.run_folder import read_record
+
+Stamp = tuple[tuple[str, int, int], ...]
+
+_RECORDS = {schema.RUN: "run", schema.SWEEP: "sweep"}
+_TABLES = (schema.STEPS, schema.EPOCHS, schema.TELEMETRY, schema.EVENTS)
+_DEEPEST = 3  # folders of folders of runs
+
+
+class NotThereError(LookupError):
+    """There is no record of that name that may be read."""
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """A record in the list: what its JSON file says, or why it cannot be read."""
+
+    name: str
+    info: dict[str, Any]
+    problem: str | None
+    changed_unix_s: float
+
+
+class Library:
+    """The records below a folder, named by their paths from there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._known: dict[Path, tuple[Stamp, dict[str, Any], str | None]] = {}
+
+    def find(self, name: str) -> Path:
+        """Return the folder of a record.
+
+        Raises:
+            NotThereError: there is none, or it lies elsewhere: the name climbs, a link leads out.
+        """
+        parts = name.split("/")
+        if "\0" in name or any(part in ("", ".", "..") for part in parts):
+            raise NotThereError(name)
+        folder = self._inside(self.root.joinpath(*parts))
+        if folder is None or not any((folder / file).exists() for file in _RECORDS):
+            raise NotThereError(name)
+        self.files_of(folder)
+        return folder
+
+    def files_of(self, folder: Path) -> dict[Path, os.stat_result]:
+        """Look at the files that showing a record reads: its own and, of a sweep, its trials'.
+
+        Raises:
+            NotThereError: one of them is a link that leads out, or no file.
+        """
+        folders = [folder, *self._trials_in(folder)]
+        files = [each / name for each in folders for name in (*_RECORDS, *_TABLES)]
+        return {file: found for file in files if (found := self._look_at(file)) is not None}
+
+    def stamp(self, folder: Path) -> Stamp:
+        """Say how the files of a record are now: as long as this is the same, so are they."""
+        return _stamp_of(self.files_of(folder))
+
+    def entries(self) -> list[RunEntry]:
+        """List every record, the newest first."""
+        found = [self._entry(folder) for folder in self._folders(self.root, _DEEPEST)]
+        return sorted(found, key=_started_unix_s, reverse=True)
+
+    def _inside(self, path: Path) -> Path | None:
+        """Follow the links of a path; None if they lead out, in a circle or nowhere."""
+        try:
+            real = path.resolve(strict=True)
+        except (OSError, RuntimeError, ValueError):
+            return None
+        return real if real.is_relative_to(self.root) else None
+
+    def _look_at(self, file: Path) -> os.stat_result | None:
+        """Look at a file in a folder of ours; None if it is not there."""
+        try:
+            found = file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if stat.S_ISLNK(found.st_mode):
+            real = self._inside(file)
+            if real is None:
+                raise NotThereError(str(file))
+            found = real.lstat()
+        if not stat.S_ISREG(found.st_mode):  # to open a pipe would take for ever
+            raise NotThereError(str(file))
+        return found
+
+    def _trials_in(self, folder: Path) -> list[Path]:
+        trials = folder / schema.TRIALS
+        if not (folder / schema.SWEEP).exists() or not os.path.lexists(trials):
+            return []
+        within = self._inside(trials)
+        if within is None or not within.is_dir():
+            raise NotThereError(str(trials))
+        found = sorted(within.iterdir())
+        for trial in found:
+            if trial.is_symlink() and self._inside(trial) is None:
+                raise NotThereError(str(trial))
+        return found
+
+    def _folders(self, folder: Path, deeper: int) -> Iterator[Path]:
+        try:
+            names = sorted(
+                each.name
+                for each in os.scandir(folder)
+                if each.is_dir(follow_symlinks=False) and not each.name.startswith(".")
+            )
+        except OSError:  # not ours to read, or gone by now
+            return
+        for name in names:
+            path = folder / name
+            if any(os.path.lexists(path / file) for file in (*_RECORDS, *_TABLES)):
+                yield path
+            elif deeper:
+                yield from self._folders(path, deeper - 1)
+
+    def _entry(self, folder: Path) -> RunEntry:
+        name = folder.relative_to(self.root).as_posix()
+        try:
+            files = self.files_of(folder)
+            own = {file: found for file, found in files.items() if file.parent == folder}
+            stamp = _stamp_of(own)
+        except (NotThereError, OSError) as error:
+            why = f"not shown: {error} is gone, or a link that leads out of the folder"
+            return RunEntry(name, {}, why, 0.0)
+        # A run that goes on changes its tables; what its record says is read again only with it.
+        record = tuple(each for each in stamp if Path(each[0]).name in _RECORDS)
+        known = self._known.get(folder)
+        if known is None or known[0] != record:
+            known = self._known[folder] = (record, *_read(folder))
+        changed_ns = max(at_ns for _, at_ns, _ in stamp)
+        return RunEntry(name, known[1], known[2], changed_ns / 1e9)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], str | None]:
+    file = schema.SWEEP if (folder / schema.SWEEP).exists() else schema.RUN
+    try:
+        return read_record(folder, file, _RECORDS[file])[1], None
+    except (RequestError, RecursionError) as error:
+        return {}, str(error)
+
+
+def _stamp_of(files: Mapping[Path, os.stat_result]) -> Stamp:
+    return tuple((str(file), found.st_mtime_ns, found.st_size) for file, found in files.items())
+
+
+def _started_unix_s(entry: RunEntry) -> float:
+    started = entry.info.get("started_unix_s")
+    return float(started) if isinstance(started, int | float) else entry.changed_unix_s

@@ -1,0 +1,171 @@
+"""How a comparison looks: who is faster and how sure that is, side by side, and what to doubt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.analyze.comparison import (
+    CONFIDENCE,
+    Against,
+    Comparison,
+    SideFigures,
+    as_sentence,
+    slowdown_is_excluded,
+)
+from stepscope.records import schema
+from stepscope.report.terminal.table_style import house_table, print_table, printable
+from stepscope.stats import CANNOT_TELL, NO_DIFFERENCE, Ratio
+from stepscope.units import format_bytes, format_duration, format_share
+
+_UNKNOWN = "?"
+
+
+def print_comparison(console: Console, found: Comparison) -> None:
+    """Print the verdicts, the figures side by side, and every reason for doubt."""
+    print_table(console, _verdict_table(found))
+    print_table(console, _figures_table(found))
+    for line in _lines(found):
+        # A command that is folded at the edge cannot be copied.
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def comparison_as_json(found: Comparison) -> dict[str, Any]:
+    """Return the comparison as one JSON object."""
+    return {
+        "baseline": _figures_as_json(found.baseline),
+        "others": [
+            {
+                **_figures_as_json(each.figures),
+                "ratio": None if each.ratio is None else asdict(each.ratio),
+                "verdict": each.verdict,
+                "changed": each.changed,
+                "environment_differs": each.environment_differs,
+                "warnings": [*each.warnings, *each.figures.warnings],
+                "rounds_needed_for_5_percent": each.rounds_needed_for_5_percent,
+            }
+            for each in found.others
+        ],
+        "confidence": CONFIDENCE,
+        "confidence_of_each": found.confidence_of_each,
+        "rounds": found.rounds,
+        "offer": found.offer,
+    }
+
+
+def _figures_as_json(figures: SideFigures) -> dict[str, Any]:
+    rate = figures.samples_per_s
+    return {
+        **asdict(figures),
+        "samples_per_s": None if rate is None else rate._asdict(),
+    }
+
+
+def _verdict_table(found: Comparison) -> Table:
+    table = house_table("", "runs", "samples/s", "interval", "ratio", "interval", "verdict")
+    table.columns[-1].justify = "left"
+    table.add_row(*_rate_cells(found.baseline), "1", "", "the baseline")
+    for each in found.others:
+        table.add_row(*_rate_cells(each.figures), *_ratio_cells(each.ratio), each.verdict)
+    return table
+
+
+def _rate_cells(figures: SideFigures) -> list[str | Text]:
+    cells: list[str | Text] = [Text(printable(figures.name)), str(figures.runs)]
+    rate = figures.samples_per_s
+    if rate is None:
+        return [*cells, _UNKNOWN, ""]
+    return [*cells, _rate(rate.median), _range(rate.low, rate.high, _rate)]
+
+
+def _ratio_cells(ratio: Ratio | None) -> list[str]:
+    if ratio is None:
+        return [_UNKNOWN, ""]
+    return [_factor(ratio.ratio), _range(ratio.low, ratio.high, _factor)]
+
+
+def _range(low: float | None, high: float | None, form: Callable[[float], str]) -> str:
+    return "" if low is None or high is None else f"{form(low)} to {form(high)}"
+
+
+def _rate(samples_per_s: float) -> str:
+    return f"{samples_per_s:,.0f}" if samples_per_s >= 1000 else f"{samples_per_s:.4g}"
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:.3f}"
+
+
+def _figures_table(found: Comparison) -> Table:
+    sides = [found.baseline, *(each.figures for each in found.others)]
+    table = house_table("median of the runs", *(escape(printable(side.name)) for side in sides))
+    table.add_row("step", *(_shown(side.step_s, format_duration) for side in sides))
+    for phase in schema.PHASES:
+        shares = [side.phases[phase] if side.phases else None for side in sides]
+        table.add_row(f"  {phase}", *(_shown(share, format_share) for share in shares))
+    table.add_row("peak memory", *(_shown(side.peak_memory_bytes, format_bytes) for side in sides))
+    table.add_row("test accuracy", *(_shown(side.test_accuracy, format_share) for side in sides))
+    return table
+
+
+def _shown(value: float | None, form: Callable[[float], str]) -> str:
+    return _UNKNOWN if value is None else form(value)
+
+
+def _lines(found: Comparison) -> Iterator[str]:
+    yield from (f"{found.baseline.name}: {warning}" for warning in found.baseline.warnings)
+    for each in found.others:
+        name = each.figures.name
+        if each.changed:
+            yield f"{name}: changed: {as_sentence(each.changed)}"
+        for warning in (*each.warnings, *each.figures.warnings):
+            yield f"{name}: {warning}"
+        if each.verdict == CANNOT_TELL:
+            yield f"{name}: cannot tell: {_why_not(each)}"
+        if each.verdict == NO_DIFFERENCE:
+            yield f"{name}: no difference detected: {_what_was_seen(each)}"
+    if len(found.others) > 1:
+        yield (
+            f"each interval of a ratio has {found.confidence_of_each * 100:.4g} % confidence, so "
+            f"that all {len(found.others)} hold together with {CONFIDENCE * 100:.0f} %"
+        )
+    if found.offer:
+        yield f"to find out: {found.offer}"
+    elif found.rounds:
+        yield f"to find out, run each of them {found.rounds} times, in turn, and compare the sets"
+
+
+def _why_not(each: Against) -> str:
+    if each.ratio is not None:
+        return "a side that ran once says nothing of how much runs differ by themselves"
+    if each.figures.runs:
+        return "the two have no run, or no round of a sweep, to be compared by"
+    return "no run of it counts"
+
+
+def _what_was_seen(each: Against) -> str:
+    ratio = each.ratio
+    if ratio is None or ratio.low is None or ratio.high is None or ratio.noise is None:
+        return ""
+    low, high = format_share(ratio.low), format_share(ratio.high)
+    seen = f"its throughput is {low} to {high} of the baseline's"
+    if slowdown_is_excluded(each):
+        return f"{seen}, so it is not 5 % slower"
+    noise = format_share(math.expm1(ratio.noise))
+    return f"{seen}. Two equal runs differ by {noise} here: {_what_it_takes(each)}"
+
+
+def _what_it_takes(each: Against) -> str:
+    rounds = each.rounds_needed_for_5_percent
+    found = "to find a slowdown of 5 % in four cases of five takes"
+    if rounds is None:
+        return f"{found} more than 200 rounds"
+    told = f"{found} {rounds} rounds"
+    return told if rounds > each.runs_each else f"{told}, and the {each.runs_each} run left it open"

@@ -1,0 +1,77 @@
+"""How a machine's examination looks: what was found, and under each warning what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.units import format_bytes, format_count
+
+_STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
+
+
+def print_checks(console: Console, checks: Sequence[Mapping[str, Any]]) -> None:
+    """Print one line a check; a warning has why it matters and what to do below it."""
+    width = max((len(check["name"]) for check in checks), default=0)
+    for check in checks:
+        status = check["status"]
+        line = Text(f"{check['name']:<{width}}  ")
+        line.append(f"{status:<7}", style=_STYLES[status])
+        line.append(f"  {check['found']}")
+        console.print(line, soft_wrap=True)
+        if status == "warning":
+            below = " " * (width + 11)
+            console.print(Text(f"{below}{check['why']}", style="dim"), soft_wrap=True)
+            if check["advice"]:
+                console.print(Text(f"{below}{check['advice']}"), soft_wrap=True)
+    console.print(Text(_in_all(checks)))
+
+
+def print_changes(console: Console, changes: Sequence[Mapping[str, Any]]) -> None:
+    """Print what is to be set, one line each."""
+    for change in changes:
+        text = f"{change['name']}: {change['before']} -> {change['after']}"
+        console.print(Text(text), soft_wrap=True)
+
+
+def _in_all(checks: Sequence[Mapping[str, Any]]) -> str:
+    count = dict.fromkeys(_STYLES, 0)
+    for check in checks:
+        count[check["status"]] += 1
+    warnings = format_count(count["warning"], "warning")
+    return f"{count['ok']} ok, {warnings}, {count['absent']} absent"
+
+
+# --- The peaks of a machine, as a table in the terminal
+
+
+_BUSY_PERCENT = 10.0
+
+
+def print_peaks(console: Console, peaks: Sequence[Mapping[str, Any]]) -> None:
+    """Print what was measured, and what it holds for."""
+    table = house_table("device", "precision", "threads", "GFLOP/s", "matrices", "bandwidth")
+    for peak in peaks:
+        of, size = peak["conditions"], peak["matrix_size"]
+        table.add_row(
+            str(of["device_name"] or of["device"]),
+            of["precision"],
+            str(of["threads"] or ""),
+            f"{peak['flop_per_s'] / 1e9:,.1f}",
+            f"{size} x {size}",
+            f"{format_bytes(peak['bytes_per_s'])}/s",
+        )
+    print_table(console, table)
+    said = "the best so far of products of matrices and of sums of arrays; runs are held against it"
+    console.print(Text(said, style="dim"), soft_wrap=True)
+    pressure = max((peak["pressure_cpu"] or 0.0 for peak in peaks), default=0.0)
+    if pressure > _BUSY_PERCENT:
+        console.print(
+            f"other programs were at work: {pressure:.0f} % of the time a task waited for a CPU. "
+            "Measure again when it is quiet; the best is kept.",
+            soft_wrap=True,
+        )

@@ -1,0 +1,303 @@
+"""How the findings of labs look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.report.charts.chart import Chart, ChartMark, save
+from stepscope.report.progress_bar import workers_warning
+from stepscope.report.terminal.run_tables import about_forecast, bill_table
+from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.text_chart import print_graph
+from stepscope.report.terminal.workers_table import workers_chart
+from stepscope.units import format_bytes, format_duration, format_share
+
+Finding = Mapping[str, Any]
+
+
+def print_labs(console: Console, labs: Mapping[str, str]) -> None:
+    """List the labs, one a line."""
+    width = max(map(len, labs))
+    for name, about in labs.items():
+        console.print(Text(f"{name:{width}}  {about}"), soft_wrap=True)
+
+
+def print_finding(console: Console, finding: Finding) -> None:
+    """Print what a lab found: its tables, then its answer."""
+    PRINTERS[finding["lab"]](console, finding)
+    _say(console, finding["answer"])
+
+
+def _print_memory(console: Console, finding: Finding) -> None:
+    spec, bill = finding["spec"], finding["bill"]
+    _say(
+        console,
+        f"{spec['model']} on {spec['data']}, batch {spec['batch_size']:,}, {spec['optimizer']}, "
+        f"{spec['workers']} workers",
+        style="bold",
+    )
+    print_table(console, bill_table(bill))
+    _say(console, about_forecast(bill))
+    print_table(console, _phases(finding["phases"]))
+    largest = finding["peak_phase"] or "? (this system keeps no high-water mark)"
+    _say(console, f"the process was largest in: {largest}")
+    _say(console, f"the tensors of a step are most in: {bill['peak_phase']} (counted)")
+    _say(console, "\nwhat is there at the peak of a step, when it goes, and by what", style="bold")
+    for kind in finding["freed"]:
+        size = f"{kind['kind']}, {format_bytes(kind['bytes'])} (counted)"
+        _say(console, f"- {size}: {kind['when']}; by {kind['by']}")
+    print_table(console, _remedies(finding["remedies"]))
+    for remedy in finding["remedies"]:
+        if not remedy["applies"]:
+            _say(console, f"not tried: {remedy['name']}: {remedy['reason']}")
+
+
+def _phases(phases: list[dict[str, Any]]) -> Table:
+    table = house_table(
+        "measured in", "first step, at most", "later, at most", "at its end", "in use", "change"
+    )
+    for phase in phases:
+        table.add_row(
+            phase["phase"],
+            _size(phase["first_step_peak_bytes"]),
+            _size(phase["peak_bytes"]),
+            _size(phase["end_bytes"]),
+            _size(phase["in_use_bytes"]),
+            _change(phase["change_bytes"]),
+        )
+    return table
+
+
+def _remedies(remedies: list[dict[str, Any]]) -> Table:
+    table = house_table("tried", "peak saved", "spread", "step time", "how")
+    table.columns[-1].justify = "left"
+    for remedy in remedies:
+        if not remedy["applies"]:
+            continue
+        table.add_row(
+            remedy["name"],
+            format_bytes(remedy["saved_bytes"]) if remedy["differs"] else "no difference",
+            format_bytes(remedy["spread_bytes"]),
+            f"x {remedy['step_time_ratio']:.2f}"
+            if remedy["step_time_differs"]
+            else "about the same",
+            remedy["how"],
+        )
+    return table
+
+
+def _print_second_epoch(console: Console, finding: Finding) -> None:
+    forecast = finding["forecast"]
+    limit = format_bytes(finding["limit_bytes"])
+    _say(console, f"limit: {limit} ({finding['limit_from']})", style="bold")
+    if forecast["total_bytes"] is not None:
+        _say(
+            console,
+            f"forecast: {_size(forecast['without_workers_bytes'])} without workers, "
+            f"{_size(forecast['total_bytes'])} with {forecast['workers']}",
+        )
+    ahead = finding["forewarned"]
+    midway = f"a limit midway between them, {format_bytes(ahead['limit_bytes'])}"
+    _say(console, f"{midway}: {workers_warning(ahead) or 'no warning'}")
+    _say(console, f"under the limit of this run: {workers_warning(forecast) or 'no warning'}")
+    print_table(console, _runs(finding))
+    for fallback in finding["with_limit"]["fallbacks"]:
+        _say(
+            console,
+            f"epoch {fallback['epoch']}, {fallback['split']}, batch {fallback['batch']}: "
+            f"from {fallback['from']} workers to {fallback['to']}: {fallback['reason']}",
+        )
+
+
+def _runs(finding: Finding) -> Table:
+    table = house_table("", "without a limit", "under the limit")
+    both = (finding["without_limit"], finding["with_limit"])
+
+    def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
+        table.add_row(name, *map(show, both))
+
+    row("status", lambda run: str(run["status"]))
+    row("peak", lambda run: _size(run["peak_memory_bytes"]))
+    row("time", lambda run: format_duration(run["wall_s"]) if run["wall_s"] else "?")
+    row("steps", lambda run: f"{run['steps']:,}")
+    for epoch in both[0]["samples_by_epoch"]:
+        row(
+            f"samples in epoch {epoch}",
+            lambda run, epoch=epoch: f"{run['samples_by_epoch'].get(epoch, 0):,}",  # type: ignore[misc]
+        )
+    row("times with fewer workers", lambda run: str(len(run["fallbacks"])))
+    table.add_row("losses", "", "the same" if finding["same_losses"] else "not the same")
+    table.add_row("workers ended by the guard", "", str(finding["workers_ended_by_guard"]))
+    table.add_row("workers ended by hand", "", str(finding["workers_ended_by_hand"]))
+    return table
+
+
+PRINTERS: dict[str, Callable[[Console, Finding], None]] = {
+    "memory": _print_memory,
+    "second-epoch": _print_second_epoch,
+}
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _size(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)
+
+
+def _change(size_bytes: int | None) -> str:
+    if size_bytes is None:
+        return ""
+    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
+
+
+# --- How the finding of a lab's sheet looks: its table, its plots as text and as files, its
+# answer.
+
+
+_FORMS = ("svg", "png")
+
+Row = Mapping[str, Any]
+
+# Figures of a finding that have a graph wherever they are shown.
+_GRAPHS: Mapping[str, Callable[[Row], Chart]] = {"workers": workers_chart}
+
+
+def charts_of(finding: Mapping[str, Any], plots: Sequence[Row]) -> dict[str, Chart]:
+    """Describe the plots of a sheet with the figures of a finding; one without any is left out."""
+    charts = {plot["name"]: _chart(finding, plot) for plot in plots if _has_figures(finding, plot)}
+    return {name: chart for name, chart in charts.items() if chart.marks}
+
+
+def save_charts(charts: Mapping[str, Chart], folder: Path) -> list[str]:
+    """Draw every chart in the forms for a page and for a paper; return the files."""
+    return [
+        str(save(chart, folder / f"{name}.{form}"))
+        for name, chart in charts.items()
+        for form in _FORMS
+    ]
+
+
+def print_sheet(
+    console: Console,
+    finding: Mapping[str, Any],
+    columns: Mapping[str, str],
+    charts: Mapping[str, Chart],
+) -> None:
+    """Print the table that a sheet asks for, its plots, what is missing, and the answer."""
+    table = house_table(*columns.values())
+    for row in finding["rows"]:
+        table.add_row(*(Text(_show(name, row)) for name in columns))
+    print_table(console, table)
+    for chart in charts.values():
+        print_graph(console, chart)
+        console.print()
+    for row in finding["rows"]:
+        if row.get("status", "completed") != "completed":
+            _say_sheet(console, f"{next(iter(row.values()))}: {row['status']}")
+    for each in finding["missing"]:
+        _say_sheet(console, f"missing: {each['name']}: {each['reason']}")
+    for name, value in finding["picked"].items():
+        _say_sheet(console, f"of the sheet only: {name} {value}")
+    for name, value in finding["changed"].items():
+        _say_sheet(console, f"other than in the sheet: {name} {value}")
+    if finding["note"]:
+        _say_sheet(console, f"note: {finding['note']}")
+    for path in finding["plots"]:
+        _say_sheet(console, f"plot: {path}")
+    _say_sheet(console, f"published: {finding['published']}")
+    _say_sheet(console, f"lab: {finding['path']}")
+    _say_sheet(console, f"\n{finding['question']}", style="bold")
+    _say_sheet(console, finding["answer"])
+
+
+def _has_figures(finding: Mapping[str, Any], plot: Row) -> bool:
+    return plot.get("graph_of", "rows") in finding
+
+
+def _chart(finding: Mapping[str, Any], plot: Row) -> Chart:
+    if "graph_of" in plot:
+        name = plot["graph_of"]
+        return replace(_GRAPHS[name](finding[name]), subtitle=finding["subject"])
+    marks = [mark for row in finding[plot.get("rows", "rows")] for mark in _marks(row, plot)]
+    return Chart(
+        title=plot["title"],
+        kind=plot["kind"],
+        x=plot["x_title"],
+        y=plot["y_title"],
+        marks=marks,
+        subtitle=finding["subject"],
+    )
+
+
+def _marks(row: Row, plot: Row) -> list[ChartMark]:
+    times = plot.get("y_times", 1)
+    if "y_over" in plot:
+        times /= float(row[plot["y_over"]])
+    # Bars stand side by side, so what they stand on is a word even where it is a number.
+    x = str(row[plot["x"]]) if plot["kind"] in ("bars", "stacked") else row[plot["x"]]
+    panel = str(row[plot["panel"]]) if "panel" in plot else ""
+    if "parts" in plot:
+        return [
+            ChartMark(x, row[part] * times, part.removesuffix("_s"), panel)
+            for part in plot["parts"]
+            if row.get(part) is not None
+        ]
+    y = row.get(plot["y"])
+    if y is None:
+        return []
+    low, high = (row.get(f"{plot['y']}_{end}") for end in ("low", "high"))
+    return [
+        ChartMark(
+            x,
+            y * times,
+            series=str(row[plot["series"]]) if "series" in plot else "",
+            panel=panel,
+            low=None if low is None else low * times,
+            high=None if high is None else high * times,
+            chosen=bool(row.get("chosen")),
+        )
+    ]
+
+
+def _show(name: str, row: Row) -> str:
+    """Show a figure: `?` is one that could not be had, and one that does not apply is left out."""
+    if name not in row:
+        return ""
+    value = row[name]
+    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+    if isinstance(value, list):
+        return " ".join(_figure(name, each) for each in value)
+    shown = _figure(name, value)
+    # Intervals of every figure would make a table that nobody reads: rates are what is compared.
+    if low is None or high is None or not name.endswith("_per_s"):
+        return shown
+    return f"{shown} ({_figure(name, low)} to {_figure(name, high)})"
+
+
+def _figure(name: str, value: Any) -> str:
+    if value is None:
+        return "?"
+    if isinstance(value, str):
+        return value
+    if name.endswith("_per_s"):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    if name.endswith("_s"):
+        return format_duration(value)
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith(("accuracy", "accuracies")):
+        return format_share(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _say_sheet(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style=style), soft_wrap=True)

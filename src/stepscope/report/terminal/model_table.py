@@ -1,0 +1,107 @@
+"""What is in a network, on a terminal: its layers, its totals, its sizes, what was not counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.units import format_bytes
+
+_UNKNOWN = "?"
+
+
+def print_network(console: Console, network: Mapping[str, Any]) -> None:
+    """Print a network from the mapping that `stepscope summary --json` prints."""
+    console.print(Text(_headline(network), style="bold"), soft_wrap=True)
+    print_table(console, _layer_table(network))
+    for line in _answers(network):
+        console.print(Text(line), soft_wrap=True)
+    print_table(console, _size_table(network))
+    print_table(console, _optimizer_table(network["optimizer_state"]))
+    if network["not_counted"]:
+        console.print(Text("not counted", style="bold"))
+        for line in network["not_counted"]:
+            console.print(Text(f"- {line}"), soft_wrap=True)
+
+
+def _headline(network: Mapping[str, Any]) -> str:
+    norm = "" if network["norm"] == "batch" else ", without batch norm"
+    shape = _shape(network["input"])
+    return f"\n{network['model']}{norm}: input {shape}, {network['classes']:,} classes, one sample"
+
+
+def _layer_table(network: Mapping[str, Any]) -> Table:
+    table = house_table("layer", "kind", "output", "parameters", "MACs", "kept")
+    table.columns[1].justify = "left"
+    for layer in network["layers"]:
+        table.add_row(
+            Text(layer["name"]),
+            Text(layer["kind"]),
+            _shape(layer["output_shape"]),
+            _count(layer["parameters"]),
+            _short(layer["macs"]),
+            format_bytes(layer["kept_bytes"]) if layer["kept_bytes"] else "",
+        )
+    table.add_section()
+    table.add_row(
+        "total",
+        "",
+        "",
+        f"{network['parameters']:,}",
+        _short(network["macs"]) or "0",
+        format_bytes(network["kept_bytes"]),
+    )
+    return table
+
+
+def _answers(network: Mapping[str, Any]) -> Iterator[str]:
+    trained, gradients = network["trainable_parameters"], network["gradients"]
+    whole = trained == network["parameters"]
+    some = "all of them trained" if whole else f"{trained:,} of them trained"
+    many = "as many gradients" if gradients == trained else f"{gradients:,} gradients"
+    yield f"parameters: {network['parameters']:,}, {some}, {many}"
+    unknown = any(layer["macs"] is None for layer in network["layers"])
+    more = ", and some that are unknown" if unknown else ""
+    yield f"multiply-adds of a forward pass: {network['macs']:,} MAC{more}"
+    yield f"kept for the backward pass: {format_bytes(network['kept_bytes'])}"
+    yield f"convolutions: {network['convolutions']:,}"
+    if network["last_layer_input"] is not None:
+        taken = _shape(network["last_layer_input"])
+        yield f"the last layer, {network['last_layer']}, takes {taken}"
+
+
+def _size_table(network: Mapping[str, Any]) -> Table:
+    table = house_table("size, as torchsummary counts it", "MiB")
+    for name in ("input", "forward_backward", "parameters", "total"):
+        words = name.replace("forward_backward", "forward and backward")
+        table.add_row(words, f"{network[f'{name}_mb']:,.2f}")
+    return table
+
+
+def _optimizer_table(states: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = house_table("state of the optimiser", "values a parameter", "size")
+    for name, state in states.items():
+        values = f"{state['values_per_parameter']:g}"
+        table.add_row(name, values, format_bytes(state["bytes"]))
+    return table
+
+
+def _shape(shape: Sequence[int] | None) -> str:
+    """Print `64x32x32`; a single number has no shape, and a layer that was never called neither."""
+    return _UNKNOWN if shape is None else "x".join(map(str, shape)) or "scalar"
+
+
+def _count(number: int) -> str:
+    """Leave zeros out: most layers have no parameters, and those that have stand out."""
+    return f"{number:,}" if number else ""
+
+
+def _short(macs: int | None) -> str:
+    if macs is None:
+        return _UNKNOWN
+    return f"{macs * 1e-6:,.1f} M" if macs >= 10**6 else _count(macs)

@@ -1,0 +1,333 @@
+"""The closing words of a run on a terminal: where its time went, its epochs, its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepscope.analyze.memory_use import pools_of
+from stepscope.analyze.run_summary import evaluations, judged_on
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.report.charts.run_charts import about_limit
+from stepscope.report.energy_figures import about_energy
+from stepscope.report.terminal.table_style import house_table, print_table, printable
+from stepscope.report.throttling_text import about_throttling
+from stepscope.settings.load_settings import as_flags
+from stepscope.units import format_bytes, format_duration, format_share
+
+# --- How a memory bill looks: forecast, and after a run beside what was measured
+
+
+def print_forecast(console: Console, bill: dict[str, Any]) -> None:
+    """Print a bill that was made before the run."""
+    spec = bill["spec"]
+    console.print(
+        Text(
+            f"{spec['model']} on {spec['data']}, {spec['device']}, batch {spec['batch_size']:,}, "
+            f"{spec['optimizer']}, {spec['workers']} workers: forecast"
+        )
+    )
+    print_table(console, forecast_table(bill))
+    print_table(console, phase_table(bill))
+    for line in _verdict(bill):
+        console.print(Text(line), soft_wrap=True)
+
+
+def forecast_table(bill: dict[str, Any]) -> Table:
+    """Show the items of a forecast, how each was got, and what it is; and in which of the pools."""
+    pools = pools_of(bill["items"])
+    pool = ["pool"] if len(pools) > 1 else []
+    table = house_table("memory", "forecast", *pool, "how", "what")
+    for column in table.columns[2:]:
+        column.justify = "left"
+    for name, item in bill["items"].items():
+        if item["bytes"]:
+            where = [item["pool"]] if pool else []
+            size = format_bytes(item["bytes"])
+            table.add_row(_words(name), size, *where, item["how"], item["note"])
+    table.add_section()
+    for each in pools if pool else []:
+        needed = sum(item["bytes"] for item in bill["items"].values() if item["pool"] == each)
+        table.add_row(f"in all, {each}", format_bytes(needed))
+    if not pool:
+        table.add_row("in all", format_bytes(bill["total_bytes"]))
+    return table
+
+
+def bill_table(bill: dict[str, Any]) -> Table:
+    """Show the items of a run that has ended: forecast, and measured where they can be."""
+    several = _pools(bill)
+    table = house_table("memory", "forecast", "measured", *(["pool"] if several else []), "")
+    for column in table.columns[3:]:
+        column.justify = "left"
+    for name, item in bill["items"].items():
+        if item["bytes"] or item["measured_bytes"]:
+            where = [item["pool"]] if several else []
+            sizes = (format_bytes(item["bytes"]), _size(item["measured_bytes"]))
+            table.add_row(_words(name), *sizes, *where, item["how"])
+    table.add_section()
+    for pool, each in several.items():
+        sizes = (format_bytes(each["total_bytes"]), _size(each["peak_bytes"]))
+        table.add_row(f"in all, {pool}", *sizes)
+    if not several:
+        whole = _size(bill["peak_memory_bytes"])
+        table.add_row("in all", format_bytes(bill["total_bytes"]), whole)
+    return table
+
+
+def phase_table(bill: dict[str, Any]) -> Table:
+    """Show what the tensors of a step take, phase by phase."""
+    table = house_table("tensors in", "at most", "at its end", "")
+    table.columns[-1].justify = "left"
+    for name, phase in bill["phases"].items():
+        peak = "the peak" if name == bill["peak_phase"] else ""
+        table.add_row(
+            name, format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]), peak
+        )
+    return table
+
+
+def about_forecast(bill: dict[str, Any]) -> str:
+    """Say in a line how good the forecast of a run was, of each pool where there are several."""
+    several = _pools(bill)
+    if not several:
+        return f"memory forecast {_how_good(bill, 'the peak')}"
+    said = (f"{pool} {_how_good(each, 'its peak')}" for pool, each in several.items())
+    return f"memory forecast: {'; '.join(said)}"
+
+
+def _how_good(compared: dict[str, Any], peak: str) -> str:
+    error, unexplained = compared.get("error_share"), compared.get("unexplained_share")
+    said = format_bytes(compared["total_bytes"])
+    if error is None or unexplained is None:
+        return said
+    off = f"{error * 100:+.1f} %"
+    return f"{said}, off by {off}; unexplained {format_share(unexplained)} of {peak}"
+
+
+def _pools(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what was seen of each pool, where there is more than one to tell apart."""
+    pools: dict[str, dict[str, Any]] = bill.get("pools") or {}
+    return pools if len(pools) > 1 else {}
+
+
+def _verdict(bill: dict[str, Any]) -> list[str]:
+    limit = f"{format_bytes(bill['limit_bytes'])} ({bill['limit_of']})"
+    needed_bytes = bill["limits"][bill["limit_pool"]]["needed_bytes"]
+    lines = [
+        f"fits: {format_share(needed_bytes / bill['limit_bytes'])} of {limit}"
+        if bill["fits"]
+        else f"does not fit: {format_bytes(needed_bytes)} of {limit}"
+    ]
+    for remedy in bill["remedies"]:
+        changed = as_flags(remedy["settings"])
+        fits = "fits" if remedy["fits"] else "does not fit"
+        lines.append(f"  {changed}: {format_bytes(remedy['pool_bytes'])}, {fits}")
+    return lines
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _size(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else format_bytes(size_bytes)
+
+
+_BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
+_MOST_LAYERS = 10
+_BOUND_BY = {
+    "data": "the device waits for data",
+    "host": "the device waits for the host, which takes as long to issue the work as it takes",
+    "device": "the device is busy: the host waits for it",
+}
+
+
+def print_run(console: Console, run: Run) -> None:
+    """Print the tables of a run and where its folder is."""
+    console.print(Text(_headline(run), style="bold"), soft_wrap=True)
+    for table in _tables(run):
+        print_table(console, table)
+    for line in _closing_lines(run):
+        # A path that is folded at the edge cannot be copied.
+        console.print(Text(printable(line)), soft_wrap=True)
+
+
+def _tables(run: Run) -> Iterator[Table]:
+    if run.summary.get("phases"):
+        yield _phase_table(run.summary["phases"])
+    if run.summary.get("device"):
+        yield _device_table(run.summary["device"]["phases"])
+    if run.summary.get("layers"):
+        yield _layer_table(run.summary["layers"])
+    if len(run.epochs):
+        yield _epoch_table(run)
+    if run.summary.get("memory_bill"):
+        yield bill_table(run.summary["memory_bill"])
+
+
+def _headline(run: Run) -> str:
+    summary, spec = run.summary, run.spec
+    if run.info.get("kind") == "trace":
+        device = run.info.get("environment", {}).get("device", "no device seen")
+        what = f"{spec.get('module') or spec.get('script')}, {device}"
+    else:
+        what = f"{spec.get('model', '?')} on {spec.get('data', '?')}, {spec.get('device', '?')}"
+    how_far = f"{summary.get('steps', 0):,} steps in {format_duration(summary.get('wall_s') or 0)}"
+    return f"\n{printable(what)}: {run.status}, {how_far}"
+
+
+def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
+    table = house_table("phase", "share", "median", "p95", "p99", "total")
+    table.add_column("", justify="left", no_wrap=True)
+    for phase in schema.PHASES:
+        seen = phases[phase]
+        table.add_row(
+            phase,
+            format_share(seen["share"]),
+            *(format_duration(seen[name]) for name in ("median_s", "p95_s", "p99_s", "total_s")),
+            "█" * round(seen["share"] * _BAR_WIDTH),
+        )
+    return table
+
+
+def _device_table(phases: dict[str, dict[str, float]]) -> Table:
+    table = house_table("on the device", "share", "median", "p95", "total")
+    for phase, seen in phases.items():
+        figures = (format_duration(seen[name]) for name in ("median_s", "p95_s", "total_s"))
+        table.add_row(phase, format_share(seen["share"]), *figures)
+    return table
+
+
+def _layer_table(layers: list[dict[str, Any]]) -> Table:
+    """Show the largest layers. The rate is that of the forward pass, where it is counted."""
+    table = house_table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
+    table.columns[1].justify = "left"
+    all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
+    for layer in layers[:_MOST_LAYERS]:
+        forward_s, macs = layer["forward_s"], layer["multiply_adds"]
+        table.add_row(
+            Text(printable(layer["name"])),
+            Text(printable(layer["kind"])),
+            format_duration(forward_s),
+            format_duration(layer["backward_s"]),
+            format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
+            f"{macs * 1e-6:,.1f} M" if macs else _or_unknown(macs, "{:.0f}"),
+            format_bytes(layer["bytes"]),
+            f"{macs / forward_s * 1e-9:,.1f}" if macs and forward_s else "",
+        )
+    return table
+
+
+def _epoch_table(run: Run) -> Table:
+    columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
+    knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
+    accuracies = ["train", judged_on(run), "top-5"] if knows_accuracy else []
+    table = house_table(*columns, *accuracies)
+    tests = evaluations(run)
+    for row in run.epochs.rows():
+        if row["split"] == "train":
+            test = tests.get(row["epoch"], {})
+            table.add_row(
+                str(row["epoch"]),
+                *(format_duration(row[name]) for name in ("loading_s", "training_s", "total_s")),
+                _or_unknown(row["samples_per_s"], "{:,.0f}"),
+                _or_unknown(row["loss"], "{:.3f}"),
+                *(
+                    "?" if share is None else format_share(share)
+                    for share in (row["accuracy"], test.get("accuracy"), test.get("top5"))
+                    if knows_accuracy
+                ),
+            )
+    return table
+
+
+def _closing_lines(run: Run) -> list[str]:
+    summary = run.summary
+    lines = []
+    dropped = summary.get("dropped_epochs")
+    if dropped:
+        which = f"epoch {dropped[0]}: it carries"
+        if len(dropped) > 1:
+            which = f"epochs {dropped[0]} to {dropped[-1]}: they carry"
+        lines.append(f"shares and medians leave out {which} start-up cost")
+    if summary.get("layers"):
+        lines.append(_about_layers(run))
+    if summary.get("closure") is not None:
+        share = summary.get("unattributed_share")
+        unattributed = "?" if share is None else format_share(share)
+        cost = _cost(run.info.get("instrument") or {})
+        lines.append(f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}")
+        blocks = (run.info.get("instrument") or {}).get("off_blocks")
+        if blocks:
+            lines.append(_about_blocks(blocks))
+    if summary.get("device"):
+        lines.append(_BOUND_BY.get(summary["device"]["bound_by"], ""))
+    if bad := summary.get("bad_samples"):
+        lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
+    if summary.get("peak_memory_bytes"):
+        peak = format_bytes(summary["peak_memory_bytes"])
+        lines.append(f"peak memory {peak}{_on_device(summary)}{_beside(run)}")
+    if (energy := about_energy(summary.get("energy") or {})) is not None:
+        lines.append(energy)
+    if (throttling := summary.get("throttling")) and throttling["steps"]:
+        lines.append(f"throttled: {about_throttling(throttling)}")
+    if (flop_per_s := summary.get("flop_per_s")) is not None:
+        lines.append(about_limit(flop_per_s, summary))
+    if summary.get("memory_bill"):
+        lines.append(about_forecast(summary["memory_bill"]))
+    lines.append(f"run folder: {_as_typed(run.path)}")
+    return lines
+
+
+def _on_device(summary: dict[str, Any]) -> str:
+    peak_bytes = summary.get("device_peak_memory_bytes")
+    return f", and {format_bytes(peak_bytes)} of the device" if peak_bytes else ""
+
+
+def _beside(run: Run) -> str:
+    share = (run.info.get("instrument") or {}).get("beside_cpu_share")
+    return "" if share is None else f"; watching took {format_share(share)} of a core"
+
+
+def _about_layers(run: Run) -> str:
+    layers, steps = run.summary["layers"], run.steps["detail"].count(schema.LAYERS)
+    asked = run.spec.get("layers")
+    more = f"; {asked} were asked for" if asked and asked != steps else ""
+    shown = f"the largest {_MOST_LAYERS} of {len(layers)}" if len(layers) > _MOST_LAYERS else "all"
+    return f"layers: {shown}, means of {steps} steps with hooks{more}"
+
+
+def _about_blocks(blocks: dict[str, Any]) -> str:
+    cost = format_duration(blocks["overhead_per_step_s"])
+    low, high = format_duration(blocks["low_s"]), format_duration(blocks["high_s"])
+    share = format_share(blocks["overhead_share"])
+    return (
+        f"against {blocks['blocks']} blocks of steps without detail: {cost} a step ({share}), "
+        f"quartiles {low} to {high}"
+    )
+
+
+def _as_typed(path: Path) -> str:
+    """Print a path the short way, as a person in this folder would type it."""
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _cost(instrument: dict[str, Any]) -> str:
+    if instrument.get("overhead_share") is None:
+        return ""
+    per_step = format_duration(instrument["overhead_per_step_s"])
+    return f", measuring cost {per_step} a step ({format_share(instrument['overhead_share'])})"
+
+
+def _or_unknown(value: float | None, form: str) -> str:
+    return "?" if value is None else form.format(value)

@@ -1,0 +1,112 @@
+"""How a search looks: a line a design as it goes; a table of those that were trained."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.report.terminal.sweep_table import SweepDisplay
+from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.settings.load_settings import as_flags
+from stepscope.units import format_bytes, format_count, format_duration, format_share
+
+_SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` estimates
+
+
+class SearchDisplay(SweepDisplay):
+    """Show designs and their trials on standard error."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._above = 0
+
+    def proposed(
+        self, number: int, values: Mapping[str, Any], figures: Mapping[str, float], fits: bool
+    ) -> None:
+        """Say which design comes next; those above the budget are counted."""
+        if not fits:
+            self._above += 1
+            return
+        above = f", after {self._above} above the budget" if self._above else ""
+        self._above = 0
+        named = values.get("model", "another way of training")
+        self._say(f"design {number}: {named}: {figures_of(figures)}{above}")
+
+    def tried(self, trial: Trial) -> None:
+        """Say what a design came to."""
+        epochs = format_count(trial.values["epochs"], "epoch")
+        if trial.status != schema.COMPLETED:
+            came_to = f"{trial.status.replace('_', ' ')}: {trial.reason}"
+        else:
+            split = "test" if "test_at" in trial.values else "validation"
+            accuracy = trial.metrics.get(f"{split}_accuracy")
+            shown = "?" if accuracy is None else format_share(accuracy)
+            took = format_duration(trial.metrics.get("wall_s") or 0.0)
+            came_to = f"{split} accuracy {shown}, {took}"
+        where = "" if trial.node is None else f", on {trial.node}"
+        self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}{where}: {came_to}")
+
+
+def figures_of(figures: Mapping[str, float]) -> str:
+    """Write what a design takes on the accelerator."""
+    peak = format_bytes(int(figures["peak_activation_bytes"]))
+    return f"{figures['energy_mj']:.4g} mJ, {figures['cycles']:,.0f} cycles, {peak} at once"
+
+
+def print_search(console: Console, sweep: Sweep) -> None:
+    """Print every design that was trained, the front marked, and how to train the best again."""
+    rows = designs_of(sweep)
+    table = house_table(
+        "", "design", "energy, mJ", "cycles", "peak", "epochs", "validation", "test"
+    )
+    for row in rows:
+        table.add_row(
+            "*" if row["on_front"] else "",
+            Text(row["model"]),
+            f"{row['energy_mj']:.4g}",
+            f"{row['cycles']:,.0f}",
+            format_bytes(int(row["peak_activation_bytes"])),
+            str(row["epochs"]),
+            _share(row["validation_accuracy"]),
+            _share(row["test_accuracy"]),
+        )
+    print_table(console, table)
+    lines = ["* no other is better in accuracy, energy and cycles at once"] if rows else []
+    lines.append(f"{len(rejected_of(sweep))} designs were above the budget, and not trained")
+    for row in rows:
+        lines += _troubles(row)
+    if rows and rows[0]["validation_accuracy"] is not None:
+        lines += _how_to_go_on(sweep, rows[0])
+    lines.append(f"search: {sweep.path}")
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
+    """Say which trainings of a design did not end as they should."""
+    if row["status"] != schema.COMPLETED and row["reason"]:
+        yield f"{row['model']}: {row['status'].replace('_', ' ')}: {row['reason']}"
+    if row["final_status"] != schema.COMPLETED and row["final_reason"]:
+        status = row["final_status"].replace("_", " ")
+        yield f"{row['model']}, to be tested: {status}: {row['final_reason']}"
+
+
+def _how_to_go_on(sweep: Sweep, best: Mapping[str, Any]) -> Iterator[str]:
+    """Say how the best is trained again, and how its points are counted where there are any."""
+    yield f"the best: stepscope run {as_flags(settings_again(sweep, best))}"
+    layout = (sweep.info.get("input"), sweep.info.get("classes"))
+    if best["final_status"] == schema.COMPLETED and layout == _SCORED:
+        path = shlex.quote(str(sweep.path / best["final_run"]))
+        accelerator = {"spatial": sweep.info["spatial"], "design": sweep.info["accelerator"]}
+        yield f"its points: stepscope score {path} {as_flags(accelerator)}"
+
+
+def _share(value: float | None) -> str:
+    return "?" if value is None else format_share(value)

@@ -1,0 +1,112 @@
+"""How the answer to "how many workers?" looks: the graph, the pick, and the evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.text_chart import print_graph
+from stepscope.units import format_bytes, format_duration, format_share
+
+Found = Mapping[str, Any]
+
+
+def workers_chart(found: Found) -> Chart:
+    """Describe the graph: samples a second by workers, with intervals, the pick marked."""
+    return Chart(
+        title="How many workers",
+        kind="points",
+        x="workers",
+        y="samples/s",
+        marks=[
+            ChartMark(
+                x=_number(row),
+                y=row["samples_per_s"]["median"],
+                low=row["samples_per_s"]["low"],
+                high=row["samples_per_s"]["high"],
+                chosen=_is_pick(found, row),
+            )
+            for row in found["candidates"]
+            if row["samples_per_s"]["median"] is not None
+        ],
+    )
+
+
+def print_workers(console: Console, found: Found) -> None:
+    """Print the graph, the table behind it, and what to set."""
+    print_graph(console, workers_chart(found))
+    table = house_table(
+        "workers", "samples/s", "to the best", "waits", "a batch takes", "on a CPU", "start",
+        "pressure", "memory",
+    )  # fmt: skip
+    for row in found["candidates"]:
+        if row["samples_per_s"]["median"] is not None:
+            table.add_row(
+                str(_number(row)),
+                f"{row['samples_per_s']['median']:,.0f}",
+                _ratio(row),
+                format_share(row["wait_share"]),
+                _duration(row["load_s"]),
+                _duration(row["load_cpu_s"]),
+                _duration(row["loader_start_s"]),
+                "?" if row["pressure_cpu"] is None else f"{row['pressure_cpu']:.0f} %",
+                "?" if row["memory_bytes"] is None else format_bytes(row["memory_bytes"]),
+            )
+    print_table(console, table)
+    for line in _words(found):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _words(found: Found) -> Iterator[str]:
+    yield from found["warnings"]
+    for row in found["candidates"]:
+        if row["reason"]:
+            yield f"{_number(row)} workers: {row['reason']}"
+    sure = "" if found["decided"] else " (undecided: the noise hides what is left)"
+    yield f"use {_setting(found)}: {found['why']}{sure}"
+    yield f"now {found['current']}: bound by {found['bound_by']}: {found['bound_by_why']}"
+    verified = found["verified"]
+    if verified["ratio"] is not None:
+        interval = ""
+        if verified["low"] is not None:
+            interval = f" (95 %: {verified['low']:.2f} to {verified['high']:.2f})"
+        yield (
+            f"verified in {verified['rounds']} rounds against {found['current']}: "
+            f"{verified['ratio']:.2f} times the throughput{interval}: {verified['verdict']}"
+        )
+    else:
+        yield f"not verified: {verified['reason']}"
+    yield f"took {format_duration(found['cost_s'])}; trials: {found['path']}"
+
+
+def _setting(found: Found) -> str:
+    if found["of_script"]:
+        return f"num_workers={found['recommended']} where the script makes its DataLoader"
+    threads = found["recommended_threads"]
+    return f"--workers {found['recommended']}" + (f" --threads {threads}" if threads else "")
+
+
+def _number(row: Mapping[str, Any]) -> int | str:
+    if row["threads"] is None:
+        return int(row["workers"])
+    return f"{row['workers']}, threads {row['threads']}"
+
+
+def _is_pick(found: Found, row: Mapping[str, Any]) -> bool:
+    pick = (found["recommended"], found["recommended_threads"])
+    return (row["workers"], row["threads"]) == pick
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    if row["to_best"] is None:
+        return "?"
+    return f"{format_share(row['to_best'])}{' tied' if row['tied_with_best'] else ''}"
+
+
+def _duration(seconds: float | None) -> str:
+    return "?" if seconds is None else format_duration(seconds)

@@ -1,0 +1,116 @@
+"""From a file and flags to a validated spec, with errors that name the setting."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from stepscope.errors import RequestError, nearest
+from stepscope.files import read_written
+from stepscope.settings.run_settings import RunSpec, field_names, takes_number
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def resolve_request(file: Path | None, flags: Mapping[str, Any]) -> RunSpec:
+    """Combine a file (TOML, or the `run.json` of an earlier run) with flags; a flag wins."""
+    asked = read_settings(file) if file is not None else {}
+    return with_changes(asked, flags, where=f"{file}: " if file is not None else "")
+
+
+def with_changes(asked: Mapping[str, Any], changes: Mapping[str, Any], where: str = "") -> RunSpec:
+    """Validate settings of which some are changed."""
+    kept = dict(asked)
+    if "optimizer" in changes and "nesterov" not in changes:
+        kept.pop("nesterov", None)  # it belongs to the optimiser that was there
+    return validate({**kept, **changes}, where)
+
+
+def read_settings(file: Path) -> Mapping[str, Any]:
+    """Read the settings in a TOML file or in a run's `run.json`, not yet validated."""
+    try:
+        text = read_written(file)
+    except FileNotFoundError:
+        raise RequestError(
+            f"no such file: {file}. Give a TOML file of settings, or the run.json of a run."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
+    if file.suffix == ".json":
+        return _settings_of_run(file, text)
+    try:
+        settings: dict[str, Any] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
+        ) from error
+    return settings
+
+
+def _settings_of_run(file: Path, text: str) -> Mapping[str, Any]:
+    try:
+        spec = json.loads(text)["spec"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        spec = None
+    if not isinstance(spec, dict):
+        raise RequestError(
+            f"{file} has no `spec` that could be repeated: wanted the run.json of a run folder."
+        )
+    return spec
+
+
+def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
+    """Check every setting; raise one error that lists all that is wrong."""
+    known = field_names()
+    unknown = [key for key in settings if key not in known]
+    complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
+    complaints += [
+        f"{key}: wanted a number, found {str(value).lower()}"
+        for key, value in settings.items()
+        if isinstance(value, bool) and key in known and takes_number(key)
+    ]
+    try:
+        spec = RunSpec.model_validate({key: settings[key] for key in settings if key in known})
+    except ValidationError as error:
+        complaints += map(_complaint, error.errors())
+    if complaints:
+        raise RequestError(where + "; ".join(complaints))
+    return spec
+
+
+def _complaint(error: Any) -> str:
+    """Say one of pydantic's findings as: which setting, what was found, what was wanted."""
+    message = str(error["msg"])
+    for prefix in ("Value error, ", "Input should be ", "String should have "):
+        message = message.removeprefix(prefix)
+    if not error["loc"]:
+        return message
+    field = str(error["loc"][0])
+    if error["type"] == "value_error":
+        return f"{field}: {message}"
+    return f"{field}: wanted {message}, found {error['input']!r}"
+
+
+# --- Settings as a person would type them
+
+
+def as_flags(settings: Mapping[str, Any]) -> str:
+    """Write settings as flags, quoted for a shell: `--batch-size 64 --checkpoint-activations`."""
+    return " ".join(_flag(name.replace("_", "-"), value) for name, value in settings.items())
+
+
+def _flag(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    if isinstance(value, list | tuple):
+        value = ",".join(map(str, value))
+    return f"--{name} {shlex.quote(str(value))}"

@@ -1,0 +1,108 @@
+"""The machine's peaks: measured in a process of their own, and found again for a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stepscope.errors import MachineError
+from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pressure_percent
+from stepscope.hardware.machine_setup import is_prepared
+from stepscope.hardware.peak_flops import Conditions, Peak, conditions_of, find_peak, keep_better
+from stepscope.hardware.procfs import system_root
+from stepscope.supervisor.ask_process import ask_process
+
+MATRIX_SIZES = (256, 512, 1024, 2048, 4096, 8192)
+ARRAY_BYTES = 128 * 2**20  # three of these are more than a cache holds
+
+HOW_TO_MEASURE = "stepscope doctor --peaks"
+PREPARE = "stepscope doctor --apply"
+
+# Three arrays must leave a small board room for the rest.
+_PART_OF_MEMORY = 12
+
+
+@dataclass(frozen=True)
+class MeasuredPeaks:
+    """The peaks that are kept now, and why others could not be measured."""
+
+    peaks: list[Peak]
+    left_out: dict[str, str]
+
+
+def measure_peaks(
+    *,
+    device: str = "auto",
+    threads: Sequence[int] = (),
+    precisions: Sequence[str] = (),
+    matrix_sizes: Sequence[int] = MATRIX_SIZES,
+) -> MeasuredPeaks:
+    """Measure the peaks of this machine, keep the best, and return what is kept.
+
+    Without `threads`: with as many as torch takes, and on a CPU with one. Without `precisions`:
+    those that such a device is made for.
+
+    Raises:
+        MachineError: there is no torch, no peak could be measured, or they cannot be kept.
+    """
+    array_bytes = min(ARRAY_BYTES, available_bytes() // _PART_OF_MEMORY)
+    asked = {
+        "device": device,
+        "threads": list(threads),
+        "precisions": list(precisions),
+        "matrix_sizes": list(matrix_sizes),
+        "array_bytes": array_bytes,
+    }
+    pressure_cpu = pressure_percent("cpu")
+    answer = ask_process("stepscope.processes.peak_benchmark", asked)
+    clock_mhz, host = cpu_mhz(), describe_host()
+    peaks = []
+    for found in answer["peaks"]:
+        conditions = conditions_of({**host, **found["environment"]}, found["precision"])
+        assert conditions is not None, "a process that measured has told of its torch"
+        measured = Peak(
+            conditions=conditions,
+            flop_per_s=found["flop_per_s"],
+            bytes_per_s=found["bytes_per_s"],
+            matrix_size=found["matrix_size"],
+            array_bytes=array_bytes,
+            pressure_cpu=pressure_cpu,
+            cpu_mhz=clock_mhz,
+            measured_unix_s=time.time(),
+        )
+        peaks.append(keep_better(measured))
+    left_out = {_named(each): each["reason"] for each in answer["left_out"]}
+    if not peaks:
+        said = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
+        raise MachineError(f"no peak could be measured: {said}.")
+    return MeasuredPeaks(peaks, left_out)
+
+
+def _named(left_out: Mapping[str, Any]) -> str:
+    return f"{left_out['precision']}{_with_threads(left_out['threads'])}"
+
+
+def peak_for(info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """Find the peak that a run is to be held against, by its `run.json`; else say why not."""
+    precision = str(info["spec"].get("precision", "fp32"))
+    conditions = conditions_of(info.get("environment") or {}, precision)
+    if conditions is None:
+        return None, "the run ended before torch told of itself"
+    peak = find_peak(conditions)
+    if peak is None:
+        return None, _not_kept(conditions)
+    return asdict(peak), None
+
+
+def _not_kept(conditions: Conditions) -> str:
+    what = f"{conditions.precision} on {conditions.device}{_with_threads(conditions.threads)}"
+    # A prepared machine has other clocks, and perhaps other CPUs, than when the run is over.
+    first = f"{PREPARE}, then " if is_prepared(system_root()) else ""
+    prepared = " in the state that it is prepared in" if first else ""
+    return f"no peak of this machine{prepared} is kept for {what}: {first}{HOW_TO_MEASURE}"
+
+
+def _with_threads(count: int | None) -> str:
+    return "" if count is None else f" with {count} thread{'s' * (count > 1)}"

@@ -1,0 +1,380 @@
+"""What to do about the memory of a run: a rule without state, from one reading to one action.
+
+    near its own limit or over it only with its workers, or its pool nearly empty, or it is swapped
+        it has loader workers   -> end the youngest, pause, look again
+        it has none             -> ask it to end between two steps, with a checkpoint
+    over its limit even without them, or its pool emptier still, or swapped long after it was asked
+                                -> kill it
+
+A pool is the machine's memory, or what a container may have of it. A pool ends a run only if the
+run holds more than half of what is in use there. So somebody else's moment of use never ends a
+small run; and two runs of the same size, together in want, are left to the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from stepscope.errors import MachineError
+from stepscope.hardware import cgroup, host
+from stepscope.hardware.cgroup import ControlGroup
+from stepscope.hardware.process import TreeReading, resident_bytes, youngest_child
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.records.run_folder import RunFolder
+from stepscope.supervisor.warm_start import ChildProcess
+from stepscope.telemetry.telemetry_sampler import Sampler
+from stepscope.units import format_bytes
+
+_MIB = 2**20
+
+
+class Action(enum.Enum):
+    """What is to be done; the values are the words in `events.jsonl`."""
+
+    NOTHING = "nothing"
+    END_WORKER = "worker_ended"
+    ASK = "asked_to_end"
+    KILL = "killed"
+
+
+@dataclass(frozen=True)
+class MemoryPool:
+    """Memory that the run shares with others."""
+
+    name: str
+    total_bytes: int
+    available_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """A run's memory at one moment, and what was done about it so far.
+
+    `used_bytes` is the whole process tree's, swap included; `workers_bytes` of it would be free
+    without the workers. `pressure_percent` is None where the system does not tell. `acted_s` and
+    `asked_s` are how long ago something was last done and when the run was asked to end; None:
+    never.
+    """
+
+    used_bytes: int
+    pools: tuple[MemoryPool, ...] = ()
+    workers: int = 0
+    workers_bytes: int = 0
+    swap_growth_bytes: int = 0
+    pressure_percent: float | None = None
+    acted_s: float | None = None
+    asked_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the rule draws its lines. All but the first are ours.
+
+    near_share: of the limit. What is left, 100 MiB of 2 GiB, is room for a checkpoint.
+    floor_share: of a pool. About twice what the kernel keeps for itself (its watermarks are some
+        1 % of memory): below those it stops every process that wants a page until it has found one.
+    floor_least_bytes: for small boards. A checkpoint of a network of the zoo passes through less.
+    own_share: of what is in use in a pool, for the run to be what fills it.
+    pressure_percent: of the last 10 s in which somebody waited for memory. The kernel also moves
+        pages to swap that nobody has used for long, and nobody waits for that.
+    pause_s: after a worker's end. Sizes of all processes are read once a second.
+    patience_s: for a run that is being swapped to come to the end of its step.
+    """
+
+    limit_bytes: int | None = None
+    near_share: float = 0.95
+    floor_share: float = 0.02
+    floor_least_bytes: int = 64 * _MIB
+    own_share: float = 0.5
+    pressure_percent: float = 20.0
+    pause_s: float = 1.5
+    patience_s: float = 10.0
+
+    def floor_bytes(self, pool: MemoryPool) -> int:
+        """Return what must stay available in a pool."""
+        return max(round(pool.total_bytes * self.floor_share), self.floor_least_bytes)
+
+
+def decide(reading: MemoryReading, limits: Limits) -> Action:
+    """Say what one reading asks for."""
+    own_pools = [pool for pool in reading.pools if _fills(reading, pool, limits)]
+    swapped = bool(own_pools) and _is_swapped(reading, limits)
+    if _is_over(reading, own_pools, limits) or (
+        swapped and reading.asked_s is not None and reading.asked_s > limits.patience_s
+    ):
+        return Action.KILL
+    if not (swapped or _is_near(reading, own_pools, limits)) or reading.asked_s is not None:
+        return Action.NOTHING
+    if reading.acted_s is not None and reading.acted_s < limits.pause_s:
+        return Action.NOTHING
+    return Action.END_WORKER if reading.workers else Action.ASK
+
+
+def _fills(reading: MemoryReading, pool: MemoryPool, limits: Limits) -> bool:
+    in_use = pool.total_bytes - pool.available_bytes
+    return reading.used_bytes > limits.own_share * in_use
+
+
+def _is_swapped(reading: MemoryReading, limits: Limits) -> bool:
+    waited = reading.pressure_percent
+    return reading.swap_growth_bytes > 0 and waited is not None and waited > limits.pressure_percent
+
+
+def _is_over(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
+    alone_bytes = reading.used_bytes - (reading.workers_bytes if reading.workers else 0)
+    if limits.limit_bytes is not None and alone_bytes > limits.limit_bytes:
+        return True
+    return any(pool.available_bytes < limits.floor_bytes(pool) / 2 for pool in own_pools)
+
+
+def _is_near(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
+    if limits.limit_bytes is not None:
+        near = reading.used_bytes > limits.near_share * limits.limit_bytes
+    else:
+        near = False
+    return near or any(pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools)
+
+
+# --- The memory limit of a run, and who holds it: the kernel, or we by looking
+
+
+CONTROL_GROUP = "control group"
+WATCHDOG = "watchdog"
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """How much a training and all that it starts may take; `reason` says why there is no group."""
+
+    limit_bytes: int
+    group: ControlGroup | None = None
+    reason: str | None = None
+
+    @property
+    def held_by(self) -> str:
+        """Name who holds it."""
+        return WATCHDOG if self.group is None else CONTROL_GROUP
+
+
+@contextlib.contextmanager
+def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[MemoryLimit | None]:
+    """Have a limit for as long as a training goes on; `watchdog` makes no control group."""
+    limit = None if limit_bytes is None else _find_holder(limit_bytes, watchdog)
+    try:
+        yield limit
+    finally:
+        if limit is not None and limit.group is not None:
+            limit.group.remove()
+
+
+def _find_holder(limit_bytes: int, watchdog: bool) -> MemoryLimit:
+    if watchdog:
+        return MemoryLimit(limit_bytes, reason="the watchdog was asked for")
+    try:
+        return MemoryLimit(limit_bytes, cgroup.make(limit_bytes))
+    except MachineError as error:
+        return MemoryLimit(limit_bytes, reason=str(error))
+
+
+# --- Watch the memory of what is supervised, and do what the rule in `memory_guard` asks for
+
+
+# A training that allocates takes a gigabyte or so a second: 50 MiB between two looks at a limit.
+_LOOK_AT_LIMIT_EVERY_S = 0.05
+_LOOK_AT_MACHINE_EVERY_S = 0.1
+_LOOK_AT_SCRIPT_EVERY_S = 1.0
+
+
+@dataclass
+class MemoryWatch:
+    """The memory of one process tree, from its start to its end.
+
+    `has_workers`: its children load data, and it goes on without them. `may_end`: it is ours to
+    end; of somebody's own script we only say that memory runs short. `unified`: what it holds of
+    its device is the host's memory too.
+    """
+
+    folder: RunFolder
+    child: ChildProcess
+    sampler: Sampler
+    say: Callable[[str], None]
+    limit: MemoryLimit | None = None
+    has_workers: bool = False
+    may_end: bool = True
+    unified: bool = False
+    killed: bool = False
+    workers_ended: int = 0
+
+    # What the last look saw, and the reading that last made us do something.
+    seen: MemoryReading = field(default_factory=lambda: MemoryReading(0))
+    cause: MemoryReading | None = None
+
+    _limits: Limits = field(default_factory=Limits)
+    _total_bytes: int = 0
+    _around: dict[Path, int] = field(default_factory=dict)  # limited groups that we are in
+    _container: tuple[MemoryPool, ...] = ()
+    _workers: int = 0
+    _swap_bytes: int = 0
+    _swap_growth_bytes: int = 0
+    _pressure_percent: float | None = None
+    _acted_at: float | None = None
+    _asked_at: float | None = None
+    _kills_before: int | None = None
+
+    def __post_init__(self) -> None:
+        self._limits = Limits(self.limit.limit_bytes if self.limit else None)
+        self._total_bytes = host.memory_bytes()
+        self._around = cgroup.limited()
+        self._kills_before = self._count_kills()
+
+    @property
+    def look_every_s(self) -> float:
+        """How often to look."""
+        if not self.may_end:
+            return _LOOK_AT_SCRIPT_EVERY_S
+        return _LOOK_AT_MACHINE_EVERY_S if self.limit is None else _LOOK_AT_LIMIT_EVERY_S
+
+    @property
+    def asked(self) -> bool:
+        """Whether the training was asked to end between two steps."""
+        return self._asked_at is not None
+
+    def begin(self) -> None:
+        """Put into the record who holds the limit."""
+        if self.limit is not None:
+            held = {"held_by": self.limit.held_by, "reason": self.limit.reason}
+            self._add_event("memory_limit", limit_bytes=self.limit.limit_bytes, **held)
+
+    def take(self, tree: TreeReading) -> None:
+        """Keep what a full reading tells, for the looks until the next one."""
+        self._workers = tree.workers if self.has_workers else 0
+        if tree.swap_bytes is not None:
+            self._swap_growth_bytes = tree.swap_bytes - self._swap_bytes
+            self._swap_bytes = tree.swap_bytes
+        self._pressure_percent = self.sampler.memory_pressure_percent
+        tightest = cgroup.tightest(self._around)
+        self._container = () if tightest is None else (MemoryPool("container", *tightest),)
+
+    def look(self) -> None:
+        """Look at the memory once, and act if need be."""
+        used_bytes = self._used_bytes()
+        if used_bytes is None or self.killed:
+            return
+        now = time.monotonic()
+        machine = MemoryPool("machine", self._total_bytes, host.available_bytes())
+        self.seen = MemoryReading(
+            used_bytes,
+            pools=(machine, *self._container),
+            workers=self._workers,
+            workers_bytes=self.sampler.others_bytes if self._workers else 0,
+            swap_growth_bytes=self._swap_growth_bytes,
+            pressure_percent=self._pressure_percent,
+            acted_s=None if self._acted_at is None else now - self._acted_at,
+            asked_s=None if self._asked_at is None else now - self._asked_at,
+        )
+        action = decide(self.seen, self._limits)
+        if action is not Action.NOTHING:
+            self._act(action, now)
+
+    def kernel_killed(self) -> bool:
+        """Say whether the kernel has killed anything here for want of memory since the start."""
+        kills = self._count_kills()
+        return kills is not None and kills != self._kills_before
+
+    def end(self) -> None:
+        """Put into the record how memory stood at the end of a run that it ended."""
+        self._note("ended", self.seen)
+
+    def what_happened(self) -> str:
+        """Say in words why the rule ended the run."""
+        cause = self.cause or self.seen
+        used = format_bytes(cause.used_bytes)
+        limit = self._limits.limit_bytes
+        if limit is not None and cause.used_bytes > limit:
+            return f"the run took {used}, over its limit of {format_bytes(limit)}"
+        if limit is not None and cause.used_bytes > self._limits.near_share * limit:
+            return f"the run took {used}, near its limit of {format_bytes(limit)}"
+        pool = min(cause.pools, key=lambda pool: pool.available_bytes / pool.total_bytes)
+        left = f"{format_bytes(pool.available_bytes)} of {format_bytes(pool.total_bytes)}"
+        said = f"the run took {used}, and {left} were left in this {pool.name}"
+        return f"{said}; it was being swapped" if cause.swap_growth_bytes > 0 else said
+
+    def _used_bytes(self) -> int | None:
+        """Return what the run holds of the host's memory, a device's part of it included."""
+        of_processes = self._bytes_of_processes()
+        on_device = self.sampler.device_memory_bytes if self.unified else None
+        return None if of_processes is None else of_processes + (on_device or 0)
+
+    def _bytes_of_processes(self) -> int | None:
+        if self.limit is not None and self.limit.group is not None:
+            return self.limit.group.used_bytes()
+        resident = resident_bytes(self.sampler.process)
+        if resident is None:
+            return None
+        self.sampler.glimpsed(resident)
+        return resident + self.sampler.others_bytes + self._swap_bytes
+
+    def _count_kills(self) -> int | None:
+        if self.limit is not None and self.limit.group is not None:
+            return self.limit.group.kills()
+        return host.oom_kills()
+
+    def _act(self, action: Action, now: float) -> None:
+        if not self.may_end:
+            self._warn()
+            return
+        if action is Action.END_WORKER and not self._end_worker():
+            action = Action.ASK
+        if action is Action.KILL:
+            self.killed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+        elif action is Action.ASK:
+            self._asked_at = now
+            self.child.send_signal(signal.SIGUSR1)
+            self.say("memory runs short: ending after this step")
+        self._acted_at, self.cause = now, self.seen
+        self._note(action.value, self.seen)
+
+    def _end_worker(self) -> bool:
+        worker = youngest_child(self.sampler.process)
+        if worker is None:
+            return False
+        with contextlib.suppress(psutil.Error):  # it has just ended by itself
+            worker.kill()
+        self.workers_ended += 1
+        self.say("memory runs short: one loader worker was ended")
+        return True
+
+    def _warn(self) -> None:
+        if self.cause is None:
+            self.cause = self.seen
+            self._note("warned", self.seen)
+            self.say(f"stepscope: warning: memory runs short: {self.what_happened()}")
+
+    def _note(self, action: str, reading: MemoryReading) -> None:
+        self._add_event("memory_guard", action=action, **self._figures(reading))
+
+    def _figures(self, reading: MemoryReading) -> dict[str, Any]:
+        left = min((pool.available_bytes for pool in reading.pools), default=None)
+        return {
+            "used_bytes": reading.used_bytes,
+            "limit_bytes": self._limits.limit_bytes,
+            "available_bytes": left,
+            "workers": reading.workers,
+        }
+
+    def _add_event(self, kind: str, **detail: Any) -> None:
+        with contextlib.suppress(MachineError):  # the disk is full: the telemetry finds out too
+            elapsed_s = seconds(now_ns() - self.sampler.origin_ns)
+            self.folder.add_event(kind, elapsed_s, **detail)

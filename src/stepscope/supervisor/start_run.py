@@ -1,0 +1,97 @@
+"""One run from request to closed folder: started, resumed, supervised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from stepscope.errors import RequestError
+from stepscope.processes.process_options import ProcessOptions
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate, with_changes
+from stepscope.supervisor import preflight
+from stepscope.supervisor.child_supervisor import Outcome, RunListener
+from stepscope.supervisor.memory_guard import holding
+from stepscope.supervisor.rank_processes import find_rank, require_one_process, supervised_training
+from stepscope.supervisor.run_lifecycle import Summarize, lived_s, run_to_end
+from stepscope.supervisor.torchrun import in_place, run_in_place
+
+Kind = Literal["run", "load"]
+
+
+def start(
+    spec: RunSpec,
+    onlooker: RunListener,
+    summarize: Summarize,
+    *,
+    kind: Kind = "run",
+    force: bool = False,
+    watchdog: bool = False,
+) -> tuple[Path, Outcome]:
+    """Make a folder, train in it, close it; return where it is and how it ended.
+
+    A run of the kind `load` drives the loader of the training, and no network. `force` begins also
+    what is forecast not to fit; `watchdog` holds a memory limit by looking even where the kernel
+    could hold it.
+    """
+    place = find_rank()
+    spec = spec if place is None else in_place(place, spec)
+    if kind == "load":
+        require_one_process(spec, "loading without training")
+    preflight.check(spec)
+    if place is not None:
+        return run_in_place(place, None, spec, onlooker, summarize, force=force)
+    made = run_folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
+    outcome = _carry_out(made, spec, onlooker, summarize, force=force, watchdog=watchdog)
+    return made.path, outcome
+
+
+def resume(
+    path: Path, onlooker: RunListener, summarize: Summarize, *, processes: int | None = None
+) -> tuple[Path, Outcome]:
+    """Go on with a run from its checkpoint, or from the beginning where it has none.
+
+    It may go on in another number of processes than before.
+    """
+    run = run_reader.load_run(path)
+    if run.info.get("kind") not in get_args(Kind):
+        raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
+    if run.status == schema.COMPLETED:
+        return run.path, Outcome(schema.COMPLETED, None, 0)
+    where = f"{run.path / schema.RUN}: "
+    spec = validate(run.spec, where=where)
+    place = find_rank()
+    if place is not None:
+        processes = place.world if processes is None else processes
+    if processes is not None:
+        spec = with_changes(run.spec, {"processes": processes}, where)
+    if place is not None:
+        spec = in_place(place, spec)
+    preflight.check(spec)
+    if place is not None:
+        return run_in_place(place, run.path, spec, onlooker, summarize)
+    made = run_folder.RunFolder(run.path)
+    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s(run), run.status)
+
+
+def _carry_out(
+    made: run_folder.RunFolder,
+    spec: RunSpec,
+    onlooker: RunListener,
+    summarize: Summarize,
+    elapsed_s: float = 0.0,
+    resumed: str | None = None,
+    force: bool = False,
+    watchdog: bool = False,
+) -> Outcome:
+    with holding(spec.memory_limit, watchdog=watchdog) as limit:
+        return run_to_end(
+            made,
+            supervised_training(made, spec, limit, ProcessOptions(force=force)),
+            onlooker,
+            summarize,
+            elapsed_s=elapsed_s,
+            resumed=resumed,
+            taken_up={"spec": spec.model_dump(mode="json")},
+        )

@@ -1,0 +1,230 @@
+"""Start processes by a fork of one that has torch imported (`processes.fork_server`).
+
+A trial of a few steps then costs little more than its steps. Where that cannot be done, or would
+change what is measured, there is no fork, and the caller starts a process from nothing:
+
+- on systems other than Linux, and on kernels before 5.14
+- where the waiting process would take a noticeable part of the memory that trainings share
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from stepscope.hardware import host
+
+_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_IMPORT_WITHIN_S = 120.0
+_FORK_WITHIN_S = 30.0
+_MOST_OF_MEMORY = 0.03
+
+
+class ChildProcess(Protocol):
+    """A process that was started here, forked or not: what is used of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """What it prints, where that is read here."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it lives."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it still lives."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it."""
+
+
+class ForkedProcess:
+    """A process forked by the server; the kernel has made it a child of this one."""
+
+    def __init__(self, pid: int, stdout: IO[bytes]) -> None:
+        self.pid = pid
+        self.stdout: IO[bytes] | None = stdout
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it lives."""
+        return self._wait(os.WNOHANG)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, however long that takes."""
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it still lives."""
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _wait(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """A process that waits with torch imported; it is started when the first fork is wanted."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self.reason: str | None = None if sys.platform == "linux" else "not on this system"
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def fork(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        stderr: int | None = None,
+        pass_fds: Sequence[int] = (),
+        cgroup: Path | None = None,
+    ) -> ForkedProcess | None:
+        """Run a module as `python -m` would; None where it must be started from nothing.
+
+        The process has a session of its own, some descriptors under their numbers, and joins a
+        control group before it takes memory. What it writes to standard error goes to its standard
+        output by default. `reason` says why there is no fork.
+        """
+        if self.reason is not None:
+            return None
+        if self._control is None:
+            self._start(environment)
+        control = self._control
+        if control is None:
+            return None
+        read_end, write_end = os.pipe()
+        with open(os.devnull, "rb") as nothing, os.fdopen(write_end, "wb") as output:  # noqa: PTH123
+            given = {
+                0: nothing.fileno() if stdin is None else stdin,
+                1: output.fileno(),
+                2: output.fileno() if stderr is None else stderr,
+                **{number: number for number in pass_fds},
+            }
+            request = {
+                "module": module,
+                "arguments": list(arguments),
+                "environment": dict(environment),
+                "directory": str(Path.cwd()),
+                "descriptors": list(given),
+                "cgroup": None if cgroup is None else str(cgroup),
+            }
+            try:
+                with _adopting_orphans():
+                    message = [json.dumps(request).encode()]
+                    socket.send_fds(control, message, list(given.values()))
+                    answer = self._answer(_FORK_WITHIN_S)
+            except OSError as error:
+                self._give_up(f"the process that forks others is gone: {error}")
+                answer = {}
+        if "pid" not in answer:
+            os.close(read_end)
+            return None
+        return ForkedProcess(answer["pid"], os.fdopen(read_end, "rb"))
+
+    def close(self) -> None:
+        """End the process that waits; what it forked goes on."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._control = ours
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "stepscope.processes.fork_server"),
+                    *("--control", str(theirs.fileno()), "--parent", str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # the process that is started instead says what is wrong
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env=dict(environment),
+            )
+        try:
+            answer = self._answer(_IMPORT_WITHIN_S)
+        except OSError as error:
+            answer = {"error": str(error) or type(error).__name__}
+        available_bytes = host.available_bytes()
+        if "error" in answer:
+            self._give_up(str(answer["error"]))
+        elif available_bytes and answer["private_bytes"] > _MOST_OF_MEMORY * available_bytes:
+            self._give_up("it would take memory that trainings may need")
+
+    def _answer(self, within_s: float) -> dict[str, Any]:
+        assert self._control is not None
+        self._control.settimeout(within_s)
+        data = self._control.recv(65536)
+        if not data:
+            raise ConnectionError("it has closed its socket")
+        answer: dict[str, Any] = json.loads(data)
+        return answer
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        self.close()
+
+
+@contextlib.contextmanager
+def _adopting_orphans() -> Iterator[None]:
+    """Become the parent of descendants whose own parent ends meanwhile."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    try:
+        yield
+    finally:
+        prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)

@@ -1,0 +1,45 @@
+"""Sample another process from outside: `python -m stepscope.telemetry.sampler_process FOLDER …`.
+
+Ends when its input is closed or the process is gone, and then prints what it has found, as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import sys
+from pathlib import Path
+
+import psutil
+
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+from stepscope.telemetry.sampling_budget import CpuShare
+from stepscope.telemetry.telemetry_sampler import Sampler
+
+
+def main() -> None:
+    """Sample until there is nothing left to sample."""
+    parser = argparse.ArgumentParser(prog="stepscope.telemetry.sampler_process")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--process", type=int, required=True)
+    parser.add_argument("--origin-ns", type=int, required=True)
+    args = parser.parse_args()
+    own_cpu = CpuShare()
+    with CsvLog(args.folder / schema.TELEMETRY) as log:
+        sampler = Sampler(psutil.Process(args.process), log, args.origin_ns)
+        while sampler.sample() is not None:
+            told, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)
+            if told:
+                sampler.sample(is_last=True)
+                break
+    found = {
+        "peak_memory_bytes": sampler.peak_memory_bytes,
+        "beside_cpu_share": own_cpu.share(),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Telemetry of a training, sampled by a process that is not the training's.
+
+A row once or twice a second, and the sizes of workers at most once. The proportional size of the
+training process itself takes the kernel 15 ms for 600 MB, on a core that the training could use: it
+is read when memory has grown, and else every few seconds. The sampler also keeps the host pool's
+peak: the kernel's high-water mark of the training process, plus the others' private bytes, plus
+what lies in /dev/shm and is not already in the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import thread_time
+
+import psutil
+
+from stepscope.hardware import host
+from stepscope.hardware.gpu import Devices
+from stepscope.hardware.process import TreeReading, read_tree, with_pss, with_workers_sizes
+from stepscope.hardware.thermal import find_zones
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.process_memory import Beside
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog, number
+from stepscope.telemetry.energy_sampler import Note
+from stepscope.telemetry.sampling_budget import MOST_SHARE, pause_after_s
+from stepscope.telemetry.throttle_watch import Throttling
+
+# --- What the machine does around a training: heat, the device's clock and use, power,
+# throttling.
+
+
+READ_EVERY_S = 1.0
+
+
+class Surroundings:
+    """Give the figures of telemetry that are the machine's and not a process's."""
+
+    def __init__(self, root: Path, note: Note, power_w: Callable[[], float | None]) -> None:
+        self._power_w = power_w
+        self._zones = find_zones(root)
+        self._devices = Devices(root)
+        self._throttling = Throttling(root, note)
+        self._last: tuple[float, float] | None = None  # when, and CPU time of the training then
+
+    def read(self, time_s: float, cpu_s: float | None) -> dict[str, float | None]:
+        """Return figures by column; none when it is too early for the next reading.
+
+        `cpu_s` is what the training's processes have used so far.
+        """
+        last = self._last
+        if last is not None and time_s - last[0] < READ_EVERY_S:
+            return {}
+        busy_cpus = None
+        if last is not None and cpu_s is not None:
+            busy_cpus = (cpu_s - last[1]) / (time_s - last[0])
+        self._last = (time_s, cpu_s or 0.0)
+        device = self._devices.read()
+        heat_c = {zone: c for zone in self._zones if (c := zone.celsius()) is not None}
+        self._throttling.look(time_s, busy_cpus, heat_c, device)
+        known_c = [*heat_c.values(), device.temperature_c]
+        return {
+            "device_percent": device.percent,
+            "device_mhz": device.mhz,
+            "power_w": self._power_w(),
+            "temperature_c": max((c for c in known_c if c is not None), default=None),
+        }
+
+
+_SAMPLE_EVERY_S, _SAMPLE_SLOWLY_EVERY_S = 0.5, 1.0
+_WORKERS_SIZES_EVERY_S = 1.0
+_PSS_EVERY_S = (1.0, 60.0)
+_PSS_MOST_SHARE = MOST_SHARE / 4  # a chart shows it, and nothing rests on it
+_GROWN = 1.05  # times what it was at most: its proportional size is worth another look
+
+
+@dataclass
+class Sampler:
+    """Watch one process tree and write a row each time `sample` is called."""
+
+    process: psutil.Process
+    log: CsvLog
+    origin_ns: int
+    surroundings: Surroundings | None = None  # what the machine tells beside its processes
+    peak_main_bytes: int | None = None
+    peak_others_bytes: int = 0
+    others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
+    memory_pressure_percent: float | None = None  # as last read
+    device_memory_bytes: int | None = None  # as last told by the training
+    peak_device_memory_bytes: int | None = None
+
+    pause_s: float = _SAMPLE_EVERY_S  # until the next sample
+
+    _workers_sizes_at_ns: int = 0
+    _pss_at_ns: int = 0
+    _pss_pause_s: float = 0.0
+    _largest_bytes: int = 0  # resident, when the proportional size was read
+    _beside: Beside = field(default_factory=Beside)
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """The host pool's peak so far; None where the system keeps no high-water mark."""
+        if self.peak_main_bytes is None:
+            return None
+        return self.peak_main_bytes + self.peak_others_bytes
+
+    def told(self, device_bytes: int) -> None:
+        """Take what the training says that it holds of its device: nobody else can see it."""
+        self.device_memory_bytes = device_bytes
+        self.peak_device_memory_bytes = max(self.peak_device_memory_bytes or 0, device_bytes)
+
+    def glimpsed(self, resident_bytes: int) -> None:
+        """Take a size that was seen between two samples: there may be no next one."""
+        if self.peak_main_bytes is not None:
+            self.peak_main_bytes = max(self.peak_main_bytes, resident_bytes)
+
+    def reported_peak(self, peak_bytes: int) -> None:
+        """Take the high-water mark that the process read itself: it may end before any sample."""
+        self.peak_main_bytes = max(self.peak_main_bytes or 0, peak_bytes)
+
+    def sample(self, *, is_last: bool = False) -> TreeReading | None:
+        """Take one reading and append its row; None when the process has ended.
+
+        The last one has every size, due or not.
+        """
+        began_s = thread_time()
+        now = now_ns()
+        reading = read_tree(self.process)
+        if reading is None:
+            return None
+        sampled_s = thread_time() - began_s
+        wants_pss = is_last or self._wants_pss(reading, now)
+        if wants_pss or now - self._workers_sizes_at_ns >= _WORKERS_SIZES_EVERY_S * 1e9:
+            self._workers_sizes_at_ns = now
+            reading = with_workers_sizes(reading)
+        if wants_pss:
+            reading = self._add_pss(reading, now)
+        began_s = thread_time()
+        self._keep_peak(reading)
+        self.memory_pressure_percent = host.pressure_percent("memory")
+        time_s = seconds(now - self.origin_ns)
+        known: dict[str, float | None] = {
+            "time_s": time_s,
+            "pss_bytes": reading.pss_bytes,
+            "rss_bytes": reading.rss_bytes,
+            "workers_private_bytes": reading.workers_private_bytes,
+            "workers": reading.workers,
+            "swap_bytes": reading.swap_bytes,
+            "available_bytes": host.available_bytes(),
+            "main_cpu_s": reading.main_cpu_s,
+            "workers_cpu_s": reading.workers_cpu_s,
+            "read_bytes": reading.read_bytes,
+            "major_faults": reading.major_faults,
+            "pressure_cpu": host.pressure_percent("cpu"),
+            "pressure_io": host.pressure_percent("io"),
+            "pressure_memory": self.memory_pressure_percent,
+            "cpu_mhz": host.cpu_mhz(),
+            "device_memory_bytes": self.device_memory_bytes,
+        }
+        if self.surroundings is not None:
+            known |= self.surroundings.read(time_s, reading.main_cpu_s + reading.workers_cpu_s)
+        self.log.append(",".join(number(known.get(name)) for name in schema.TELEMETRY_COLUMNS))
+        sampled_s += thread_time() - began_s
+        is_costly = sampled_s > MOST_SHARE * _SAMPLE_EVERY_S
+        self.pause_s = _SAMPLE_SLOWLY_EVERY_S if is_costly else _SAMPLE_EVERY_S
+        return reading
+
+    def _wants_pss(self, reading: TreeReading, now: int) -> bool:
+        """Say whether it is time for the proportional size: after a while, sooner if it grows."""
+        has_grown = reading.rss_bytes > _GROWN * self._largest_bytes
+        pause_s = _PSS_EVERY_S[0] if has_grown else self._pss_pause_s
+        return now - self._pss_at_ns >= pause_s * 1e9
+
+    def _add_pss(self, reading: TreeReading, now: int) -> TreeReading:
+        began_s = thread_time()
+        reading = with_pss(reading)
+        self._pss_at_ns = now
+        self._pss_pause_s = pause_after_s(thread_time() - began_s, _PSS_EVERY_S, _PSS_MOST_SHARE)
+        self._largest_bytes = max(self._largest_bytes, reading.rss_bytes)
+        return reading
+
+    def _keep_peak(self, reading: TreeReading) -> None:
+        if reading.peak_rss_bytes is not None:
+            self.peak_main_bytes = max(self.peak_main_bytes or 0, reading.peak_rss_bytes)
+        others_bytes = self._beside.bytes_of(reading)
+        if others_bytes is not None:
+            self.others_bytes = others_bytes
+            self.peak_others_bytes = max(self.peak_others_bytes, others_bytes)

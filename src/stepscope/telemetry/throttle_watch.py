@@ -1,0 +1,190 @@
+"""Notice that the machine holds itself back: heat that rises, clocks that fall.
+
+What can be watched on this machine, which may be nothing, is noted at the first look
+(`throttling_watched`). Each kind is noted when it begins (`throttling`, with what was read, from
+what to what) and when it is over (`throttling_ended`), which is after several looks that saw none
+of it. A clock that falls while the training rests is no throttling, nor is one that falls because
+more CPUs share a turbo.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from stepscope.hardware import cpu_clock, thermal
+from stepscope.hardware.gpu import DeviceFigures
+from stepscope.hardware.procfs import read_integer
+from stepscope.hardware.thermal import Zone
+from stepscope.telemetry.energy_sampler import Note
+
+_LOOKS = 3  # in a row, before a clock counts as fallen, or anything as over
+_FALLEN = 0.8  # of the best clock held before: CPUs share a turbo that differs by less
+_BUSY = 0.7  # of one CPU: below, a governor lowers the clock because nobody asks for it
+_MORE = 1.5  # times the busy CPUs: they share another turbo
+_NEAR_TRIP_C = 1.0
+_NO_TRIP_C = 90.0  # where a zone does not tell at what it slows the chip down
+
+
+class _ClockWatch(NamedTuple):
+    """The fastest clock at one look, and how many CPUs the training kept busy."""
+
+    time_s: float
+    mhz: float
+    busy_cpus: float
+
+
+@dataclass
+class _GoingOn:
+    """Something that has begun, and the looks since that saw none of it."""
+
+    began_s: float
+    quiet: int = 0
+    quiet_from_s: float = 0.0
+
+
+@dataclass
+class Throttling:
+    """What was read before, and what is going on now."""
+
+    root: Path
+    note: Note
+    _going_on: dict[str, _GoingOn] = field(default_factory=dict)
+    _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_LOOKS))
+    _best: _ClockWatch | None = None  # since about as many CPUs are busy
+    _first_c: dict[Zone, float] = field(default_factory=dict)
+    _told: bool = False  # what can be watched
+
+    def __post_init__(self) -> None:
+        # Which files there are is asked once: to look for them takes longer than to read them.
+        policies = cpu_clock.policies(self.root)
+        self._clock_files = [policy / "scaling_cur_freq" for policy in policies]
+        self._limit_files = [policy / "scaling_max_freq" for policy in policies]
+        self._counts = thermal.find_throttle_counts(self.root)
+        self._count = self._counts.read()
+        self._limit_mhz = _mean(_mhz_of(self._limit_files))
+
+    def look(
+        self,
+        time_s: float,
+        busy_cpus: float | None,
+        heat_c: Mapping[Zone, float],
+        device: DeviceFigures,
+    ) -> None:
+        """Compare what is read now with what was; `busy_cpus` is what the training keeps busy."""
+        if not self._told:
+            self._tell_what_is_watched(time_s, heat_c, device)
+        self._look_at_heat(time_s, heat_c)
+        self._look_at_count(time_s)
+        self._look_at_limit(time_s)
+        self._look_at_clock(time_s, busy_cpus)
+        self._look_at_device(time_s, device)
+
+    def _tell_what_is_watched(
+        self, time_s: float, heat_c: Mapping[Zone, float], device: DeviceFigures
+    ) -> None:
+        readable = {
+            "temperature": bool(heat_c),
+            "throttle count": self._count is not None,
+            "clock limit": self._limit_mhz is not None,
+            "clock": bool(_mhz_of(self._clock_files)),
+            "device held back": device.held_back_by is not None,
+        }
+        self._told = True
+        self.note("throttling_watched", time_s, what=[what for what in readable if readable[what]])
+
+    def _look_at_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
+        """Hold each zone against its own trip point, and tell of the one that is nearest to it."""
+        if not heat_c:
+            return
+        self._first_c = {**heat_c, **self._first_c}
+        zone = max(heat_c, key=lambda each: heat_c[each] - _limit_c(each))
+        now_c, limit_c = heat_c[zone], _limit_c(zone)
+        figures = {"from": self._first_c[zone], "to": now_c, "unit": "°C", "limit": limit_c}
+        hot = now_c >= limit_c - _NEAR_TRIP_C
+        self._set("temperature", hot, time_s, {**figures, "zone": zone.kind})
+
+    def _look_at_count(self, time_s: float) -> None:
+        count, before = self._counts.read(), self._count
+        if count is not None:
+            self._count = count
+            grown = before is not None and count > before
+            self._set("throttle count", grown, time_s, {"from": before, "to": count})
+
+    def _look_at_limit(self, time_s: float) -> None:
+        limit_mhz = _mean(_mhz_of(self._limit_files))
+        if limit_mhz is None or self._limit_mhz is None:
+            return
+        figures = {"from": self._limit_mhz, "to": limit_mhz, "unit": "MHz"}
+        self._set("clock limit", limit_mhz < self._limit_mhz, time_s, figures)
+
+    def _look_at_clock(self, time_s: float, busy_cpus: float | None) -> None:
+        mhz = max(_mhz_of(self._clock_files), default=None)
+        if mhz is None or busy_cpus is None or busy_cpus < _BUSY:
+            self._clocks.clear()
+            return
+        self._clocks.append(_ClockWatch(time_s, mhz, busy_cpus))
+        if len(self._clocks) < _LOOKS:
+            return
+        self._best = best = _better(self._best, self._clocks)
+        figures = {"from": best.mhz, "to": mhz, "unit": "MHz"}
+        if all(clock.mhz < _FALLEN * best.mhz for clock in self._clocks):
+            self._set("clock", True, self._clocks[0].time_s, figures)
+        elif mhz >= _FALLEN * best.mhz:
+            self._set("clock", False, time_s, figures)
+
+    def _look_at_device(self, time_s: float, device: DeviceFigures) -> None:
+        if device.held_back_by is None:
+            return
+        reasons = ", ".join(device.held_back_by)
+        if reasons and device.index is not None:
+            reasons += f" (GPU {device.index})"
+        figures = {"reasons": reasons, "to": device.mhz}
+        self._set("device held back", bool(reasons), time_s, figures)
+
+    def _set(self, what: str, now: bool, time_s: float, figures: Mapping[str, object]) -> None:
+        going_on = self._going_on.get(what)
+        if now and going_on is None:
+            self._going_on[what] = _GoingOn(time_s)
+            self.note("throttling", time_s, what=what, **figures)
+        elif now and going_on is not None:
+            going_on.quiet = 0
+        elif going_on is not None:
+            going_on.quiet += 1
+            if going_on.quiet == 1:
+                going_on.quiet_from_s = time_s
+            if going_on.quiet >= _LOOKS:
+                del self._going_on[what]
+                lasted_s = round(going_on.quiet_from_s - going_on.began_s, 3)
+                self.note("throttling_ended", going_on.quiet_from_s, what=what, lasted_s=lasted_s)
+
+
+def _better(best: _ClockWatch | None, held: Sequence[_ClockWatch]) -> _ClockWatch:
+    """Return the best clock that was held while about as many CPUs were busy as now.
+
+    Clearly more of them begin anew; clearly fewer, which turbo drives faster, teach nothing.
+    """
+    lowest = min(held, key=lambda clock: clock.mhz)
+    busy_cpus = min(clock.busy_cpus for clock in held)
+    if best is None or busy_cpus > _MORE * best.busy_cpus:
+        return lowest._replace(busy_cpus=busy_cpus)
+    if busy_cpus * _MORE < best.busy_cpus or lowest.mhz <= best.mhz:
+        return best
+    return lowest._replace(busy_cpus=best.busy_cpus)
+
+
+def _limit_c(zone: Zone) -> float:
+    return _NO_TRIP_C if zone.trip_c is None else zone.trip_c
+
+
+def _mhz_of(files: Sequence[Path]) -> list[float]:
+    read = (read_integer(file).value for file in files)
+    return [khz / 1000 for khz in read if khz is not None]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Return the mean: of the highest clocks allowed, it falls when one CPU's is lowered."""
+    return sum(values) / len(values) if values else None

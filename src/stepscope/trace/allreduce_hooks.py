@@ -1,0 +1,106 @@
+"""How long the backward passes of a foreign script only exchange gradients.
+
+DistributedDataParallel notes by itself when each gradient was ready, counted from the moment at
+which its reducer was prepared for the backward pass. That is read here, once a backward pass is
+over. Nothing is registered with it: the script's own communication hook, or none, is what it was.
+From the last gradient to the end of the pass there is communication, and waiting for other ranks,
+with nothing to hide behind.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import distributed
+
+from stepscope.meter.clock import now_ns
+from stepscope.trace.detect.communication_time import Exposed
+
+if TYPE_CHECKING:
+    from stepscope.trace.event_buffer import EventBuffer, Patches
+
+ON_DEVICE = (
+    "the device works on its own: when a gradient is ready there, DistributedDataParallel does not "
+    "tell without waiting for it"
+)
+NOTHING_READ = (
+    "DistributedDataParallel was there, and no step of full detail exchanged gradients with it"
+)
+
+
+class _Prepared(NamedTuple):
+    """A reducer that awaits a backward pass, and what it said of the one before."""
+
+    reducer: weakref.ref[Any]
+    at_ns: int
+    ready_before_ns: list[int]
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """Exchanges of gradients: those that are awaited, and those of steps not yet finished.
+
+    `own_ns` is what asking for them took.
+    """
+
+    prepared: dict[int, _Prepared] = field(default_factory=dict)
+    seen: bool = False
+    read: bool = False
+    on_device: bool = False
+    own_ns: int = 0
+    exposed: Exposed = field(default_factory=Exposed)
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing is known of exchanges that there were; None where there were none."""
+        if not self.seen or self.read:
+            return None
+        return ON_DEVICE if self.on_device else NOTHING_READ
+
+    def backward_done(self, end_ns: int) -> None:
+        """Ask which gradients became ready in the backward pass that has just ended."""
+        ready_ns = 0
+        for identity, (reference, at_ns, before) in list(self.prepared.items()):
+            reducer = reference()
+            after = before if reducer is None else reducer.get_backward_stats()
+            # What did not change is of an earlier pass: this one went through other gradients.
+            news = [now for now, then in zip(after, before, strict=True) if now != then]
+            if news:
+                ready_ns = max(ready_ns, at_ns + max(news))
+            if news or reducer is None:
+                del self.prepared[identity]
+        if ready_ns:
+            self.read = True
+            # Two clocks, read a microsecond apart.
+            self.exposed.add(end_ns, max(0, end_ns - ready_ns))
+        self.own_ns += now_ns() - end_ns
+
+
+def watch_exchanges(book: EventBuffer, patches: Patches) -> None:
+    """Learn when a reducer is made ready for a backward pass that will exchange gradients."""
+    if not distributed.is_available():
+        return
+    from torch._C._distributed_c10d import Reducer
+
+    exchanges = book.exchanges
+
+    def prepare(original: Any) -> Any:
+        def prepare_for_backward(reducer: Any, outputs: Any) -> None:
+            original(reducer, outputs)
+            if not book.full or get_ident() != book.thread:
+                return
+            exchanges.seen = True
+            if book.queue is not None:
+                exchanges.on_device = True
+                return
+            at_ns = now_ns()
+            known = reducer.get_backward_stats()
+            exchanges.prepared[id(reducer)] = _Prepared(weakref.ref(reducer), at_ns, known)
+            exchanges.own_ns += now_ns() - at_ns
+
+        return prepare_for_backward
+
+    patches.replace(Reducer, "prepare_for_backward", prepare)

@@ -1,0 +1,260 @@
+"""Attach to the Python process of somebody's script: begin when it imports torch, end with it.
+
+Nothing heavy is imported before the script imports it: what it sets in the environment or in torch
+before that counts. Whatever goes wrong in here is told to the parent and never to the script.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.records.csv_log import file_identity
+
+if TYPE_CHECKING:
+    from stepscope.trace.dataloader_overrides import LoaderSettings
+    from stepscope.trace.event_buffer import Patches
+    from stepscope.trace.tracer import Tracer
+
+_OUR_FOLDER = str(Path(__file__).parent)
+
+
+@dataclass
+class _Attachment:
+    """What connects this process with the parent that supervises it.
+
+    `loader` are settings for the loaders that the script makes. A trial leaves the process when it
+    has made its steps, whatever the script would do then: what it has learnt is not worth saving.
+    `through_prefetch` makes it at least one step more than workers have batches ready.
+    """
+
+    folder: Path
+    messages: int
+    origin_ns: int
+    max_steps: int | None
+    layers: int
+    loader: dict[str, Any] = field(default_factory=dict)
+    is_trial: bool = False
+    through_prefetch: bool = False
+    process: int = field(default_factory=os.getpid)
+    pipe: tuple[int, int] = (0, 0)
+    trouble: dict[str, Any] = field(default_factory=dict)
+    tracer: Tracer | None = None
+    loaders: LoaderSettings | None = None
+    patches: Patches | None = None
+    ended: bool = False
+
+    def begin(self) -> None:
+        """Put hooks on: torch has just been imported."""
+        try:
+            import torch
+
+            from stepscope.trace.tracer import Tracer
+
+            tracer = Tracer(
+                self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
+            )
+            tracer.tell = self.send
+            if self.is_trial:
+                tracer.leave = _leave_at_once
+            tracer.start()
+            self.tracer = tracer
+            self._watch_loaders()
+            if sys.excepthook is sys.__excepthook__:  # the script has none of its own
+                sys.excepthook = _show_without_our_frames
+            environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            self.send({"type": "ready", "environment": environment})
+        except Exception as error:
+            self.trouble = _trouble(error)
+
+    def _watch_loaders(self) -> None:
+        from stepscope.trace.dataloader_overrides import LoaderSettings
+        from stepscope.trace.event_buffer import Patches
+
+        self.patches = Patches()
+        self.loaders = LoaderSettings(self.loader, self._note_loader)
+        self.loaders.install(self.patches)
+
+    def _note(self, event: str, **fields: Any) -> None:
+        from stepscope.records.run_folder import RunFolder
+
+        RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **fields)
+
+    def _note_loader(self, record: dict[str, Any]) -> None:
+        """Put a loader into the record at once: the script may be killed later."""
+        self._note("loader", **record)
+        tracer, now = self.tracer, {**record["found"], **record["set"]}
+        if self.through_prefetch and tracer is not None and tracer.max_steps is not None:
+            ready = now["num_workers"] * (now["prefetch_factor"] or 0)
+            tracer.max_steps = max(tracer.max_steps, ready + 1)
+
+    def end(self) -> None:
+        """Write what is left and say the last words. Once, and not in a forked copy."""
+        if self.ended or os.getpid() != self.process:
+            return
+        self.ended = True
+        last: dict[str, Any] = {"type": "last words", **self.trouble}
+        try:
+            last["raised"] = _raised()
+            if self.patches is not None:
+                self.patches.undo()
+            if self.loaders is not None and self.loaders.trouble is not None:
+                last.update(_trouble(self.loaders.trouble))
+            if self.tracer is not None:
+                last.update(self.tracer.last_words())
+                if self.tracer.batch_bytes is not None:
+                    self._note("batch", bytes=self.tracer.batch_bytes)
+        except Exception as error:
+            last.update(_trouble(error))
+        self.send(last)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Tell the parent, unless the script has closed the way to it."""
+        data = (json.dumps(message) + "\n").encode()
+        with contextlib.suppress(OSError):
+            while data and file_identity(self.messages) == self.pipe:
+                data = data[os.write(self.messages, data) :]
+
+    def forked(self) -> None:
+        """Leave a copy of this process alone: what it does is not this script's training."""
+        self.ended = True
+        if self.patches is not None:
+            self.patches.undo()
+        if self.tracer is not None:
+            self.tracer.abandon()
+
+
+def attach(request: str) -> None:
+    """Watch this process as a parent asked for in `STEPSCOPE_TRACE`."""
+    asked = json.loads(request)
+    if asked["parent"] != os.getppid():
+        return  # started by something between, with its environment
+    die_with_parent(asked["parent"])
+    os.set_inheritable(asked["messages"], False)
+    attachment = _Attachment(
+        Path(asked["folder"]),
+        asked["messages"],
+        asked["origin_ns"],
+        asked["max_steps"],
+        asked["layers"],
+        asked["loader"],
+        asked["is_trial"],
+        asked["through_prefetch"],
+        pipe=file_identity(asked["messages"]),
+    )
+    sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
+    atexit.register(attachment.end)
+    os.register_at_fork(after_in_child=attachment.forked)
+    leave_at_once = os._exit
+
+    def leave(status: int) -> Any:
+        attachment.end()
+        leave_at_once(status)
+
+    os._exit = leave
+
+
+def _leave_at_once() -> None:
+    """End the process without a word to the script, but with what it has printed.
+
+    Its children are the parent's to end. What they share with it has a name in /dev/shm, and would
+    stay there.
+    """
+    import multiprocessing.util
+
+    multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # as at any exit
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # none, or closed
+            stream.flush()
+    os._exit(0)  # ours: it says the last words
+
+
+def _trouble(error: Exception) -> dict[str, Any]:
+    return {
+        "trouble": str(error) or type(error).__name__,
+        "exit_code": getattr(error, "exit_code", 70),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _show_without_our_frames(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show what ended the script as Python would without us. The script may put its own here."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            each.__traceback__ = _without_our_frames(each.__traceback__)
+            waiting += [each.__cause__, each.__context__]
+    sys.__excepthook__(kind, error, error.__traceback__)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    theirs = [
+        entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
+    ]
+    if not theirs:
+        return None
+    for entry, following in pairwise(theirs):
+        entry.tb_next = following
+    theirs[-1].tb_next = None
+    return theirs[0]
+
+
+def _raised() -> str | None:
+    """Describe the exception that ended the script, if one did; Python keeps it for debuggers."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}".rstrip(": ")
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Call something once, right after a module has been imported for the first time."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
+        self._call = call
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Let the others find it, and have its loader tell us."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, call = spec.loader, self._call
+        execute = loader.exec_module
+
+        def execute_and_call(module: ModuleType) -> None:
+            execute(module)
+            call()
+
+        loader.exec_module = execute_and_call  # type: ignore[method-assign]
+        return spec

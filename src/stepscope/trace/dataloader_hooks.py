@@ -1,0 +1,277 @@
+"""Hooks into torch's loaders: when an iteration begins, each batch that is fetched, and its end."""
+
+from __future__ import annotations
+
+import functools
+import re
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, worker_cpu_ns
+from stepscope.meter.step_rows import Load, LoadTiming
+from stepscope.trace.detect import events as e
+from stepscope.trace.event_buffer import EventBuffer, Patches
+from stepscope.trace.sample_count import bytes_of, samples_of
+
+# --- How long a foreign script's loader workers took for each batch, without a change to what it
+# sees.
+
+
+TakeTiming = Callable[[LoadTiming], None]
+
+
+class TimedBatch:
+    """A batch on its way from a worker, and the time that it took."""
+
+    def __init__(self, batch: Any, timing: LoadTiming) -> None:
+        self.batch = batch
+        self.timing = timing
+
+    def pin_memory(self) -> TimedBatch:
+        """Be pinned as the batch alone would be."""
+        return TimedBatch(pin_memory(self.batch), self.timing)
+
+
+class TimedStart:
+    """Begin a worker: time its fetching, then do what the script wanted done."""
+
+    def __init__(self, theirs: Callable[[int], Any] | None) -> None:
+        self.theirs = theirs
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before it makes its fetcher."""
+        for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+            fetcher.fetch = _timed(fetcher.fetch)  # type: ignore[method-assign]
+        if self.theirs is not None:
+            self.theirs(worker)
+
+
+def _timed(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], TimedBatch]:
+    def timed(fetcher: Any, index: Any) -> TimedBatch:
+        info = get_worker_info()
+        cpu_start, start = worker_cpu_ns(), now_ns()
+        batch = fetch(fetcher, index)
+        wall, cpu = now_ns() - start, worker_cpu_ns() - cpu_start
+        return TimedBatch(batch, LoadTiming(-1 if info is None else info.id, start, wall, cpu))
+
+    return timed
+
+
+def start_timed(loader: DataLoader[Any], iterate: Callable[[Any], Any], take: TakeTiming) -> Any:
+    """Make the loader's iterator; workers that it starts tell how long each batch takes them."""
+    if loader.num_workers == 0:
+        return iterate(loader)
+    theirs = loader.worker_init_fn
+    loader.worker_init_fn = TimedStart(theirs)
+    try:
+        iterator = iterate(loader)
+    finally:
+        loader.worker_init_fn = theirs
+    if "_next_data" not in vars(iterator):
+        _unwrap(iterator, take)
+    return iterator
+
+
+def _unwrap(iterator: Any, take: TakeTiming) -> None:
+    """Let the iterator hand out plain batches for as long as it lives.
+
+    On the object, not on its class: persistent workers may outlive our hooks. Through a weak
+    reference, lest the iterator, which ends its workers when it dies, keep itself alive.
+    """
+    itself = weakref.ref(iterator)
+    original = type(iterator)._next_data
+
+    def next_data() -> Any:
+        try:
+            data = original(itself())
+        except Exception as error:
+            error.args = tuple(map(_without_our_frames, error.args))
+            raise
+        if isinstance(data, TimedBatch):
+            take(data.timing)
+            return data.batch
+        return data
+
+    iterator._next_data = next_data
+
+
+def _without_our_frames(argument: Any) -> Any:
+    """Take our lines out of the worker's traceback, which is in the text of what it raised."""
+    if not isinstance(argument, str) or __file__ not in argument:
+        return argument
+    entry = rf'  File "{re.escape(__file__)}".*\n(?:    .*\n)*'
+    return type(argument)(re.sub(entry, "", argument))
+
+
+# CPU time is the kernel's to tell, and among the work of a step asking for it twice takes 6 us on
+# a VM. Where making a batch takes less than a hundred times that, one step in so many is asked for
+# it, after the first ones.
+_QUICK_NS = 600_000
+_CPU_OF_ALL_STEPS = 100
+_CPU_OF_ONE_STEP_IN = 17  # a prime: shards and buffers come round in even numbers
+CPU_LEFT_OUT = (
+    f"of one step in {_CPU_OF_ONE_STEP_IN} only, after the first {_CPU_OF_ALL_STEPS}: making a "
+    f"batch took less than {_QUICK_NS / 1e6} ms, and reading it would take too much of that"
+)
+
+
+def watch_loaders(book: EventBuffer, patches: Patches) -> None:
+    """Put the hooks on torch's loader and on its two kinds of iterators."""
+    multi = torch_dataloader._MultiProcessingDataLoaderIter
+    either = torch_dataloader._BaseDataLoaderIter
+    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
+    patches.replace(either, "__next__", functools.partial(_fetch, book))
+    patches.replace(multi, "__del__", functools.partial(_drop, book))
+
+
+def _iterate(book: EventBuffer, original: Any) -> Any:
+    def iterate(loader: Any) -> Any:
+        if book.busy or (book.has_threads and get_ident() != book.thread):
+            return start_timed(loader, original, book.take_timing)
+        key = book.keys.get(id(loader._iterator)) or book.new_key()
+        number = _number_of(book, loader)
+        book.note(e.ITERATE, key, (other_clock_ns(), number))
+        book.busy = True
+        iterator = None
+        try:
+            iterator = start_timed(loader, original, book.take_timing)
+        finally:
+            book.busy = False
+            length = None if iterator is None else _length(loader)
+            book.longest = max(book.longest, length or 0)
+            book.note(e.ITERATED, key, (length, number))
+        _remember(book, iterator, key)
+        book.weigh = True
+        return iterator
+
+    return iterate
+
+
+def _number_of(book: EventBuffer, loader: Any) -> int:
+    """Tell loaders apart: another one may be given the address of one that is gone."""
+    reference, number = book.loaders.get(id(loader), (None, 0))
+    if reference is None or reference() is not loader:
+        number = book.new_key()
+        book.loaders[id(loader)] = (weakref.ref(loader), number)
+    return number
+
+
+def _length(loader: Any) -> int | None:
+    """Count the batches to come; an iterable data set is not asked, torch would remember that."""
+    iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
+    try:
+        return None if iterable else len(loader)
+    except (TypeError, NotImplementedError):  # a sampler without a length
+        return None
+
+
+def _remember(book: EventBuffer, iterator: Any, key: int) -> None:
+    identity = id(iterator)
+    book.keys[identity] = key
+
+    def died(reference: Any) -> None:
+        book.deaths.pop(identity, None)
+        if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
+            book.counted = False  # what it gave may be used all the same
+            book.note(e.DROPPED, key, other_clock_ns())
+
+    book.deaths[identity] = weakref.ref(iterator, died)
+
+
+def _fetch(book: EventBuffer, original: Any) -> Any:
+    """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
+    put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
+    begin, end, keys = e.FETCH, e.FETCHED, book.keys
+    without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
+
+    def fetch(iterator: Any) -> Any:
+        if book.busy or (book.has_threads and get_ident() != book.thread):
+            return original(iterator)
+        key = keys.get(id(iterator))
+        if key is None:  # made before we looked, or asked again after its end
+            key = book.new_key()
+            note(e.ITERATE, key, (other_clock_ns(), None))
+            note(e.ITERATED, key, (None, None))
+            _remember(book, iterator, key)
+        if timings:
+            timings.clear()
+        begin_ns, steps = now_ns(), book.steps
+        ends_a_step = steps != book.steps_at_fetch
+        if ends_a_step:
+            book.steps_at_fetch = steps
+            book.updated_by = ()
+            book.reads_cpu = steps >= book.cpu_from_steps
+            if steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
+                book.at_boundary()
+                begin_ns = now_ns()
+        put((begin, begin_ns, key, None, book.queue and book.queue.mark()))
+        if ends_a_step and book.at_step_end is not None:
+            book.at_step_end()
+            begin_ns = now_ns()
+        book.busy, book.awaits_backward = True, False
+        is_made_here = isinstance(iterator, without_workers)
+        begin_cpu_ns = cpu_ns() if is_made_here and book.reads_cpu else None
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            book.busy = False
+            note(e.EXHAUSTED, key, other_clock_ns())
+            # A persistent iterator comes again, with a new key, as a new iteration.
+            keys.pop(id(iterator), None)
+            raise
+        except BaseException:
+            book.busy = False
+            note(e.FETCHED, key, (None, None))
+            raise
+        book.busy = False
+        end_ns = now_ns()
+        load: Load | None = None
+        if begin_cpu_ns is not None:
+            took_ns = end_ns - begin_ns
+            load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
+            end_ns = now_ns()  # the loop waits for this too, for milliseconds on a busy machine
+            if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
+                book.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
+        elif is_made_here:
+            load = (-1, begin_ns, end_ns - begin_ns, None)
+        elif timings:
+            load = timings.popleft()
+        if book.weigh:
+            book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
+        # Most batches begin with a tensor, whose shape tells soonest how long it is.
+        begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
+        samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
+        # Of two without a call between them, the call will tell which was used.
+        book.counted = samples is not None and book.called
+        book.called = False
+        put((end, end_ns, key, (samples, load), book.queue and book.queue.mark()))
+        return batch
+
+    return fetch
+
+
+def _drop(book: EventBuffer, original: Any) -> Any:
+    """Note how long it takes to end workers whose loader was not read to its end."""
+
+    def drop(iterator: Any) -> None:
+        key = book.keys.get(id(iterator))
+        if key is None or book.busy or (book.has_threads and get_ident() != book.thread):
+            original(iterator)
+            return
+        book.note(e.FETCH, key)
+        try:
+            original(iterator)
+        finally:
+            book.counted = False
+            book.note(e.EXHAUSTED, key, other_clock_ns())
+            book.keys.pop(id(iterator), None)
+
+    return drop

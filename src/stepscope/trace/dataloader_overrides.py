@@ -1,0 +1,194 @@
+"""Other settings for the loaders of somebody's script, put in where it makes them.
+
+    num_workers, prefetch_factor, persistent_workers, pin_memory
+                  in every loader
+    batch_size    in every loader that shuffles; in one that does not, unless one that shuffles was
+                  made before it, which then is the one to train from
+
+When a loader is made nobody knows what it will be for. A test that comes along with a larger batch
+changes nothing of the training; a training that keeps its own batch would make the trial worthless.
+What was found, set and refused is noted for every loader.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
+
+from stepscope.trace.event_buffer import Patches
+
+SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+
+LOADER, BATCH_SAMPLER, DATA_SET = "loader", "batch_sampler", "data set"
+
+# What torch refuses in a loader without workers, and what stands for "not given".
+_NEEDS_WORKERS: dict[str, Any] = {
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "timeout": 0,
+    "multiprocessing_context": None,
+}
+_PREFETCH = 2  # torch's own, where there are workers and none is given
+
+_NO_WORKERS = "this loader has no workers"
+_FOR_A_TEST = "one that shuffles was made before: this one is taken for a test"
+_FIXED = {
+    BATCH_SAMPLER: "its batch_sampler makes the batches",
+    DATA_SET: "it has batch_size=None: its data set makes the batches",
+}
+_UNDIVIDED = (
+    "an IterableDataset gives every worker all of its samples, unless it divides them itself"
+)
+
+Arguments = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is changed in the arguments of one loader, and what of the settings is refused."""
+
+    changes: dict[str, Any]
+    refused: dict[str, str]
+
+
+def decide(given: Arguments, asked: Arguments, *, may_train: bool = True) -> Decision:
+    """Choose the arguments that put the settings asked for into a loader, and that torch takes.
+
+    `given` has the script's own arguments by name; `may_train` is False for what is a test.
+    """
+    wanted, refused = dict(asked), {}
+    fixed = _FIXED.get(batches_by(given)) or (None if may_train else _FOR_A_TEST)
+    if "batch_size" in wanted and fixed:
+        refused["batch_size"] = fixed
+        del wanted["batch_size"]
+    if wanted.get("num_workers", given.get("num_workers", 0)) == 0:
+        for name in _NEEDS_WORKERS:
+            if wanted.pop(name, None):
+                refused[name] = _NO_WORKERS
+    if wanted.get("num_workers") == 0:
+        wanted.update((name, none) for name, none in _NEEDS_WORKERS.items() if name in given)
+    return Decision(wanted, refused)
+
+
+def batches_by(given: Arguments) -> str:
+    """Say who puts samples together: the loader, a batch sampler, or the data set itself."""
+    if given.get("batch_sampler") is not None:
+        return BATCH_SAMPLER
+    return DATA_SET if given.get("batch_size", 1) is None else LOADER
+
+
+def shuffles(given: Arguments) -> bool:
+    """Say whether samples come in another order than the data set's, as far as can be seen."""
+    sampler = given.get("sampler")
+    if sampler is None:
+        sampler = getattr(given.get("batch_sampler"), "sampler", None)
+    if sampler is None:
+        return bool(given.get("shuffle"))
+    in_order = isinstance(sampler, SequentialSampler)
+    return not in_order and getattr(sampler, "shuffle", True) is not False
+
+
+def settings_of(given: Arguments) -> dict[str, Any]:
+    """Return the settings that a loader has with these arguments."""
+    workers = given.get("num_workers", 0)
+    batch_size = given.get("batch_size", 1)
+    if batches_by(given) == BATCH_SAMPLER:
+        batch_size = getattr(given["batch_sampler"], "batch_size", None)
+    prefetch = given.get("prefetch_factor")
+    return {
+        "batch_size": batch_size if isinstance(batch_size, int) else None,
+        "num_workers": workers,
+        "prefetch_factor": _PREFETCH if workers and prefetch is None else prefetch,
+        "pin_memory": bool(given.get("pin_memory", False)),
+        "persistent_workers": bool(given.get("persistent_workers", False)),
+    }
+
+
+@dataclass
+class LoaderSettings:
+    """Put settings into every loader that is made from now on.
+
+    `note` is given a record of each, but only once of those that are all alike: some scripts make
+    a loader an epoch. A fault of ours is kept in `trouble`, and the loader is the script's own.
+    """
+
+    asked: Arguments
+    note: Callable[[dict[str, Any]], None]
+    trouble: Exception | None = None
+    _one_shuffles: bool = False
+    _noted: set[str] = field(default_factory=set)
+
+    def install(self, patches: Patches) -> None:
+        """Look at the making of loaders. Undo the patches to have it as before."""
+        patches.replace(DataLoader, "__init__", self._watch)
+
+    def _watch(self, original: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                bound = signature.bind(loader, *args, **kwargs)
+            except TypeError:
+                bound = None  # torch says better what is wrong with them
+            decision = None if bound is None else self._decide(bound.arguments)
+            if bound is None or decision is None:
+                original(loader, *args, **kwargs)
+                return
+            given = dict(bound.arguments)
+            bound.arguments.update(decision.changes)
+            original(*bound.args, **bound.kwargs)
+            self._tell(loader, given, decision)
+
+        # Libraries that make loaders again read the arguments' names from the signature.
+        return functools.wraps(original)(init)
+
+    def _decide(self, given: Arguments) -> Decision | None:
+        try:
+            shuffled = shuffles(given)
+            decision = decide(given, self.asked, may_train=shuffled or not self._one_shuffles)
+        except Exception as error:
+            self.trouble = error
+            return None
+        self._one_shuffles = self._one_shuffles or shuffled
+        return decision
+
+    def _tell(self, loader: Any, given: Arguments, decision: Decision) -> None:
+        try:
+            record = _record(loader, given, decision, self.asked)
+            text = json.dumps(record)
+            if text not in self._noted:
+                self._noted.add(text)
+                self.note(record)
+        except Exception as error:  # a full disk
+            self.trouble = error
+
+
+def _record(loader: Any, given: Arguments, decision: Decision, asked: Arguments) -> dict[str, Any]:
+    found = settings_of(given)
+    now = settings_of({**given, **decision.changes})
+    iterable = isinstance(loader.dataset, IterableDataset)
+    undivided = iterable and asked.get("num_workers", 0) > 1
+    return {
+        "data_set": type(loader.dataset).__name__,
+        "samples": None if iterable else _count(loader.sampler),
+        "shuffles": shuffles(given),
+        "batches_by": batches_by(given),
+        "found": found,
+        "set": {name: now[name] for name in SETTINGS if now[name] != found[name]},
+        "refused": decision.refused,
+        "warning": _UNDIVIDED if undivided else None,
+    }
+
+
+def _count(sampler: Any) -> int | None:
+    """Count the samples of an epoch; None where the script's own code does not know."""
+    try:
+        return len(sampler)
+    except Exception:
+        return None

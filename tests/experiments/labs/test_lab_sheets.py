@@ -1,0 +1,359 @@
+"""Labs that are a sheet: what the sheets say, what becomes of a person's flags, two real ones."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from quiet_tools import tools
+
+from stepscope.errors import RequestError
+from stepscope.experiments.labs import lab_runner
+from stepscope.experiments.labs.lab_plan import Ask, make_plan
+from stepscope.experiments.labs.lab_sheet import Setting, read_sheet, sheet_names
+from stepscope.experiments.labs.lab_trials import Tried, compare, in_words
+from stepscope.experiments.labs.procedures.one_vs_best_lab import conclude
+from stepscope.records.sweep_folder import Trial
+from stepscope.report.charts.chart import Chart
+from stepscope.report.terminal.lab_tables import charts_of
+from stepscope.report.terminal.workers_table import workers_chart
+from stepscope.settings.load_settings import with_changes
+
+TINY = {"model": "lenet", "samples": "96", "batch_size": "32", "threads": "1", "device": "cpu"}
+
+ASKED_FOR = {
+    "epoch-times", "workers", "one-vs-best", "devices", "optimizers", "batch-norm", "model",
+    "batch-sizes", "architectures", "edge-protocol", "storage", "imagenet",
+    "mobilebert", "efficient-inference", "scaling",
+}  # fmt: skip
+
+
+def plan_of(name, *, scale=1.0, repeats=None, **flags):
+    return make_plan(read_sheet(name), Ask(flags, scale, repeats))
+
+
+# --- sheets ---------------------------------------------------------------------------------------
+
+
+def test_every_experiment_has_a_sheet():
+    assert {*sheet_names()} == ASKED_FOR
+    assert {*lab_runner.labs()} == ASKED_FOR | {"memory", "second-epoch"}
+
+
+@pytest.mark.parametrize("name", sorted(ASKED_FOR))
+def test_every_sheet_has_settings_that_are_valid_and_a_module(name):
+    sheet = read_sheet(name)
+    for setting in sheet.settings:
+        with_changes(sheet.run, setting.values)
+    module = importlib.import_module(lab_runner.procedure_of(name))
+    assert callable(module.investigate)
+    assert sheet.question.endswith("?")
+    assert sheet.columns
+    assert sheet.plots
+
+
+def test_the_optimisers_are_five_at_two_rates_and_nesterov_is_really_on():
+    sheet = read_sheet("optimizers")
+    specs = [with_changes(sheet.run, setting.values) for setting in sheet.settings]
+    assert len({(spec.optimizer, spec.nesterov, spec.lr) for spec in specs}) == 10
+    by_name = {setting.shown["optimiser"]: [] for setting in sheet.settings}
+    for setting, spec in zip(sheet.settings, specs, strict=True):
+        by_name[setting.shown["optimiser"]].append(spec)
+    assert [spec.nesterov for spec in by_name["SGD, Nesterov"]] == [True, True]
+    assert [spec.nesterov for spec in by_name["SGD"]] == [False, False]
+    assert {spec.lr for shared, _ in by_name.values() for spec in [shared]} == {0.1}
+    assert by_name["Adam"][1].lr == 0.001
+
+
+def test_a_batch_sizes_rate_is_kept_and_scaled_in_proportion():
+    sheet = read_sheet("batch-sizes")
+    rates = {"kept": set(), "scaled": set()}
+    for setting in sheet.settings:
+        batch, lr = setting.values["batch_size"], setting.values["lr"]
+        rates[setting.shown["rate"]].add(lr if setting.shown["rate"] == "kept" else lr / batch)
+    assert [len(each) for each in rates.values()] == [1, 1]
+
+
+def test_the_edge_protocol_is_the_published_one():
+    spec = with_changes(read_sheet("edge-protocol").run, {})
+    assert (spec.model, spec.workers, spec.prefetch) == ("vgg11_imagenet", 4, 2)
+    assert (spec.batch_size, spec.lr, spec.momentum) == (16, 0.01, 0.9)
+    assert (spec.page_cache, spec.source, spec.augment) == ("cold", "local", "crop-flip")
+    assert read_sheet("edge-protocol").epochs == 6
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+
+@given(scale=st.floats(1e-6, 1))
+def test_a_share_leaves_two_epochs_and_four_batches_and_never_takes_more_than_all(scale):
+    plan = plan_of("batch-sizes", scale=scale, data="shapes")
+    assert 2 <= plan.spec.epochs <= 10
+    assert plan.spec.samples is None or 4 * 1024 <= plan.spec.samples <= 50_000
+    whole = plan.spec.samples in (None, 50_000) and plan.spec.epochs == 10
+    assert (plan.told()["note"] is None) == whole
+
+
+@pytest.mark.parametrize(
+    ("asked", "note"),
+    [
+        # The floors bind: two epochs of five, four batches of 128.
+        ({"scale": 0.001}, "512 of 50,000 samples, 2 of 5 epochs"),
+        ({"scale": 0.02}, "1,000 of 50,000 samples, 2 of 5 epochs"),
+        ({"scale": 0.02, "samples": "320"}, "320 of 50,000 samples, 2 of 5 epochs"),
+        ({"samples": "320"}, "320 of 50,000 samples"),
+        ({"epochs": "1"}, "1 of 5 epochs"),
+        ({"epochs": "9"}, None),
+        ({}, None),
+    ],
+)
+def test_what_is_less_than_the_sheet_asks_for_is_told_in_numbers(asked, note):
+    told = plan_of("epoch-times", data="shapes", **asked).told()["note"]
+    assert told == (None if note is None else f"{note}: figures are of a short run")
+
+
+@pytest.mark.parametrize("scale", [0, -1, 1.01, float("nan")])
+def test_a_share_is_above_0_and_up_to_1(scale):
+    with pytest.raises(RequestError, match="scale"):
+        plan_of("epoch-times", scale=scale)
+
+
+def test_a_persons_flag_wins_over_the_sheet_and_the_share_and_is_told():
+    plan = plan_of("epoch-times", scale=0.1, model="lenet", samples="320", batch_size="128")
+    assert (plan.spec.model, plan.spec.samples, plan.spec.epochs) == ("lenet", 320, 2)
+    assert plan.told()["changed"] == {"model": "lenet", "samples": 320}
+
+
+def test_a_flag_for_what_is_varied_makes_equal_settings_one():
+    plan = plan_of("optimizers", lr="0.05", model="lenet")
+    assert len(plan.settings) == 5
+    assert plan.settings[0].shown["rate"] == "shared and own"
+
+
+def test_a_value_that_the_sheet_has_picks_its_settings():
+    plan = plan_of("efficient-inference", model="efficient-small", data="shapes")
+    assert [setting.values for setting in plan.settings] == [
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 0},
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 1},
+        {"model": "efficient-small", "schedule": "one-cycle", "seed": 2},
+        {"model": "efficient-small", "schedule": "constant", "lr": 0.01, "seed": 0},
+    ]
+    assert plan.told()["picked"] == {"model": "efficient-small"}
+    assert plan.told()["changed"] == {"data": "shapes"}
+
+
+def test_a_value_that_only_some_settings_have_is_for_all_and_picks_none():
+    plan = plan_of("efficient-inference", lr="0.01", data="shapes")
+    assert len(plan.settings) == 8
+    assert plan.changed == {"data": "shapes", "lr": 0.01}
+
+
+def test_one_setting_is_enough_where_each_counts_for_itself():
+    flags = {"model": "efficient-small", "schedule": "one-cycle", "seed": "2"}
+    plan = plan_of("efficient-inference", **flags)
+    assert [setting.values for setting in plan.settings] == [{**flags, "seed": 2}]
+    assert plan.spec.seed == 2
+    assert plan.changed == {}
+
+
+def test_a_flag_that_leaves_nothing_to_compare_is_refused():
+    with pytest.raises(RequestError, match="nothing is left to compare"):
+        plan_of("one-vs-best", workers="3")
+
+
+def test_data_that_is_not_there_is_replaced_and_listed_unless_somebody_named_it(tmp_path: Path):
+    plan = plan_of("epoch-times", data_dir=str(tmp_path))
+    assert plan.spec.data == "shapes"
+    assert plan.missing[0]["name"] == "cifar10"
+    assert "shapes was used instead" in plan.missing[0]["reason"]
+    named = plan_of("epoch-times", data_dir=str(tmp_path), data="shapes")
+    assert named.missing == ()
+
+
+def test_a_wrong_flag_is_refused_when_the_plan_is_made():
+    for wrong in ({"batch_size": "many"}, {"model": "lenett"}, {"samples": "16"}):
+        with pytest.raises(RequestError):
+            plan_of("epoch-times", **wrong)
+    with pytest.raises(RequestError, match="repeats"):
+        plan_of("model", repeats=3)
+    with pytest.raises(RequestError, match="repeats: wanted 1 or more, found 0"):
+        plan_of("epoch-times", repeats=0)
+
+
+# --- what trials come to --------------------------------------------------------------------------
+
+
+def tried_with(*rates: float, **values: object) -> Tried:
+    trials = [
+        Trial(number, dict(values), number, "completed", metrics={"samples_per_s": rate})
+        for number, rate in enumerate(rates, start=1)
+    ]
+    return Tried(Setting(values), tuple(trials), tuple(Path() for _ in trials))
+
+
+def test_one_run_each_has_a_ratio_but_no_verdict():
+    ratio = compare(tried_with(100), tried_with(200))
+    assert ratio.ratio == pytest.approx(2)
+    assert "cannot tell" in in_words(ratio, "one")
+
+
+def test_rounds_that_only_one_side_completed_are_left_out():
+    short = tried_with(200, 210)
+    gone = replace(short.trials[0], status="failed", metrics={})
+    other = Tried(short.setting, (gone, short.trials[1]), short.folders)
+    ratio = compare(tried_with(100, 105), other)
+    assert (ratio.rounds, ratio.ratio) == (1, pytest.approx(2))
+    assert "no round" in in_words(compare(tried_with(100), replace(other, trials=(gone,))), "one")
+
+
+def test_trials_of_one_epoch_are_compared_without_their_start():
+    steady = {"dropped_epochs": [], "steady_samples_per_s": 150.0, "steady_steps": 20}
+    whole = tried_with(100, 100)
+    trials = tuple(
+        replace(trial, metrics={**trial.metrics, **steady, "steady_samples_per_s": rate})
+        for trial, rate in zip(whole.trials, (150.0, 152.0), strict=True)
+    )
+    short = replace(whole, trials=trials)
+    assert short.row("samples_per_s")["samples_per_s"] == short.median_of("samples_per_s") == 151
+    assert compare(whole, short).ratio == pytest.approx(1.51, rel=0.001)
+
+
+def test_a_row_has_an_interval_with_more_rounds_and_none_with_one():
+    assert "samples_per_s_low" not in tried_with(100).row("samples_per_s")
+    row = tried_with(100, 101, 102).row("samples_per_s")
+    assert row["samples_per_s_low"] <= row["samples_per_s"] == 101 <= row["samples_per_s_high"]
+    assert tried_with(100).row("loss")["loss"] is None
+
+
+def test_a_trial_that_died_is_a_row_that_says_so():
+    died = replace(
+        tried_with(100).trials[0], status="out_of_memory", reason="too large", metrics={}
+    )
+    row = Tried(Setting({"batch_size": 1024}), (died,), (Path(),)).row("step_s")
+    assert row == {"batch_size": 1024, "status": "out_of_memory: too large", "step_s": None}
+
+
+def one_and_two_workers(one, two):
+    return conclude([tried_with(*one, workers=1), tried_with(*two, workers=2)], [])
+
+
+def test_more_workers_are_called_better_only_where_the_rounds_show_it():
+    clear = one_and_two_workers((100, 101, 102), (150, 151, 152))
+    assert "1.50 times as fast as one" in clear.answer
+    assert clear.figures["rows"][1]["chosen"]
+    noise = one_and_two_workers((100, 160, 90), (150, 100, 130))
+    assert noise.answer.startswith("No number of workers was shown to be faster")
+    assert "chosen" not in noise.figures["rows"][1]
+    once = one_and_two_workers((100,), (150,))
+    assert "cannot tell" in once.answer
+
+
+@pytest.mark.parametrize(
+    "tried",
+    [[], [tried_with(100, workers=2), tried_with(100, workers=4)], [tried_with(100, workers=1)]],
+)
+def test_without_one_worker_or_another_number_there_is_no_answer(tried):
+    missing = [{"name": "workers 1", "reason": "no such device"}]
+    finding = conclude(tried, missing)
+    assert not finding.holds
+    assert finding.answer.startswith("No answer: one worker, or every other number")
+    assert finding.figures["missing"] == missing
+
+
+def test_the_graph_of_the_workers_lab_is_the_one_of_stepscope_workers():
+    candidates = [
+        {
+            "workers": number,
+            "threads": None,
+            "samples_per_s": {"median": rate, "low": None, "high": None},
+        }
+        for number, rate in ((0, 100.0), (2, 200.0), (4, None))
+    ]
+    found = {"candidates": candidates, "recommended": 2, "recommended_threads": None}
+    finding = {"subject": "lenet on shapes", "rows": [], "workers": found}
+    (chart,) = charts_of(finding, read_sheet("workers").plots).values()
+    assert chart == replace(workers_chart(found), subtitle="lenet on shapes")
+    assert [mark.chosen for mark in chart.marks] == [False, True]
+    assert charts_of({"subject": "", "rows": []}, read_sheet("workers").plots) == {}
+
+
+# --- for real -------------------------------------------------------------------------------------
+
+
+def test_lab_model_counts_twenty_convolutions(tmp_path: Path):
+    ask = Ask({"out": str(tmp_path)}, scale=0.1)
+    found = lab_runner.conduct(read_sheet("model"), ask, tools())
+    assert found.holds
+    assert "20 convolutions" in found.answer
+    assert found.figures["note"] is None, "no data is used, whatever share of it is asked for"
+    counted = {row["what"]: row["norm_batch"] for row in found.figures["rows"]}
+    assert counted["convolutions"] == 20
+    assert counted["trainable parameters"] == counted["gradients"] == 11_173_962
+    assert (counted["last convolution gives"], counted["last layer takes"]) == ("512x4x4", "512")
+    assert (counted["forward and backward, MB"], counted["total, MB"]) == (11.25, 53.89)
+
+
+def test_a_device_that_is_missing_is_listed_and_the_rest_runs(tmp_path: Path):
+    flags = {**TINY, "out": str(tmp_path), "workers": "0"}
+    del flags["device"]
+    found = lab_runner.conduct(read_sheet("devices"), Ask(flags, 0.01, 1), tools())
+    assert found.holds
+    here = {row["device"] for row in found.figures["rows"]}
+    missing = {each["name"].removeprefix("device ") for each in found.figures["missing"]}
+    assert "cpu" in here
+    assert here | missing >= {"cpu", "cuda", "mps"}
+    assert not here & missing
+
+
+OF_A_DEVICE = sorted(ASKED_FOR - {"model", "devices", "imagenet", "mobilebert"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each in ("one-vs-best", "workers") else pytest.param(each, marks=pytest.mark.long)
+        for each in OF_A_DEVICE
+    ],
+)
+def test_a_lab_of_which_this_machine_can_do_nothing_says_so(name, tmp_path: Path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has the device")
+    sheet = read_sheet(name)
+    one = replace(sheet, settings=sheet.settings[:1], repeats=min(sheet.repeats, 1))
+    flags = {**TINY, "device": "cuda", "out": str(tmp_path)}
+    for varied in sheet.settings[0].values:
+        flags.pop(varied, None)
+    found = lab_runner.conduct(one, Ask(flags), tools())
+    assert not found.holds
+    assert found.answer.startswith("No answer")
+    assert charts_of(found.figures, sheet.plots) == {}
+
+
+def test_a_lab_of_one_epoch_tells_which_rates_are_not_alike(tmp_path: Path):
+    # Of twelve steps the buffers of four workers leave two: too few for a rate without the start.
+    sheet = read_sheet("one-vs-best")
+    few = replace(sheet, settings=(Setting({"workers": 0}), Setting({"workers": 4})))
+    flags = {**TINY, "samples": "384", "epochs": "1", "out": str(tmp_path)}
+    found = lab_runner.conduct(few, Ask(flags, repeats=1), tools())
+    (entry,) = [each for each in found.figures["missing"] if "throughput" in each["name"]]
+    assert "in some runs it is of all epochs, in others of steps after the start" in entry["reason"]
+    (sweep,) = tmp_path.glob("2*/2*/sweep.json")
+    assert json.loads(sweep.read_text())["kind"] == "lab"
+
+
+def test_every_optimiser_has_losses_of_its_own(tmp_path: Path):
+    sheet = read_sheet("optimizers")
+    few = replace(sheet, settings=sheet.settings[:2])  # SGD, and SGD with Nesterov
+    found = lab_runner.conduct(few, Ask({**TINY, "out": str(tmp_path)}, 0.02), tools())
+    plain, nesterov = found.figures["rows"]
+    assert plain["losses"] != nesterov["losses"]
+    assert len(plain["losses"]) == len(plain["accuracies"]) == 2
+    charts = charts_of(found.figures, few.plots)
+    assert {chart.kind for chart in charts.values()} == {"lines"}
+    assert all(isinstance(chart, Chart) and len(chart.marks) == 4 for chart in charts.values())

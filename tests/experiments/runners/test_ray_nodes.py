@@ -1,0 +1,202 @@
+"""Which nodes take trials, told without a cluster: what they are asked, and what losses mean."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope import __version__
+from stepscope.analyze.run_summary import summarize
+from stepscope.experiments.runners import ray_task
+from stepscope.experiments.runners.local_runner import HERE, Here
+from stepscope.experiments.runners.ray_cluster import (
+    Node,
+    NodePool,
+    _look,
+    kind_of_machine,
+    memory_kind,
+)
+from stepscope.experiments.runners.ray_runner import PendingRounds, _Work
+from stepscope.experiments.runners.ray_task import Refusal, Task
+from stepscope.experiments.runners.runner import PlannedTrial
+from stepscope.experiments.trial import SilentListener
+from stepscope.experiments.workload import TrainingWorkload, TrialRequest
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Trial
+from stepscope.supervisor.child_supervisor import Outcome
+
+TRAINING = TrainingWorkload({"samples": 64, "batch_size": 32}, quick=True)
+FAST, ALSO_FAST, SLOW = (
+    Node(name, name, kind, 1.0, 0.0) for name, kind in (("a", "fast"), ("b", "fast"), ("c", "slow"))
+)
+WHY = Refusal("its disk is full.", 5)
+
+
+def pool_of(*nodes: Node) -> NodePool:
+    kinds = {node.id: node.kind for node in nodes}
+    return NodePool(ready={node.id: node for node in nodes}, kind_of=kinds)
+
+
+def orders_of(rounds: int, settings: int = 1) -> list[PlannedTrial]:
+    attempt = TrialRequest(Path("nowhere"), SilentListener(), summarize)
+    return [
+        PlannedTrial(Trial(number, {"workers": number % settings}, number // settings + 1), attempt)
+        for number in range(rounds * settings)
+    ]
+
+
+def work_of(
+    pool: NodePool, orders: list[PlannedTrial], *, mix_nodes: bool = False
+) -> tuple[_Work, list[str]]:
+    said: list[str] = []
+    rounds = PendingRounds.of(orders)
+    return _Work(TRAINING, pool, rounds, lambda trial: None, said.append, mix_nodes), said
+
+
+def asked(
+    pool: NodePool, settings: list[dict[str, Any]], subject: TrainingWorkload = TRAINING
+) -> Any:
+    pool.ask_for(subject, settings)
+    return _look()(__version__, pool.asked)
+
+
+def test_a_node_is_asked_for_its_version_its_kind_and_every_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind, refusal = asked(NodePool(), [{"workers": 0}])
+    assert (kind, refusal) == (kind_of_machine(), None)
+    kind, (message, code) = asked(NodePool(), [{"workers": 0}, {"model": "lenett"}])
+    assert (kind, code) == (None, 2)
+    assert "lenett" in message
+    _, (message, code) = _look()("0.0.1", None)
+    assert (message.startswith(f"it has stepscope {__version__}, wanted 0.0.1"), code) == (True, 5)
+
+
+def test_a_node_that_is_not_as_required_refuses_before_any_trial(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STEPSCOPE_SYSTEM_ROOT", str(tmp_path))
+    strict = TrainingWorkload({**TRAINING.asked, "require": "clock_source=tsc"}, quick=True)
+    kind, (message, code) = asked(NodePool(), [{"workers": 0}], strict)
+    assert (kind, code) == (None, 5)
+    assert "clock_source=tsc" in message
+
+
+def test_a_setting_is_asked_about_once_however_often_it_is_tried(tmp_path: Path) -> None:
+    pool, again = NodePool(), NodePool()
+    pool.ask_for(TRAINING, [{"workers": 0}, {"workers": 1}] * 50)
+    again.ask_for(TRAINING, [{"workers": 0}, {"workers": 1}])
+    assert pool.asked == again.asked
+
+
+def test_a_kind_whose_only_node_is_looked_at_again_still_has_its_round() -> None:
+    pool = pool_of(FAST, SLOW)
+    work, _ = work_of(pool, orders_of(rounds=1, settings=3))
+    order = work._take(FAST)
+    assert order is not None
+    list(work._again(order, FAST, WHY))
+    assert pool.ready == {SLOW.id: SLOW}
+    assert work._take(SLOW) is None
+
+
+def test_a_kind_that_gave_no_sign_for_long_leaves_its_round_to_others() -> None:
+    pool = pool_of(FAST, SLOW)
+    pool.lose(FAST)
+    assert pool.kinds(time.monotonic()) == ["fast", "slow"]
+    assert pool.kinds(time.monotonic() + 3600) == ["slow"]
+
+
+@pytest.mark.parametrize(("other", "mix_nodes"), [(ALSO_FAST, False), (SLOW, True)])
+def test_a_lost_trial_is_left_to_another_node_where_there_is_one(
+    other: Node, mix_nodes: bool
+) -> None:
+    pool = pool_of(FAST, other)
+    work, said = work_of(pool, orders_of(rounds=2), mix_nodes=mix_nodes)
+    order = work._take(FAST)
+    assert order is not None
+    assert list(work._again(order, FAST, WHY)) == []
+    assert said == ["trial 1 was lost on a, and is made again: its disk is full."]
+    pool.ready[FAST.id] = FAST  # it was looked at, and will do
+    next_one = work._take(FAST)
+    assert next_one is not None
+    assert next_one.trial.index == 1
+    assert work._take(FAST) is None
+    assert work._take(other) == order
+
+
+def test_a_lost_trial_is_made_again_where_it_was_when_there_is_nobody_else() -> None:
+    pool = pool_of(FAST, SLOW)
+    work, _ = work_of(pool, orders_of(rounds=1))
+    order = work._take(FAST)
+    assert order is not None
+    list(work._again(order, FAST, WHY))
+    pool.ready[FAST.id] = FAST
+    assert work._take(SLOW) is None
+    assert work._take(FAST) == order
+
+
+def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> None:
+    work, _ = work_of(pool_of(FAST), [])
+    (order,) = orders_of(rounds=1)
+    ended = [list(work._again(order, FAST, Refusal("no data.", 3))) for _ in range(3)]
+    assert ended[:2] == [[], []]
+    ((_, outcome),) = ended[2]
+    assert (outcome.status, outcome.exit_code) == (schema.FAILED, 3)
+    assert outcome.reason == "it was lost 3 times; the last time, on a: no data."
+
+
+def test_nodes_may_be_mixed_whatever_kind_began_a_round() -> None:
+    work, _ = work_of(pool_of(FAST, SLOW), orders_of(rounds=1, settings=2), mix_nodes=True)
+    taken = [work._take(node) for node in (FAST, SLOW)]
+    assert [order.trial.index for order in taken if order] == [0, 1]
+
+
+class Written:
+    """Something that is run by writing a line to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def check(self, values: Mapping[str, Any]) -> None: ...
+
+    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+        self.file.write_text("done")
+        return Outcome(schema.COMPLETED, None, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_node_whose_disk_is_full_refuses_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Making a trial sets free how many threads there are, which is not for the tests after it.
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    task = Task("trial", Written(Path("/dev/full")), {}, "nowhere", summarize, None)
+    said = ray_task.make(task)
+    assert isinstance(said, Refusal)
+    assert said.exit_code == 5
+    assert "No space left on device" in said.message
+
+
+def test_this_machine_gives_its_kind_where_it_is_one_among_others(tmp_path: Path) -> None:
+    (order,), subject = orders_of(rounds=1), Written(tmp_path / "file")
+    begun: list[Trial] = []
+    ((alone, _),) = HERE.run(subject, [order], begun.append)
+    ((among, _),) = Here(among_others=True).run(subject, [order], begun.append)
+    assert begun == [alone, among]
+    assert (alone.node, alone.node_kind) == (None, None)
+    assert (among.node, among.node_kind) == (platform.node(), kind_of_machine())
+
+
+def test_twins_whose_firmware_keeps_more_memory_are_of_one_kind() -> None:
+    gib = 2**30
+    assert memory_kind(int(15.45 * gib)) == memory_kind(int(15.62 * gib)) == "16 GiB"
+    assert memory_kind(8 * gib) == "8 GiB"

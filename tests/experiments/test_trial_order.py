@@ -1,0 +1,107 @@
+"""Axes, grids and the order of trials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.errors import RequestError
+from stepscope.experiments.trial_order import grid, plan_trials, read_axes
+
+
+def test_an_axis_is_read_with_its_values_as_numbers_where_they_are() -> None:
+    axes = read_axes(["workers=0,1,2", "lr=0.1,1e-3", "optimizer=sgd,nesterov", "nesterov=true"])
+
+    assert axes == {
+        "workers": [0, 1, 2],
+        "lr": [0.1, 0.001],
+        "optimizer": ["sgd", "nesterov"],
+        "nesterov": [True],
+    }
+
+
+def test_an_axis_may_be_written_with_dashes() -> None:
+    assert read_axes(["batch-size=16,64"]) == {"batch_size": [16, 64]}
+
+
+def test_a_scripts_own_flag_keeps_its_spelling() -> None:
+    axes = read_axes(["arg:--lr=0.10,1e-2", "workers=0,2"], of_script=True)
+
+    assert axes == {"arg:--lr": ["0.10", "1e-2"], "workers": [0, 2]}
+
+
+@pytest.mark.parametrize(
+    ("over", "of_script", "complaint"),
+    [
+        ([], False, "at least one axis"),
+        (["worker=0,1"], False, "Did you mean 'workers'?"),
+        (["workers"], False, "KEY=V1,V2"),
+        (["workers="], False, "values between its commas"),
+        (["workers=0,,1"], False, "values between its commas"),
+        (["workers=0,1", "workers=2"], False, "stands twice"),
+        (["workers=0,1,0"], False, "has 0 twice"),
+        (["out=a,b"], False, "no axis 'out'"),
+        (["arg:--lr=1,2"], False, "Give the script after --"),
+        (["arg:=1,2"], True, "wanted a flag"),
+        (["model=lenet,resnet18"], True, "no axis 'model'"),
+    ],
+)
+def test_an_axis_that_makes_no_sense_is_refused(
+    over: list[str], of_script: bool, complaint: str
+) -> None:
+    with pytest.raises(RequestError, match=complaint.replace("?", r"\?")):
+        read_axes(over, of_script=of_script)
+
+
+def test_a_grid_has_every_combination_once() -> None:
+    settings = grid({"workers": [0, 1], "batch_size": [16, 64]})
+
+    assert settings == [
+        {"workers": 0, "batch_size": 16},
+        {"workers": 0, "batch_size": 64},
+        {"workers": 1, "batch_size": 16},
+        {"workers": 1, "batch_size": 64},
+    ]
+
+
+_SETTINGS = st.lists(
+    st.fixed_dictionaries({"workers": st.integers(0, 64)}), min_size=1, max_size=6, unique_by=str
+)
+
+
+@given(_SETTINGS, st.integers(1, 8), st.integers(0, 2**32))
+def test_every_setting_is_tried_once_a_round_and_rounds_follow_each_other(
+    settings: list[dict[str, Any]], repeats: int, seed: int
+) -> None:
+    trials = plan_trials(settings, repeats, seed)
+
+    assert [trial.index for trial in trials] == list(range(len(settings) * repeats))
+    for number in range(repeats):
+        of_round = trials[number * len(settings) : (number + 1) * len(settings)]
+        assert {trial.repeat for trial in of_round} == {number + 1}
+        assert sorted(map(str, (t.values for t in of_round))) == sorted(map(str, settings))
+    assert trials == plan_trials(settings, repeats, seed)
+
+
+def test_the_order_differs_between_rounds() -> None:
+    settings = [{"workers": number} for number in range(6)]
+
+    orders = {
+        tuple(
+            trial.values["workers"]
+            for trial in plan_trials(settings, 4, seed=1)
+            if trial.repeat == r
+        )
+        for r in range(1, 5)
+    }
+
+    assert len(orders) == 4
+
+
+@pytest.mark.parametrize("repeats", [0, -1, 10**9])
+def test_a_plan_without_trials_or_without_end_is_refused(repeats: int) -> None:
+    with pytest.raises(RequestError):
+        plan_trials([{"workers": 0}], repeats, 0)

@@ -1,0 +1,102 @@
+"""A training on a device with memory of its own, which is scripted: what is foretold of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from scripted_device_memory import MIB, ScriptedMemory
+
+from stepscope.data import dataset_registry
+from stepscope.errors import OutOfMemoryError
+from stepscope.memory_forecast.cuda_allocator import reserved_for
+from stepscope.memory_forecast.fit_check import FitCheck, check_fit, refuse_what_does_not_fit
+from stepscope.memory_forecast.forecast import probe_steps
+from stepscope.models.step_tensors import NO_OPTIMIZER, OptimizerMemory, at_batch
+from stepscope.settings.load_settings import validate
+from stepscope.train.device import resolve
+from stepscope.train.training_setup import build_model
+
+ON_DEVICE = {
+    *("device_context", "parameters", "gradients", "optimizer_state"),
+    *("activations", "batch", "workspace", "slack"),
+}
+
+
+def foretold_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
+    spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 128, **settings}))
+    foretold = check_fit(spec, build_model(spec), memory)
+    assert foretold.reason is None
+    return foretold
+
+
+def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host() -> None:
+    memory = ScriptedMemory()
+    told = foretold_with(memory).to_json()
+    pools = {name: item["pool"] for name, item in told["items"].items()}
+    assert {name for name, pool in pools.items() if pool == "device"} == ON_DEVICE
+    assert set(pools.values()) == {"host", "device"}
+    context = told["items"]["device_context"]
+    assert (context["bytes"], context["how"]) == (300 * MIB, "measured")
+    assert told["items"]["slack"]["how"] == "calibrated"
+    assert set(told["limits"]) == {"host", "device"}
+    assert (
+        sum(told["limits"][pool]["needed_bytes"] for pool in told["limits"])
+        == (told["total_bytes"])
+    )
+    assert told["items"]["prefetch"]["bytes"] == told["items"]["batch"]["bytes"]
+    assert memory.asked[-1] == "begin anew", "the run begins with a peak of its own"
+
+
+def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond() -> None:
+    memory = ScriptedMemory()
+    spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 16}))
+    shapes = dataset_registry.find("shapes")
+    seen = probe_steps(spec, build_model(spec), shapes, torch.device("cpu"), memory)
+    assert seen.device is not None
+    counted = reserved_for(at_batch(*seen.logs, 16), NO_OPTIMIZER)
+    assert seen.device.excess_bytes == memory.peak_reserved_bytes() - counted
+    bill = check_fit(spec, build_model(spec), memory).bill
+    assert bill is not None
+    needed = 300 * MIB + seen.reserved_bytes(16) + seen.device.excess_bytes
+    assert bill.pool_bytes("device") == needed
+
+
+def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it() -> None:
+    memory = ScriptedMemory(room_bytes=480 * MIB)
+    foretold = foretold_with(memory, batch_size=4096)
+    told = foretold.to_json()
+    assert told["fits"] is False
+    assert (told["limit_pool"], told["limit_bytes"]) == ("device", 480 * MIB)
+    assert told["limit_of"] == "memory of cpu"  # a device that is there
+    fitting = [remedy for remedy in told["remedies"] if remedy["fits"]]
+    assert fitting
+    assert all(remedy["pool"] == "device" for remedy in told["remedies"])
+    assert all(remedy["pool_bytes"] <= 480 * MIB for remedy in fitting)
+    assert all("workers" not in remedy["settings"] for remedy in told["remedies"])
+    with pytest.raises(OutOfMemoryError, match=r"has 480\.0 MiB"):
+        refuse_what_does_not_fit(foretold)
+
+
+def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers() -> None:
+    memory = ScriptedMemory(room_bytes=310 * MIB)
+    foretold = foretold_with(memory, workers=0, memory_limit="64GiB")
+    assert foretold.workers_that_fit is None
+    with pytest.raises(OutOfMemoryError):
+        refuse_what_does_not_fit(foretold)
+
+
+def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit() -> None:
+    told = foretold_with(ScriptedMemory(unified=True, room_bytes=700 * MIB)).to_json()
+    assert {item["pool"] for item in told["items"].values()} == {"unified"}
+    assert set(told["limits"]) == {"unified"}
+    assert told["limits"]["unified"]["needed_bytes"] == told["total_bytes"]
+    assert told["limit_bytes"] == 700 * MIB
+    tighter = foretold_with(ScriptedMemory(unified=True), memory_limit="600MiB").to_json()
+    assert (tighter["limit_of"], tighter["fits"]) == ("--memory-limit", False)
+
+
+def test_an_optimiser_that_steps_all_parameters_at_once_takes_room_for_them() -> None:
+    assert OptimizerMemory(2.0, 1.0).temporary_bytes([10, 30]) == 30
+    assert OptimizerMemory(2.0, 1.0, all_at_once=True).temporary_bytes([10, 30]) == 40

@@ -1,0 +1,114 @@
+"""Looking ahead: nothing of it stays, and what it says holds for the step that comes."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from stepscope.data import dataset_registry
+from stepscope.memory_forecast.fit_check import check_fit
+from stepscope.memory_forecast.forecast import ForecastInputs, forecast, probe_steps
+from stepscope.memory_forecast.remedies import AIM, largest_batch, remedies
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
+from stepscope.train.activation_checkpointing import recomputing
+from stepscope.train.device import resolve
+from stepscope.train.training_setup import build_model
+
+SHAPES = dataset_registry.find("shapes")
+CPU = torch.device("cpu")
+
+
+def state_of(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def test_weights_statistics_and_random_numbers_are_as_before() -> None:
+    spec = resolve(validate({"model": "mobilenetv2", "batch_size": 4}))
+    model = build_model(spec)
+    before = [tensor.clone() for tensor in state_of(model)]
+    random = torch.get_rng_state()
+    check_fit(spec, model)
+    assert all(torch.equal(a, b) for a, b in zip(before, state_of(model), strict=True))
+    assert torch.equal(random, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def total_with_batch(size: int, spec: RunSpec, grounds: ForecastInputs) -> int:
+    return forecast(spec.model_copy(update={"batch_size": size}), grounds).total_bytes
+
+
+def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, ForecastInputs]:
+    """A batch of 512 where there is room for 100: the tests' own process counts in both."""
+    spec = resolve(validate({"model": "resnet18", "batch_size": 512}))
+    model = build_model(spec)
+    grounds = ForecastInputs(probe_steps(spec, model, SHAPES, CPU), SHAPES)
+    room_bytes = total_with_batch(100, spec, grounds)
+    return spec.model_copy(update={"memory_limit": room_bytes}), model, grounds
+
+
+def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
+    spec, _, grounds = too_large_for_its_limit()
+    totals = [total_with_batch(size, spec, grounds) for size in (8, 64, 512)]
+    assert totals == sorted(totals)
+    largest = largest_batch(spec, grounds)
+    assert largest is not None
+    assert largest < 100  # there must be some air left
+    aim_bytes = AIM * total_with_batch(100, spec, grounds)
+    one_more = total_with_batch(largest + 1, spec, grounds)
+    assert total_with_batch(largest, spec, grounds) <= aim_bytes < one_more
+
+
+def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
+    spec, _, grounds = too_large_for_its_limit()
+    found = remedies(spec, grounds, None)
+    assert found
+    now = forecast(spec, grounds).total_bytes
+    assert all(remedy.bill.total_bytes < now for remedy in found)
+    for remedy in found:
+        if "accumulate" in remedy.settings:
+            assert remedy.settings["batch_size"] * remedy.settings["accumulate"] == 512
+
+
+class FailsWhenRecomputed(nn.Sequential):
+    """A network that finds no memory once one of its blocks is recomputed."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        if "forward" in vars(self[1]):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return x
+
+
+def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_reason() -> None:
+    blocks = (nn.Sequential(nn.Linear(3072, 3072), nn.ReLU()) for _ in range(2))
+    model = FailsWhenRecomputed(nn.Flatten(), *blocks, nn.Linear(3072, 10))
+    spec = resolve(validate({"batch_size": 512, "memory_limit": "200MiB"}))
+    told = check_fit(spec, model).to_json()
+    assert told["fits"] is False
+    assert told["remedies_reason"].startswith("with activations recomputed, a small step failed")
+    assert "CUDA out of memory" in told["remedies_reason"]
+    assert [list(remedy["settings"]) for remedy in told["remedies"]][:1] == [["batch_size"]]
+
+
+def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
+    model = build_model(resolve(validate({"model": "resnet18"})))
+    with recomputing(model) as blocks:
+        assert blocks == 4  # the stages
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_compiled_network_is_still_compiled_after_looking_ahead() -> None:
+    graphs = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    model: nn.Module = torch.compile(plain, backend=compiler)  # type: ignore[assignment]
+    foretold = check_fit(resolve(validate({"batch_size": 4})), model)
+    assert foretold.bill is not None, foretold.reason
+    assert not graphs
+    model(torch.zeros(4, 3, 32, 32))
+    assert len(graphs) == 1

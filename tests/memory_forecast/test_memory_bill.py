@@ -1,0 +1,88 @@
+"""The bill: it adds up, it knows its limit, and slack grows with what is kept."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.memory_forecast.malloc_overhead import AllocatorTrial, slack_bytes
+from stepscope.memory_forecast.memory_bill import (
+    ITEMS,
+    Bill,
+    Item,
+    Limit,
+    host_limit,
+    memory_limits,
+)
+
+sizes = st.lists(st.integers(0, 2**40), min_size=len(ITEMS), max_size=len(ITEMS))
+
+
+def bill_of(numbers: list[int], limit_bytes: int) -> Bill:
+    items = {name: Item(number, "counted", "") for name, number in zip(ITEMS, numbers, strict=True)}
+    return Bill(items, {"host": Limit("physical memory", limit_bytes)})
+
+
+@given(sizes, st.integers(1, 2**44))
+def test_the_items_add_up_and_it_fits_when_the_limit_holds_them(
+    numbers: list[int], limit_bytes: int
+) -> None:
+    bill = bill_of(numbers, limit_bytes)
+    told = bill.to_json()
+    assert sum(item["bytes"] for item in told["items"].values()) == told["total_bytes"]
+    assert told["fits"] == (sum(numbers) <= limit_bytes)
+    assert list(told["items"]) == list(ITEMS)
+
+
+def test_the_fuller_pool_binds() -> None:
+    items = {name: Item(0, "counted", "") for name in ITEMS}
+    items["runtime"] = Item(10, "measured", "")
+    items["activations"] = Item(90, "counted", "", "device")
+    bill = Bill(items, {"host": Limit("physical memory", 100), "device": Limit("device", 80)})
+    assert bill.binding == "device"
+    assert not bill.fits
+    assert bill.to_json()["limit_bytes"] == 80
+
+
+def test_a_limit_of_nothing_binds_and_is_not_divided_by() -> None:
+    bill = bill_of([1] * len(ITEMS), 0)
+    assert (bill.fits, bill.filled_share) == (False, math.inf)
+    assert bill_of([0] * len(ITEMS), 0).filled_share == 0
+
+
+def test_the_limit_that_was_asked_for_binds_when_it_is_the_smallest() -> None:
+    assert host_limit(2**20) == Limit("--memory-limit", 2**20)
+
+
+def test_without_a_wish_the_machine_is_the_limit() -> None:
+    limit = host_limit(None)
+    assert limit.of in ("physical memory", "control group")
+    assert limit.bytes > 0
+
+
+@given(st.integers(0, 2**40), st.integers(-(2**30), 2**30), st.integers(0, 2**40))
+def test_slack_is_never_below_nothing_and_never_falls_with_what_is_kept(
+    kept: int, excess: int, more: int
+) -> None:
+    trial = AllocatorTrial(kept, excess)
+    assert 0 <= slack_bytes(trial, kept) <= slack_bytes(trial, kept + more)
+
+
+def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory() -> None:
+    device = Limit("memory of cuda", 2**30)
+    asked = Limit("--memory-limit", 2**31)
+    assert memory_limits(2**31, 0, device) == {"host": asked, "device": device}
+    assert memory_limits(2**31, 0, device, unified=True) == {"unified": device}
+    assert memory_limits(2**29, 0, device, unified=True)["unified"].of == "--memory-limit"
+    assert memory_limits(2**31, 0) == {"host": asked}
+
+
+def test_batches_of_workers_must_also_fit_into_shared_memory() -> None:
+    items = {name: Item(0, "counted", "") for name in ITEMS}
+    items["prefetch"] = Item(50, "counted", "")
+    limits = {"host": Limit("physical memory", 1000), "shared memory": Limit("/dev/shm", 40)}
+    bill = Bill(items, limits)  # type: ignore[arg-type]
+    assert not bill.fits
+    assert bill.to_json()["limit_of"] == "/dev/shm"

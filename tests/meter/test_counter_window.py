@@ -1,0 +1,110 @@
+"""Counters by phase: scaled, added up, and read only where the window is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from software_events import SOFTWARE
+
+from stepscope.hardware.perf_events import CounterReading, open_counters
+from stepscope.meter.counter_window import CounterWindow
+from stepscope.meter.step_meter import StepMeter
+from stepscope.meter.step_rows import BACKWARD, DATA, FORWARD, OPTIMIZER, EpochTiming
+from stepscope.records import schema
+from stepscope.records.csv_log import CsvLog
+
+
+@pytest.fixture
+def meter(tmp_path: Path) -> Iterator[StepMeter]:
+    file = tmp_path / "steps.csv"
+    file.write_text(",".join(schema.STEP_COLUMNS) + "\n")
+    with CsvLog(file) as log:
+        metered = StepMeter(log, 0)
+        metered.open_epoch(EpochTiming(1))
+        metered.loader_started()
+        yield metered
+
+
+def scripted(**counted: list[CounterReading]) -> Iterator[dict[str, CounterReading]]:
+    return (
+        dict(zip(counted, readings, strict=True))
+        for readings in zip(*counted.values(), strict=True)
+    )
+
+
+def test_a_phase_has_what_was_counted_up_to_its_end_a_step(meter: StepMeter) -> None:
+    cycles = [CounterReading(at, at, at) for at in (100, 110, 140, 150, 190)]
+    instructions = [CounterReading(2 * at, at, at) for at in (100, 110, 140, 150, 190)]
+    readings = scripted(cycles=cycles, instructions=instructions)
+    window = CounterWindow(lambda: next(readings), meter)
+    meter.lap(DATA)  # not yet
+    window.open()
+    for _ in range(2):
+        meter.lap(FORWARD)
+        meter.lap(BACKWARD)
+    window.close()
+    meter.lap(OPTIMIZER)  # not any more
+    counted = window.counts(2)
+    assert counted["steps"] == 2
+    assert counted["phases"] == {
+        "forward": {"cycles": 10, "instructions": 20, "instructions_per_cycle": 2},
+        "backward": {"cycles": 35, "instructions": 70, "instructions_per_cycle": 2},
+    }
+
+
+def test_a_counter_that_took_turns_is_scaled_to_the_whole_time(meter: StepMeter) -> None:
+    readings = scripted(cycles=[CounterReading(0, 0, 0), CounterReading(100, 1000, 250)])
+    window = CounterWindow(lambda: next(readings), meter)
+    window.open()
+    meter.lap(FORWARD)
+    assert window.counts(1)["phases"]["forward"]["cycles"] == 400
+
+
+def test_a_counter_that_never_had_a_turn_is_unknown_not_zero(meter: StepMeter) -> None:
+    readings = scripted(
+        cycles=[CounterReading(7, 10, 5), CounterReading(7, 90, 5)],
+        instructions=[CounterReading(7, 10, 10), CounterReading(9, 90, 90)],
+    )
+    window = CounterWindow(lambda: next(readings), meter)
+    window.open()
+    meter.lap(FORWARD)
+    assert window.counts(1)["phases"]["forward"] == {"cycles": None, "instructions": 2}
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**9)), min_size=1, max_size=9))
+def test_a_counter_that_always_ran_adds_up(grown: list[tuple[int, int]]) -> None:
+    readings, now, time_ns = [CounterReading(0, 0, 0)], 0, 0
+    for more, took_ns in grown:
+        now, time_ns = now + more, time_ns + took_ns
+        readings.append(CounterReading(now, time_ns, time_ns))
+    script = scripted(cycles=readings)
+    scratch = StepMeter.__new__(StepMeter)
+    window = CounterWindow(lambda: next(script), scratch)
+    window.open()
+    for _ in grown:
+        assert scratch.on_lap is not None
+        scratch.on_lap(FORWARD)
+    assert window.counts(1)["phases"]["forward"]["cycles"] == pytest.approx(now)
+
+
+def test_real_counters_see_the_work_of_a_phase(meter: StepMeter) -> None:
+    counters = open_counters({"task_clock_ns": SOFTWARE["task_clock_ns"]})
+    if counters.absent:
+        pytest.skip(f"no software events here: {counters.absent}")
+    window = CounterWindow(counters.read, meter)
+    window.open()
+    meter.lap(DATA)
+    matrix = torch.rand(300, 300)
+    for _ in range(20):
+        matrix = matrix @ matrix / 300
+    meter.lap(FORWARD)
+    meter.lap(BACKWARD)
+    window.close()
+    phases = window.counts(1)["phases"]
+    assert phases["forward"]["task_clock_ns"] > phases["backward"]["task_clock_ns"] > 0
+    counters.close()

@@ -1,0 +1,227 @@
+"""A training loop that is played to the recognizer, and a sheet that keeps what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from scripted import MS, ScriptedClock, ScriptedDevice
+
+from stepscope.meter.step_rows import EpochTiming, LoadTiming, StepRow
+from stepscope.trace.detect import events as e
+from stepscope.trace.detect.row_builder import PlainRows
+from stepscope.trace.detect.steps import Recognizer
+
+MODEL, TEACHER, CRITIC = 11, 12, 13
+ADAM, SGD = 21, 22
+TRAIN, TEST, OTHER_LOADER = 1, 2, 3
+
+
+@dataclass
+class Sheet:
+    """A sink that keeps what it is given."""
+
+    steps: list[StepRow] = field(default_factory=list)
+    epochs: list[tuple[str, EpochTiming, float | None]] = field(default_factory=list)
+
+    def step(self, row: StepRow) -> None:
+        self.steps.append(row)
+
+    def plain_steps(self, rows: PlainRows) -> None:
+        self.steps += rows
+
+    def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
+        self.epochs.append((split, timing, loss))
+
+    def of(self, split: str) -> list[EpochTiming]:
+        return [timing for name, timing, _ in self.epochs if name == split]
+
+    @property
+    def lasted_ms(self) -> list[float]:
+        return [row.step_ns / MS for row in self.steps]
+
+    @property
+    def began_ms(self) -> list[float]:
+        return [row.start_ns / MS for row in self.steps]
+
+    @property
+    def numbers(self) -> list[tuple[int, int]]:
+        """The epoch of every step, and its number in that."""
+        return [(row.epoch, row.step) for row in self.steps]
+
+    @property
+    def samples(self) -> list[int | None]:
+        return [row.samples for row in self.steps]
+
+    @property
+    def splits(self) -> list[str]:
+        return [split for split, _, _ in self.epochs]
+
+    def phases_ms(self, step: int = 0) -> dict[str, float]:
+        """The phases of a step that took any time."""
+        names = ("data", "transfer", "forward", "backward", "optimizer", "other")
+        spent = self.steps[step].spent
+        return {name: ns / MS for name, ns in zip(names, spent, strict=True) if ns}
+
+    def closure(self) -> float:
+        """Parts over the other clock, of all training epochs."""
+        trained = self.of("train")
+        steps_s = sum(row.step_ns for row in self.steps) / 1e9
+        parts_s = sum(timing.loader_start_s + timing.loader_stop_s for timing in trained)
+        return (steps_s + parts_s) / sum(timing.total_s for timing in trained)
+
+
+def noted(events: Sequence[e.Event]) -> list[Any]:
+    """Put the fields of events one after the other, as hooks do."""
+    return [field for event in events for field in event]
+
+
+class Loop:
+    """A training loop: every call is something that it does, and how many ms it takes."""
+
+    def __init__(self, *, on_device: bool = False) -> None:
+        self.clock = ScriptedClock()
+        self.device = ScriptedDevice(self.clock) if on_device else None
+        self.events: list[e.Event] = []
+        self.note(e.CLOCKS, None, self.other_clock)
+
+    def __repr__(self) -> str:
+        names = {value: name for name, value in vars(e).items() if name.isupper()}
+        lines = [f"{time / MS:g} {names[k]} {who} {what}" for k, time, who, what, _ in self.events]
+        return "\n".join(["", *lines])
+
+    @property
+    def other_clock(self) -> int:
+        """Another clock counts from another moment."""
+        return self.clock.now + 1_000_000 * MS
+
+    def wait(self, ms: float) -> None:
+        self.clock.pass_ms(ms)
+
+    def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
+        mark = None if self.device is None else self.device.mark()
+        self.events.append((kind, self.clock.now, subject, detail, mark))
+
+    def iterate(
+        self,
+        loader: int = TRAIN,
+        ms: float = 0,
+        length: int | None = None,
+        of: int | None = None,
+    ) -> None:
+        self.note(e.ITERATE, loader, (self.other_clock, of))
+        self.wait(ms)
+        self.note(e.ITERATED, loader, e.Iteration(length, of))
+
+    def fetch(
+        self,
+        ms: float = 1,
+        loader: int = TRAIN,
+        samples: int | None = 8,
+        load: LoadTiming | None = None,
+    ) -> None:
+        self.note(e.FETCH, loader)
+        self.wait(ms)
+        self.note(e.FETCHED, loader, (samples, load))
+
+    def exhaust(self, ms: float = 1, loader: int = TRAIN) -> None:
+        self.note(e.FETCH, loader)
+        self.wait(ms)
+        self.note(e.EXHAUSTED, loader, self.other_clock)
+
+    def drop(self, loader: int = TRAIN) -> None:
+        self.note(e.DROPPED, loader, self.other_clock)
+
+    def move(self, ms: float = 1) -> None:
+        self.note(e.MOVE)
+        self.wait(ms)
+        self.note(e.MOVED)
+
+    def call(
+        self,
+        ms: float = 2,
+        module: int = MODEL,
+        *,
+        grad: bool = True,
+        training: bool = True,
+        samples: int | None = 8,
+        work: float = 0,
+    ) -> None:
+        self.note(e.CALL, module, e.Call(grad, training, samples))
+        if self.device is not None:
+            self.device.work(work)
+        self.wait(ms)
+        self.note(e.CALLED, grad)
+
+    def predict(self, ms: float = 2, module: int = MODEL) -> None:
+        self.call(ms, module, grad=False, training=False)
+
+    def backward(self, ms: float = 4, loss: float | None = 1.0, work: float = 0) -> None:
+        self.note(e.BACKWARD)
+        if self.device is not None:
+            self.device.work(work)
+        self.wait(ms)
+        self.note(e.BACKWARD_DONE, None, None if loss is None else (lambda: loss))
+
+    @contextmanager
+    def stepping(self, optimizer: int = ADAM) -> Iterator[None]:
+        self.note(e.STEP, optimizer)
+        yield
+        self.note(e.STEPPED, optimizer, self.other_clock)
+
+    def update(self, ms: float = 3, optimizer: int = ADAM) -> None:
+        with self.stepping(optimizer):
+            self.wait(ms)
+
+    def zero(self, ms: float = 1) -> None:
+        self.note(e.ZERO)
+        self.wait(ms)
+        self.note(e.ZEROED)
+
+    def own(self, ms: float) -> None:
+        self.note(e.OWN)
+        self.wait(ms)
+        self.note(e.OWN_DONE)
+
+    def learn(self) -> None:
+        """What follows a fetch in the plainest loop: 9 ms."""
+        self.call(2)
+        self.backward(4)
+        self.update(3)
+
+    def step(self, loader: int = TRAIN) -> None:
+        """A batch and what follows it: 10 ms."""
+        self.fetch(1, loader)
+        self.learn()
+
+    def train(self, batches: int, loader: int = TRAIN) -> None:
+        """An epoch of 10 ms a step, 5 ms before and 1 ms after."""
+        self.iterate(loader, ms=5)
+        for _ in range(batches):
+            self.step(loader)
+        self.exhaust(1, loader)
+
+    def test(self, batches: int, loader: int = TEST) -> None:
+        """An evaluation of 3 ms a batch, 2 ms before and 1 ms after."""
+        self.iterate(loader, ms=2)
+        for _ in range(batches):
+            self.fetch(1, loader, samples=4)
+            self.predict(2)
+        self.exhaust(1, loader)
+
+    def recognized(self, kind: type[Recognizer] = Recognizer, at_once: int = 10**6) -> Sheet:
+        sheet = Sheet()
+        recognizer = kind(sheet, 0)
+        for begin in range(0, len(self.events), at_once):
+            recognizer.take(noted(self.events[begin : begin + at_once]))
+        recognizer.finish()
+        return sheet
+
+
+class EventByEvent(Recognizer):
+    """Finds out anew what every step is, also if it goes like the one before."""
+
+    def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
+        return 0

@@ -1,0 +1,166 @@
+"""The charts of a run and of several: what has data is drawn, and what has none says why."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from recorded import write_run
+from whole_run import write_sweep_of_runs, write_whole_run
+
+from stepscope.analyze.comparison_sides import group_runs, groups_of
+from stepscope.analyze.sweep_summary import rows_of
+from stepscope.records.run_folder import create_at
+from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import load_sweep
+from stepscope.report.charts.chart import PHASE_COLOURS, ChartMark, colours_of
+from stepscope.report.charts.run_charts import sections_of
+from stepscope.report.charts.sweep_charts import sections_of_groups, sweep_chart
+from stepscope.report.terminal.table_style import drawable
+
+
+@pytest.fixture
+def run(tmp_path):
+    return load_run(write_whole_run(tmp_path / "run"))
+
+
+def charts_of(sections):
+    return {chart.title: chart for section in sections for chart in section.charts}
+
+
+def test_a_whole_run_has_every_chart(run):
+    assert list(charts_of(sections_of(run))) == [
+        "Where the time of a step goes",
+        "Phases by step",
+        "Time of every step",
+        "Time of every epoch",
+        "Accuracy by time",
+        "Accuracy by epoch",
+        "Loss by epoch",
+        "Loss by step",
+        "Time by layer",
+        "Memory over time",
+        "Memory bill",
+        "CPU",
+        "Reading",
+        "Pressure: tasks that had to wait",
+        "Power",
+    ]
+
+
+def test_the_parts_of_a_step_add_up_to_it(run):
+    charts = charts_of(sections_of(run))
+    bar = charts["Where the time of a step goes"]
+    assert sum(mark.y for mark in bar.marks) == pytest.approx(10.0)  # ms
+    by_step = charts["Phases by step"].marks
+    assert sum(mark.y for mark in by_step if mark.x == 1) == pytest.approx(10.0)
+
+
+def test_accuracy_is_placed_when_it_was_known(run):
+    by_time = charts_of(sections_of(run))["Accuracy by time"]
+    assert [(m.x, m.y) for m in by_time.marks if m.series == "test"] == [(1.2, 30.0), (2.2, 60.0)]
+
+
+def test_a_rate_is_the_growth_of_its_count(run):
+    cpu = charts_of(sections_of(run))["CPU"]
+    training = [mark.y for mark in cpu.marks if mark.series == "training process"]
+    assert training == pytest.approx([90.0] * 29)
+
+
+def test_the_bill_ends_at_the_peak_and_its_limit_is_drawn_when_near(run):
+    charts = charts_of(sections_of(run))
+    *parts, peak = charts["Memory bill"].marks
+    assert (peak.x, peak.y, peak.chosen) == ("peak", 400.0, True)
+    assert [mark.x for mark in parts] == ["runtime", "activations", "unexplained"]
+    assert parts[0].y == 310.0, "measured wins over forecast"
+    assert charts["Memory over time"].limit == ("limit", 512.0)
+
+
+def test_a_run_without_a_step_has_no_charts_and_gives_reasons(tmp_path):
+    create_at(tmp_path / "run", "empty", "run", {})
+    sections = sections_of(load_run(tmp_path / "run"))
+    assert charts_of(sections) == {}
+    assert ["No layers: the run has not been closed."] in [list(each.notes) for each in sections]
+
+
+def test_a_run_that_was_killed_shows_what_its_steps_add_up_to(tmp_path):
+    path = write_whole_run(tmp_path / "run")
+    killed = create_at(tmp_path / "killed", "killed", "run", {})
+    for name in ("steps.csv", "epochs.csv"):
+        shutil.copy(path / name, killed.path / name)
+    charts = charts_of(sections_of(load_run(killed.path)))
+    assert sum(m.y for m in charts["Where the time of a step goes"].marks) == pytest.approx(10.0)
+
+
+def test_one_epoch_is_no_course_of_a_training(run):
+    lines = (run.path / "epochs.csv").read_text().splitlines()
+    (run.path / "epochs.csv").write_text("".join(f"{line}\n" for line in lines[:2]))
+    titles = charts_of(sections_of(load_run(run.path)))
+    assert "Time of every epoch" in titles
+    assert not {"Loss by epoch", "Accuracy by time"} & set(titles)
+
+
+def test_phases_keep_their_colours_beside_what_is_none():
+    colours = colours_of(["step", "forward", "idle"])
+    assert colours["forward"] == PHASE_COLOURS["forward"]
+
+
+# --- several
+
+
+def test_runs_that_differ_by_chance_alone_are_one_group(tmp_path):
+    paths = [
+        write_whole_run(tmp_path / str(seed), spec={"seed": seed, "batch_size": size})
+        for seed, size in ((1, 8), (2, 8), (3, 16))
+    ]
+    groups = group_runs([load_run(path) for path in paths])
+    names = [(group.name, len(group.runs)) for group in groups]
+    assert names == [("batch_size=8", 2), ("batch_size=16", 1)]
+
+
+def test_two_names_are_two_groups_whatever_else_is_the_same(tmp_path):
+    paths = [write_whole_run(tmp_path / name, spec={"name": name}) for name in ("before", "after")]
+    groups = group_runs([load_run(path) for path in paths])
+    assert [group.name for group in groups] == ["before", "after"]
+
+
+def test_a_sweep_over_batch_sizes_shows_the_time_of_a_mini_batch(tmp_path):
+    sweep = load_sweep(write_sweep_of_runs(tmp_path, b8=(1.0, 1.1), b32=(1.0, 1.1)))
+    charts = charts_of(sections_of_groups(groups_of(sweep), sweep_chart(rows_of(sweep))))
+    by_size = charts["Time of a mini-batch by batch size"]
+    assert by_size.series() == ["step", "forward", "backward"]
+    whole = {mark.x: mark.y for mark in by_size.marks if mark.series == "step"}
+    assert whole == pytest.approx({8: 2.625, 32: 10.5})
+    assert len(charts["Time of every epoch"].panels()) == 2
+
+
+def test_the_graph_of_a_sweep_marks_the_fastest_with_its_interval(tmp_path):
+    sweep = load_sweep(write_sweep_of_runs(tmp_path, b8=(2.0, 2.01), b32=(1.0, 1.01)))
+    chart = sweep_chart(rows_of(sweep))
+    assert [(mark.x, mark.chosen) for mark in chart.marks] == [(8, False), (32, True)]
+    assert all(mark.low < mark.y < mark.high for mark in chart.marks)
+
+
+def test_two_axes_are_one_on_x_and_one_as_series():
+    rate = {"median": 5.0, "low": None, "high": None}
+    rows = [
+        {"values": {"workers": workers, "pin_memory": pin}, "samples_per_s": rate}
+        for workers in (0, 2)
+        for pin in (False, True)
+    ]
+    chart = sweep_chart(rows)
+    assert (chart.x, chart.series()) == ("workers", ["pin_memory=false", "pin_memory=true"])
+
+
+def test_runs_without_phases_or_telemetry_are_compared_by_what_they_have(tmp_path):
+    runs = [load_run(write_run(tmp_path / name, 50.0, spec={"lr": name})) for name in "ab"]
+    titles = list(charts_of(sections_of_groups(group_runs(runs))))
+    assert titles == ["Throughput", "Peak memory"]
+
+
+def test_an_interval_that_would_flatten_a_chart_is_left_out_and_that_is_said():
+    marks, note = drawable(
+        [ChartMark(1, 100, low=90, high=110), ChartMark(2, 90, low=0, high=90_000)]
+    )
+    assert [mark.high for mark in marks] == [110, None]
+    assert note.startswith("1 of 2 intervals")

@@ -1,0 +1,239 @@
+"""The page: whole, offline, closed to what people named; and the same as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from whole_run import EVIL, write_sweep_of_runs, write_whole_run
+
+from stepscope.analyze.findings import Finding
+from stepscope.errors import MissingExtraError, RequestError
+from stepscope.records.run_reader import load_run
+from stepscope.records.sweep_folder import load_sweep
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.html import chart_embed
+from stepscope.report.html.chart_embed import as_figures, for_page, in_words
+from stepscope.report.html.html_page import document_of, to_html, write_page
+from stepscope.report.html.markdown import to_markdown
+from stepscope.report.html.page_content import Document, FigureList, Section
+from stepscope.report.html.run_page import document_of_run
+
+SCRIPT = "window.vegaEmbed = null;"
+
+
+class Seen(HTMLParser):
+    """The elements of a page with their attributes, and the texts of its scripts and styles."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._in = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+
+    def handle_data(self, data):
+        self.texts.setdefault(self._in, []).append(data)
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def named(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def document(text: str = "x", charts: tuple[Chart, ...] = ()) -> Document:
+    table = FigureList(text, [text, text], [[text, text]], text)
+    finding = Finding(text, text, (text,), text, 0.5)
+    sections = [Section(text, charts, [text])]
+    return Document(text, text, [text], [finding], [table], sections, {}, [table])
+
+
+@pytest.fixture
+def run(tmp_path):
+    return load_run(write_whole_run(tmp_path / "run", name=EVIL, spec={"data": EVIL}, note=EVIL))
+
+
+def test_what_people_named_is_text_and_never_markup(run):
+    seen = Seen(to_html(document_of(run), SCRIPT))
+    assert not seen.named("img")
+    assert [each.get("type") for each in seen.named("script")] == [
+        "application/json",
+        "module",
+        "module",
+    ]
+    assert not any(name.startswith("on") for _, each in seen.elements for name in each)
+    (title,) = seen.texts["title"]
+    assert title == f"{EVIL} - stepscope"
+
+
+@given(st.text(min_size=1))
+def test_no_text_whatever_adds_an_element_to_a_page(text):
+    def elements_with(word):
+        chart = Chart(word, "bars", word, word, [ChartMark(word, 1.0, word)], word)
+        return [tag for tag, _ in Seen(to_html(document(word, (chart,)), SCRIPT)).elements]
+
+    assert elements_with(text) == elements_with("x")
+
+
+def test_the_policy_allows_just_the_scripts_and_styles_that_are_there(run):
+    seen = Seen(to_html(document_of(run), SCRIPT))
+    (policy,) = [each["content"] for each in seen.named("meta") if each.get("http-equiv")]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    allowed = set(re.findall(r"'sha256-(.+?)'", policy))
+    run_by_browser = [*seen.texts["style"], *seen.texts["script"][1:]]
+    hashes = {
+        base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in run_by_browser
+    }
+    assert allowed == hashes
+
+
+def test_a_page_names_no_address(run):
+    page = to_html(document_of(run), SCRIPT)
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_every_chart_has_words_and_a_table_of_its_values(run):
+    told = document_of(run)
+    seen = Seen(to_html(told, SCRIPT))
+    drawn = [each for each in seen.named("div") if "data-chart" in each]
+    assert [each["data-chart"] for each in drawn] == [str(at) for at in range(len(told.charts()))]
+    assert all(each["role"] == "img" and each["aria-label"] for each in drawn)
+    assert len(json.loads(seen.texts["script"][0])) == len(drawn)
+    assert seen.texts["summary"].count("Values") == len(drawn)
+
+
+def test_headings_follow_each_other_without_a_gap(run):
+    levels = [
+        int(tag[1])
+        for tag, _ in Seen(to_html(document_of(run), SCRIPT)).elements
+        if re.fullmatch("h[1-6]", tag)
+    ]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_verdict_says_what_takes_most_and_how_sure_that_is(run):
+    most, waiting, sure = document_of_run(run, []).verdict
+    assert most == (
+        "The backward pass takes the largest part of a step: 50.0 %, 5 ms of 10 ms on average."
+    )
+    assert waiting == "Waiting for data takes 10.0 %."
+    assert sure.startswith("40 steps, figures without epoch 1, closure 1.0000")
+
+
+def test_lines_that_were_cut_are_counted_on_the_page(run):
+    with (run.path / "steps.csv").open("a") as file:
+        file.write("1,2,3\nnonsense\n")
+    told = document_of_run(load_run(run.path), []).verdict
+    assert "steps.csv: left out 2 lines that could not be read." in told
+
+
+def test_the_page_of_a_sweep_names_the_fastest_and_how_sure_that_is(tmp_path):
+    sweep = load_sweep(write_sweep_of_runs(tmp_path, b8=(2.0, 2.01), b32=(1.0, 1.01)))
+    told = document_of(sweep)
+    assert told.verdict[0].startswith("batch_size=32 has the highest median: ")
+    assert [row[0] for row in told.figures[0].rows] == ["batch_size=8", "batch_size=32"]
+
+
+def test_a_chart_on_a_page_has_the_ink_of_the_page_and_no_numbers_that_json_lacks():
+    chart = Chart("t", "waterfall", "", "MiB", [ChartMark("a", 1.0), ChartMark("b", float("nan"))])
+    drawn = for_page(chart)
+    assert "currentColor" in json.dumps(drawn, allow_nan=False)
+    assert "#222222" not in json.dumps(drawn)
+    assert drawn["data"]["values"] == [{"x": "a", "y": 1.0}]
+
+
+def test_the_table_of_a_long_chart_is_short_and_keeps_both_ends():
+    chart = Chart("t", "bands", "step", "ms", [ChartMark(x, x, low=0, high=9) for x in range(400)])
+    table = as_figures(chart)
+    assert (len(table.rows), table.note) == (12, "12 of 400")
+    assert (table.rows[0][0], table.rows[-1][0]) == ("0", "399")
+    assert in_words(chart) == "t. ms by step. ms: 0 to 399."
+
+
+@given(st.text())
+def test_no_text_whatever_breaks_a_table_of_markdown(text):
+    lines = to_markdown(document(text)).split("\n")
+    rows = [line for line in lines if line.startswith("| ")]
+    assert len(rows) == 6, "two tables: head, line, row"
+    assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) for row in rows} == {3}
+    assert not any(re.search(r"(?<!\\)<", line) for line in lines if "`" not in line)
+
+
+# --- the script that draws
+
+
+def test_the_script_is_made_once_and_then_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+    monkeypatch.setattr(
+        "vl_convert.javascript_bundle", lambda *a, **k: made.append(1) or "</script>"
+    )
+    assert chart_embed.vega_script() == chart_embed.vega_script() == "<\\/script>"
+    assert made == [1]
+    (kept,) = (tmp_path / "stepscope" / "vega").iterdir()
+    assert kept.suffix == ".js", "nothing half written is left"
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "stepscope").write_text("a file where the folder would be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("vl_convert.javascript_bundle", lambda *a, **k: "made")
+    assert chart_embed.vega_script() == "made"
+
+
+def test_without_vl_convert_a_script_that_was_kept_will_do_and_without_one_the_extra_is_named(
+    tmp_path, monkeypatch
+):
+    def is_missing(_):
+        raise chart_embed.metadata.PackageNotFoundError
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(chart_embed.metadata, "version", is_missing)
+    with pytest.raises(MissingExtraError, match=r"stepscope\[report\]"):
+        chart_embed.vega_script()
+    folder = tmp_path / "stepscope" / "vega"
+    folder.mkdir(parents=True)
+    (folder / "1.9.js").write_text("kept")
+    assert chart_embed.vega_script() == "kept"
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepscope.report.html.html_page.vega_script", lambda: SCRIPT)
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(RequestError, match="--html FILE"):
+        write_page(document(), tmp_path / "report.html")
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_half_a_letter_in_a_name_does_not_stop_a_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("stepscope.report.html.html_page.vega_script", lambda: SCRIPT)
+    page = write_page(document("\ud800"), tmp_path / "report.html")
+    assert "<h1>?</h1>" in page.read_text(encoding="utf-8")
+
+
+def test_a_page_is_made_without_anything_heavy():
+    code = (
+        "import sys, stepscope.report.html.html_page;"
+        "print(sorted({'torch', 'numpy', 'altair', 'vl_convert'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

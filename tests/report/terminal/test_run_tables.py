@@ -1,0 +1,140 @@
+"""The closing words of a run, on a console of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from stepscope.records.run_reader import Run, load_run
+from stepscope.report.terminal.run_tables import print_run
+
+RunMaker = Callable[..., Run]
+
+GOLDEN = Path(__file__).with_name("closing_words.txt")
+NO_ROWS = "epoch,split,total_s\n"
+
+
+def printed(run: Run, width: int = 80) -> str:
+    file = StringIO()
+    print_run(Console(width=width, file=file), run)
+    return "\n".join(line.rstrip() for line in file.getvalue().split("\n"))
+
+
+def test_the_closing_words_are_those_that_were_agreed_on(make_run: RunMaker) -> None:
+    text = printed(make_run())
+    wanted = GOLDEN.read_text(encoding="utf-8")
+    assert text == wanted, f"where the change is wanted, put this into {GOLDEN.name}:\n{text}"
+
+
+def test_the_agreed_words_hold_what_a_person_looks_for() -> None:
+    wanted = GOLDEN.read_text(encoding="utf-8")
+    for word in ("data", "transfer", "forward", "backward", "optimizer", "other", "p95", "p99"):
+        assert word in wanted
+    for figure in (
+        "completed",
+        "1,250 steps",
+        "42.5 %",
+        "0.9999",
+        "450.0 MiB",
+        "leave out epoch 1",
+    ):
+        assert figure in wanted
+    assert "runs/20260102-030405-lenet-shapes" in wanted
+    assert max(map(len, wanted.splitlines())) <= 80
+
+
+def test_nothing_is_cut_off_at_80_columns_even_of_the_widest_figures(make_run: RunMaker) -> None:
+    wide = {
+        "total_s": 359_999.0,
+        "share": 1.0,
+        "mean_s": 35_999.0,
+        "median_s": 35_999.0,
+        "p95_s": 35_999.0,
+        "p99_s": 35_999.0,
+    }
+    names = ("data", "transfer", "forward", "backward", "optimizer", "other")
+    header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
+    run = make_run(
+        epochs=header
+        + "1000,train,5999,35999,359999,2.303,1,1,5000,1234567\n"
+        + "1000,test,1,1,1,1,1,1,5000,1234567\n",
+        summary={"steps": 10**9, "wall_s": 359_999.0, "phases": dict.fromkeys(names, wide)},
+    )
+    text = printed(run)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    for figure in ("99:59:59", "9:59:59", "1,234,567", "2.303", "100.0 %", "1,000,000,000 steps"):
+        assert figure in text
+
+
+def test_a_console_that_is_too_narrow_gets_every_figure_all_the_same(make_run: RunMaker) -> None:
+    assert printed(make_run(), width=30) == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_a_long_path_is_on_one_line_so_that_it_can_be_copied(make_run: RunMaker) -> None:
+    run = make_run()
+    long_path = Path("runs") / ("very-" * 20 + "long")
+    run.path.rename(run.path.parent.parent / long_path)
+    assert f"run folder: {long_path}\n" in printed(load_run(long_path))
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_run: RunMaker) -> None:
+    model = "[red]x[/red]"
+    text = printed(make_run(spec={"model": model, "data": "[/]", "device": "[bold]"}))
+    assert f"{model} on [/], [bold]: completed" in text
+
+
+def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run: RunMaker) -> None:
+    hostile = "run\nme\x1b[31m\x07.py"
+    run = make_run()
+    run.info["kind"], run.info["spec"] = "trace", {"script": hostile}
+    text = printed(run)
+    assert r"run\nme\x1b[31m\x07.py, " in text
+    assert not {"\x1b", "\x07"} & set(text)
+
+
+def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run: RunMaker) -> None:
+    absent = {"phases": "no step was finished"}
+    summary = {"steps": 0, "wall_s": 1.5, "phases": None, "closure": None, "absent": absent}
+    text = printed(make_run(NO_ROWS, status="failed", reason="x", summary=summary, instrument={}))
+    assert text == (
+        "\nlenet on shapes, cpu: failed, 0 steps in 1.5 s\n"
+        "run folder: runs/20260102-030405-lenet-shapes\n"
+    )
+
+
+def test_a_run_that_never_closed_prints(make_run: RunMaker) -> None:
+    text = printed(make_run(NO_ROWS, status="running", summary={}, spec={}, instrument=None))
+    assert "running" in text
+    assert "run folder: " in text
+
+
+def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run: RunMaker) -> None:
+    header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
+    text = printed(make_run(header + "1,train,1,2,3,,,,64,\n"))
+    row = next(line for line in text.splitlines() if line.strip().startswith("1 "))
+    assert row.split() == ["1", "1", "s", "2", "s", "3", "s", "?", "?", "?", "?", "?"]
+
+
+def test_an_unattributed_share_that_is_unknown_does_not_hide_the_closure(
+    make_run: RunMaker,
+) -> None:
+    summary = {"steps": 1, "phases": None, "closure": 1.0, "unattributed_share": None}
+    assert "closure 1.0000, unattributed ?" in printed(make_run(summary=summary))
+
+
+def test_a_folder_elsewhere_is_named_in_full(
+    make_run: RunMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = make_run()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert f"run folder: {run.path}\n" in printed(run)
+
+
+def test_nothing_but_text_goes_to_what_is_no_terminal(make_run: RunMaker) -> None:
+    assert "\x1b" not in printed(make_run())

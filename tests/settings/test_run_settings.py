@@ -1,0 +1,356 @@
+"""What a setting may be, and what a spec says when it may not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepscope.errors import RequestError
+from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
+from stepscope.settings.run_settings import DEVICES, field_names
+
+# DESIGN.md, "Commands": the flags that there are at least.
+FLAGS = [
+    "--model",
+    "--data",
+    "--data-dir",
+    "--source",
+    "--access",
+    "--pipeline",
+    "--shuffle",
+    "--batch-size",
+    "--epochs",
+    "--max-steps",
+    "--optimizer",
+    "--lr",
+    "--momentum",
+    "--weight-decay",
+    "--schedule",
+    "--workers",
+    "--prefetch",
+    "--augment",
+    "--norm",
+    "--device",
+    "--precision",
+    "--memory-format",
+    "--accumulate",
+    "--checkpoint-activations",
+    "--pin-memory",
+    "--persistent-workers",
+    "--memory-limit",
+    "--endpoint-url",
+    "--threads",
+    "--samples",
+    "--seed",
+    "--name",
+    "--out",
+]
+
+
+def complaint_about(settings: dict[str, Any]) -> str:
+    with pytest.raises(RequestError) as caught:
+        validate(settings)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_of_the_design_is_a_setting(flag: str) -> None:
+    assert flag.removeprefix("--").replace("-", "_") in field_names()
+
+
+def test_the_defaults_are_those_of_the_design() -> None:
+    spec = validate({})
+    assert (spec.optimizer, spec.lr, spec.momentum) == ("sgd", 0.01, 0.9)
+    assert (spec.nesterov, spec.weight_decay, spec.schedule) == (False, 0.0, "constant")
+    assert (spec.model, spec.data, spec.shuffle, spec.out) == ("lenet", "shapes", "full", "runs")
+
+
+def test_every_setting_explains_itself_in_one_line() -> None:
+    for name, field in RunSpec.model_fields.items():
+        assert field.description, name
+        assert "\n" not in field.description
+
+
+def test_a_spec_cannot_be_changed_once_it_is_made() -> None:
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        validate({}).lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("batchsize", "batch_size"),
+        ("learning_mometum", "momentum"),
+        ("worker", "workers"),
+        ("Optimiser", "optimizer"),
+        ("memory-limit", "memory_limit"),
+    ],
+)
+def test_an_unknown_setting_is_refused_and_the_nearest_is_suggested(wrong: str, right: str) -> None:
+    assert complaint_about({wrong: 1}) == f"unknown setting {wrong!r}. Did you mean {right!r}?"
+
+
+def test_a_setting_like_no_other_is_answered_with_all_of_them() -> None:
+    text = complaint_about({"zzzz": 1})
+    assert all(name in text for name in field_names())
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    text = complaint_about(
+        {"epoch": 3, "batchsize": 8, "lr": -1, "optimizer": "sdg", "workers": "many"}
+    )
+    for part in ("'epochs'", "'batch_size'", "lr: ", "optimizer: ", "workers: "):
+        assert part in text
+    assert len(text.split("; ")) == 5
+
+
+def test_settings_that_contradict_each_other_are_all_named() -> None:
+    text = complaint_about({"nesterov": True, "optimizer": "adam", "persistent_workers": True})
+    assert "nesterov: wants optimizer sgd" in text
+    assert "persistent_workers: wants workers of 1 or more" in text
+
+
+@pytest.mark.parametrize(
+    ("setting", "written", "meant"),
+    [
+        ("schedule", "One_Cycle", "one-cycle"),
+        ("schedule", "onecycle", "one-cycle"),
+        ("memory_format", "channels-last", "channels_last"),
+        ("memory_format", "ChannelsLast", "channels_last"),
+        ("optimizer", "AdamW", "adamw"),
+        ("optimizer", "RMS-prop", "rmsprop"),
+        ("precision", "BF16", "bf16"),
+        ("augment", "CROP_FLIP", "crop-flip"),
+        ("norm", "None", "none"),
+        ("shuffle", "Block", "block"),
+        ("pipeline", "SAMPLE", "sample"),
+        ("access", "Stream", "stream"),
+        ("page_cache", "Cold_Epochs", "cold-epochs"),
+    ],
+)
+def test_a_closed_choice_forgives_case_and_dashes(setting: str, written: str, meant: str) -> None:
+    assert getattr(validate({setting: written}), setting) == meant
+
+
+@pytest.mark.parametrize("off", ["none", "None", "false", "off", "no", False, None])
+def test_augmentation_is_switched_off_in_any_of_the_usual_words(off: object) -> None:
+    assert validate({"augment": off}).augment == "none"
+
+
+@pytest.mark.parametrize("on", ["crop-flip", "true", "on", "yes", True])
+def test_augmentation_is_switched_on_in_any_of_the_usual_words(on: object) -> None:
+    assert validate({"augment": on}).augment == "crop-flip"
+
+
+def test_batch_norm_is_taken_out_by_none() -> None:
+    assert validate({"norm": None}).norm == "none"
+
+
+def test_a_word_that_is_no_choice_is_answered_with_the_nearest() -> None:
+    text = complaint_about({"optimizer": "adamm"})
+    assert text == "optimizer: 'adamm' is not one of them. Did you mean 'adam'?"
+
+
+@pytest.mark.parametrize("written", ["nesterov", "Nesterov", "NESTEROV"])
+def test_nesterov_as_an_optimizer_is_sgd_with_nesterov_really_on(written: str) -> None:
+    spec = validate({"optimizer": written})
+    assert (spec.optimizer, spec.nesterov, spec.momentum) == ("sgd", True, 0.9)
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    assert "momentum above 0" in complaint_about({"optimizer": "nesterov", "momentum": 0})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", -8),
+        ("batch_size", 1.5),
+        ("batch_size", "a lot"),
+        ("epochs", 0),
+        ("accumulate", 0),
+        ("max_steps", 0),
+        ("samples", 0),
+        ("threads", 0),
+        ("workers", -1),
+        ("prefetch", 0),
+        ("prefetch", 1025),
+        ("workers", 1025),
+        ("threads", 1025),
+        ("lr", 0),
+        ("lr", "nan"),
+        ("lr", "inf"),
+        ("momentum", 1),
+        ("momentum", -0.1),
+        ("weight_decay", -1e-9),
+        ("memory_limit", 0),
+        ("memory_limit", "-1GiB"),
+        ("memory_limit", "plenty"),
+        ("memory_limit", "9" * 5000),
+        ("drop_epochs", -1),
+        ("pipeline_delay_ms", -0.1),
+        ("source_delay_ms", "inf"),
+        ("pipeline_delay_ms", 60_001),
+        ("page_cache", "frozen"),
+        ("evaluate", "perhaps"),
+        ("seed", -1),
+        ("seed", 2**63),
+        ("model", ""),
+        ("data", ""),
+        ("out", ""),
+        ("name", ""),
+        ("name", "n" * 201),
+        ("device", "tpu"),
+        ("device", "cuda:"),
+        ("device", "cuda:x"),
+        ("device", "cuda:-1"),
+        ("pin_memory", "perhaps"),
+        ("optimizer", 3),
+        ("optimizer", None),
+        ("model", 3),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_setting(
+    setting: str, value: object
+) -> None:
+    assert complaint_about({setting: value}).startswith(f"{setting}: ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"batch_size": 0}, "batch_size: wanted greater than or equal to 1, found 0"),
+        ({"name": ""}, "name: wanted at least 1 character, found ''"),
+    ],
+)
+def test_a_complaint_says_what_was_wanted_and_what_was_found(
+    settings: dict[str, Any], text: str
+) -> None:
+    assert complaint_about(settings) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("3.9GiB", 4_187_593_113), ("512M", 536_870_912), ("2GB", 2 * 10**9), (1024, 1024)],
+)
+def test_a_memory_limit_is_read_as_a_size(written: object, size: int) -> None:
+    assert validate({"memory_limit": written}).memory_limit == size
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
+def test_a_device_is_a_kind_or_one_of_a_kind_by_number(device: str) -> None:
+    assert validate({"device": device}).device == device
+
+
+def test_text_as_a_flag_gives_it_becomes_the_setting_s_own_type() -> None:
+    spec = validate({"batch_size": "128", "lr": "1e-3", "pin_memory": "true", "samples": "10"})
+    assert (spec.batch_size, spec.lr, spec.pin_memory, spec.samples) == (128, 0.001, True, 10)
+
+
+def test_a_run_is_named_after_its_model_and_data_unless_it_has_a_name() -> None:
+    assert validate({"model": "resnet18", "data": "cifar10"}).run_name == "resnet18-cifar10"
+    assert validate({"name": "first try"}).run_name == "first try"
+
+
+@pytest.mark.parametrize("cold", ["cold", "cold-epochs", "COLD_EPOCHS"])
+def test_a_cold_cache_reads_from_files_where_nobody_named_a_source(cold: str) -> None:
+    assert validate({"page_cache": cold}).source == "local"
+    assert validate({"page_cache": cold, "source": "local"}).source == "local"
+    assert validate({"page_cache": "keep"}).source == "memory"
+
+
+@pytest.mark.parametrize("source", ["memory", "synthetic"])
+def test_a_cold_cache_means_nothing_to_data_in_memory(source: str) -> None:
+    assert complaint_about({"page_cache": "cold", "source": source}) == (
+        f"page_cache: cold wants samples that are read from files, found source {source}. "
+        "Use source local, or leave it out"
+    )
+
+
+def test_synthetic_batches_are_tested_on_by_nobody() -> None:
+    assert validate({}).evaluate is True
+    assert validate({"source": "synthetic"}).evaluate is False
+    assert validate({"source": "synthetic", "evaluate": True}).evaluate is False
+
+
+@pytest.mark.parametrize("setting", [{"workers": 2}, {"pipeline_delay_ms": 1}])
+def test_synthetic_batches_have_nothing_to_load(setting: dict[str, Any]) -> None:
+    text = complaint_about({"source": "synthetic", **setting})
+    assert text.startswith(f"{next(iter(setting))}: wants 0")
+    assert "nothing to load" in text
+
+
+@pytest.mark.parametrize("source", ["memory", "synthetic"])
+def test_a_slow_source_is_one_that_is_read_from(source: str) -> None:
+    assert validate({"source": "local", "source_delay_ms": "0.5"}).source_delay_ms == 0.5
+    text = complaint_about({"source": source, "source_delay_ms": 0.5})
+    assert text.startswith("source_delay_ms: wants samples that are read while training")
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+counts = st.integers(1, 10**9)
+
+
+@st.composite
+def settings_of_a_run(draw: st.DrawFn) -> dict[str, Any]:
+    optimizer = draw(
+        st.sampled_from(["sgd", "nesterov", "adagrad", "adadelta", "rmsprop", "adam", "adamw"])
+    )
+    source = draw(st.sampled_from(["memory", "local", "synthetic", "s3://bucket"]))
+    access = draw(st.sampled_from(["download", "stream"])) if "://" in source else "download"
+    workers = 0 if source == "synthetic" else draw(st.integers(0, 64))
+    delays = st.floats(0, 60_000)
+    everything = st.fixed_dictionaries(
+        {
+            "workers": st.just(workers),
+            "optimizer": st.just(optimizer),
+            "source": st.just(source),
+            "access": st.just(access),
+        },
+        optional={
+            **dict.fromkeys(("model", "data", "data_dir", "out"), words),
+            "page_cache": st.sampled_from(
+                ["keep", "cold-epochs"] if source == "local" else ["keep"]
+            ),
+            "source_delay_ms": delays if source == "local" or access == "stream" else st.just(0),
+            "pipeline_delay_ms": st.just(0) if source == "synthetic" else delays,
+            "drop_epochs": st.integers(0, 10),
+            "evaluate": st.booleans(),
+            **dict.fromkeys(("batch_size", "accumulate"), counts),
+            **dict.fromkeys(("samples", "max_steps"), st.none() | counts),
+            **dict.fromkeys(("checkpoint_activations", "pin_memory"), st.booleans()),
+            "persistent_workers": st.booleans() if workers else st.just(False),
+            "epochs": st.integers(1, 10_000),
+            "prefetch": st.integers(1, 1024),
+            "threads": st.none() | st.integers(1, 1024),
+            "endpoint_url": st.none() | words,
+            "name": st.none() | words,
+            "lr": st.floats(0, 1e6, exclude_min=True),
+            "momentum": st.floats(0.001, 0.999),
+            "weight_decay": st.floats(0, 10),
+            "schedule": st.sampled_from(["constant", "cosine", "one-cycle"]),
+            "augment": st.sampled_from(["crop-flip", "none", False, None]),
+            "norm": st.sampled_from(["batch", "none"]),
+            "device": st.sampled_from([*DEVICES, "cuda:3"]),
+            "precision": st.sampled_from(["fp32", "bf16", "fp16"]),
+            "memory_format": st.sampled_from(["auto", "contiguous", "channels_last"]),
+            "memory_limit": st.none() | st.integers(1, 2**50) | st.just("3.9GiB"),
+            "seed": st.integers(0, 2**63 - 1),
+        },
+    )
+    return draw(everything)
+
+
+@given(settings_of_a_run())
+def test_any_valid_spec_survives_being_written_to_run_json(settings: dict[str, Any]) -> None:
+    spec = validate(settings)
+    written = json.dumps(spec.model_dump(mode="json"), allow_nan=False)
+    assert validate(json.loads(written)) == spec

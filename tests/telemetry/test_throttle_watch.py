@@ -1,0 +1,242 @@
+"""Throttling as events: a machine's tree that changes under a watch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machine_trees import JETSON_NANO, LAPTOP, VIRTUAL_MACHINE, Tree, thermal_zones, write_tree
+
+from stepscope.hardware.gpu import DeviceFigures
+from stepscope.hardware.thermal import find_zones
+from stepscope.telemetry.telemetry_sampler import Surroundings
+from stepscope.telemetry.throttle_watch import Throttling
+
+POLICY = "sys/devices/system/cpu/cpufreq/policy{}"
+COOL = DeviceFigures(held_back_by=())
+
+
+class Machine:
+    """A tree, and what was noted of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.events: list[dict[str, Any]] = []
+        self.watched: list[str] | None = None
+        self.watch = Throttling(root, self.note)
+
+    def note(self, kind: str, time_s: float, **detail: Any) -> None:
+        if kind == "throttling_watched":
+            assert self.watched is None, "told once"
+            self.watched = detail["what"]
+        else:
+            self.events.append({"event": kind, "time_s": time_s, **detail})
+
+    def clocks(self, name: str, khz: int) -> None:
+        for file in self.root.glob(f"{POLICY.format('*')}/{name}"):
+            file.write_text(f"{khz}\n")
+
+    def trip(self, zone: str, kind: str, celsius: float) -> None:
+        (folder,) = (each.folder for each in find_zones(self.root) if each.kind == zone)
+        (folder / "trip_point_0_type").write_text(f"{kind}\n")
+        (folder / "trip_point_0_temp").write_text(f"{round(celsius * 1000)}\n")
+
+    def look(self, time_s: float, busy: float = 1.0, **celsius: float) -> None:
+        zones = {zone.kind.replace("-", "_"): zone for zone in find_zones(self.root)}
+        heat_c = {zones[kind]: degrees for kind, degrees in celsius.items()}
+        self.watch.look(time_s, busy, heat_c, COOL)
+
+
+@pytest.fixture
+def nano(tmp_path: Path) -> Machine:
+    return Machine(write_tree(JETSON_NANO, tmp_path))
+
+
+def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano: Machine) -> None:
+    for time_s, khz in enumerate([1_479_000] * 4 + [921_600] * 4 + [1_479_000] * 4):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s))
+    assert nano.events == [
+        {
+            "event": "throttling",
+            "time_s": 4.0,
+            "what": "clock",
+            "from": 1479.0,
+            "to": 921.6,
+            "unit": "MHz",
+        },
+        {"event": "throttling_ended", "time_s": 8.0, "what": "clock", "lasted_s": 4.0},
+    ]
+
+
+def test_a_clock_that_falls_while_nobody_computes_is_none(nano: Machine) -> None:
+    for time_s, khz in enumerate([1_479_000] * 4 + [102_000] * 6):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s), busy=1.0 if khz > 10**6 else 0.1)
+    assert nano.events == []
+
+
+def test_a_short_dip_is_none(nano: Machine) -> None:
+    for time_s, khz in enumerate([1_479_000] * 4 + [600_000] + [1_479_000] * 3):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s))
+    assert nano.events == []
+
+
+def test_a_clock_that_recovers_for_a_moment_is_one_event(nano: Machine) -> None:
+    for time_s, khz in enumerate([1_479_000] * 3 + [921_600] * 3 + [1_479_000] + [921_600] * 3):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s))
+    assert [event["event"] for event in nano.events] == ["throttling"]
+
+
+def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano: Machine) -> None:
+    for time_s, (khz, busy) in enumerate([(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 6):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s), busy=busy)
+    assert nano.events == []
+    for time_s in range(10, 14):
+        nano.clocks("scaling_cur_freq", 2_000_000)
+        nano.look(float(time_s), busy=4.0)
+    (event,) = nano.events
+    assert (event["time_s"], event["from"], event["to"]) == (10.0, 3200.0, 2000.0)
+
+
+def test_a_clock_that_few_busy_cpus_reach_is_not_asked_of_many(nano: Machine) -> None:
+    loads = [(3_200_000, 4.0)] * 4 + [(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 4
+    for time_s, (khz, busy) in enumerate(loads):
+        nano.clocks("scaling_cur_freq", khz)
+        nano.look(float(time_s), busy=busy)
+    assert nano.events == []
+
+
+def test_a_limit_that_is_lowered_is_an_event(nano: Machine) -> None:
+    nano.look(0.0)
+    nano.clocks("scaling_max_freq", 918_000)
+    nano.look(1.0)
+    nano.look(2.0)
+    (event,) = nano.events
+    assert (event["what"], event["from"], event["to"]) == ("clock limit", 1479.0, 918.0)
+
+
+def test_heat_at_a_trip_point_is_an_event_that_says_from_what_to_what(tmp_path: Path) -> None:
+    machine = Machine(write_tree(JETSON_NANO, tmp_path))
+    machine.trip("CPU-therm", "passive", 70.0)
+    for time_s, celsius in enumerate((45.0, 60.0, 69.5, 71.0, 60.0, 60.0, 60.0)):
+        machine.look(float(time_s), CPU_therm=celsius)
+    began, ended = machine.events
+    assert began == {
+        "event": "throttling",
+        "time_s": 2.0,
+        "what": "temperature",
+        "from": 45.0,
+        "to": 69.5,
+        "unit": "°C",
+        "limit": 70.0,
+        "zone": "CPU-therm",
+    }
+    assert (ended["event"], ended["lasted_s"]) == ("throttling_ended", 2.0)
+
+
+def test_a_zone_is_held_against_its_own_trip_point(nano: Machine) -> None:
+    nano.trip("GPU-therm", "passive", 60.0)
+    nano.look(0.0, CPU_therm=75.0, GPU_therm=50.0)
+    assert nano.events == []
+    nano.look(1.0, CPU_therm=75.0, GPU_therm=60.0)
+    (event,) = nano.events
+    assert (event["zone"], event["from"], event["to"]) == ("GPU-therm", 50.0, 60.0)
+
+
+@pytest.mark.parametrize(("kind", "trip_c"), [("active", 60.0), ("passive", 20.8), ("hot", -274.0)])
+def test_a_trip_point_that_slows_nothing_down_is_none(
+    kind: str, trip_c: float, nano: Machine
+) -> None:
+    nano.trip("CPU-therm", kind, trip_c)
+    nano.look(0.0, CPU_therm=75.0)
+    assert nano.events == []
+    nano.look(1.0, CPU_therm=90.0)
+    (event,) = nano.events
+    assert event["limit"] == 90.0
+
+
+def test_two_processors_are_two_zones_though_of_one_type(tmp_path: Path) -> None:
+    tree = replace(VIRTUAL_MACHINE, files={**VIRTUAL_MACHINE.files, **thermal_zones(x86_pkg=50.0)})
+    root = write_tree(tree, tmp_path)
+    second = root / "sys/class/thermal/thermal_zone1"
+    second.mkdir()
+    (second / "type").write_text("x86-pkg\n")
+    (second / "temp").write_text("95000\n")
+    machine = Machine(root)
+    assert Surroundings(root, machine.note, lambda: None).read(0.0, 0.0)["temperature_c"] == 95.0
+    (event,) = machine.events
+    assert (event["what"], event["to"], event["limit"]) == ("temperature", 95.0, 90.0)
+
+
+def test_the_processors_own_count_of_throttling_is_an_event_when_it_grows(tmp_path: Path) -> None:
+    machine = Machine(write_tree(LAPTOP, tmp_path))
+    count = machine.root / ("sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count")
+    machine.look(0.0)
+    count.write_text("43\n")
+    for time_s in (1.0, 2.0, 3.0, 4.0):
+        machine.look(time_s)
+    began, ended = machine.events
+    assert (began["what"], began["from"], began["to"]) == ("throttle count", 52, 55)
+    assert ended["lasted_s"] == 1.0
+
+
+def test_a_device_that_is_held_back_says_by_what(nano: Machine) -> None:
+    held = DeviceFigures(99.0, 900.0, 83.0, ("heat (driver)", "power cap"), index=1)
+    for time_s, device in enumerate((held, COOL, COOL, COOL)):
+        nano.watch.look(float(time_s), 1.0, {}, device)
+    assert [event["event"] for event in nano.events] == ["throttling", "throttling_ended"]
+    assert nano.events[0]["reasons"] == "heat (driver), power cap (GPU 1)"
+
+
+def test_a_file_that_turns_to_garbage_or_goes_is_no_throttling(nano: Machine) -> None:
+    nano.look(0.0)
+    for file in nano.root.glob(f"{POLICY.format('*')}/scaling_max_freq"):
+        file.write_text("garbage")
+    for file in nano.root.glob(f"{POLICY.format('*')}/scaling_cur_freq"):
+        file.unlink()
+    nano.look(1.0)
+    assert nano.events == []
+
+
+def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) -> None:
+    load = nano.root / "sys/devices/gpu.0/load"
+    load.parent.mkdir(parents=True)
+    load.write_text("734\n")
+    around = Surroundings(nano.root, nano.note, lambda: 5.25)
+    assert around.read(0.0, 0.0) == pytest.approx(
+        {"device_percent": 73.4, "device_mhz": 76.8, "power_w": 5.25, "temperature_c": 38.0}
+    )
+    assert around.read(0.5, 0.4) == {}
+    assert around.read(1.0, 0.9) != {}
+
+
+def test_a_machine_that_tells_nothing_leaves_the_figures_empty(tmp_path: Path) -> None:
+    machine = Machine(write_tree(VIRTUAL_MACHINE, tmp_path))
+    around = Surroundings(machine.root, machine.note, lambda: None)
+    assert set(around.read(0.0, 0.0).values()) == {None}
+    assert (machine.watched, machine.events) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("tree", "watched"),
+    [
+        (JETSON_NANO, ["temperature", "clock limit", "clock"]),
+        (LAPTOP, ["temperature", "throttle count", "clock limit", "clock"]),
+        (VIRTUAL_MACHINE, []),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_what_a_machine_lets_be_watched_is_told_at_the_first_look(
+    tree: Tree, watched: list[str], tmp_path: Path
+) -> None:
+    machine = Machine(write_tree(tree, tmp_path))
+    around = Surroundings(machine.root, machine.note, lambda: None)
+    around.read(0.0, 0.0)
+    around.read(5.0, 5.0)
+    assert machine.watched == watched

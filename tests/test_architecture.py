@@ -1,0 +1,254 @@
+"""The shape of the source: which package imports which, names that occur once, plain words."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import stepscope
+
+SOURCE = Path(stepscope.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+BASE = frozenset({"errors", "files", "stats", "units"})
+
+# Which packages a package may import, besides itself and the base modules. Each imports only those
+# below it; docs/architecture.md shows the same table.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "__main__": frozenset({"cli"}),
+    "__init__": frozenset({"api"}),
+    "cli": frozenset(
+        {"accelerator", "analyze", "data", "doctor", "experiments", "hardware", "models"}
+        | {"records", "report", "settings", "supervisor", "train"}
+    ),
+    "api": frozenset({"analyze", "hardware", "meter", "records", "report", "trace"}),
+    "report": frozenset({"analyze", "records", "settings"}),
+    "experiments": frozenset(
+        {"accelerator", "analyze", "data", "hardware", "memory_forecast", "models", "processes"}
+        | {"records", "settings", "supervisor", "train"}
+    ),
+    "doctor": frozenset({"hardware", "meter", "supervisor", "telemetry"}),
+    "supervisor": frozenset(
+        {"analyze", "data", "hardware", "memory_forecast", "meter", "models", "processes"}
+        | {"records", "settings", "telemetry", "trace", "train"}
+    ),
+    "analyze": frozenset({"records", "settings"}),
+    "processes": frozenset(
+        {"data", "hardware", "memory_forecast", "meter", "models", "records", "settings", "train"}
+    ),
+    "memory_forecast": frozenset({"data", "hardware", "meter", "models", "settings", "train"}),
+    "train": frozenset({"data", "hardware", "meter", "models", "records", "settings"}),
+    "trace": frozenset({"hardware", "meter", "records"}),
+    "telemetry": frozenset({"hardware", "meter", "records"}),
+    "meter": frozenset({"hardware", "models", "records"}),
+    "accelerator": frozenset({"models"}),
+    "records": frozenset(),
+    "settings": frozenset(),
+    "hardware": frozenset(),
+    "data": frozenset(),
+    "models": frozenset(),
+}
+
+# Packages that use the standard library only, and what they may use besides.
+STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
+    **dict.fromkeys(BASE, frozenset()),
+    "settings": frozenset({"pydantic", "tomli", "tomllib"}),
+    "records": frozenset({"pandas", "polars"}),  # for users who ask for a frame
+    "analyze": frozenset(),
+}
+
+HEAVY = frozenset({"torch", "numpy"})
+NOT_HEAVY_WHEN_IMPORTED = frozenset(
+    {"settings", "records", "analyze", "report", "hardware", "cli", "experiments", "supervisor"}
+    | {"doctor", "telemetry", "__main__", "__init__"}
+)
+NEVER_HEAVY = frozenset({"records", "analyze", "report"} | BASE)
+
+
+def violations(source: str, package: str) -> list[str]:
+    """List the imports in `source`, a module of `package`, that the tables above forbid."""
+    tree = ast.parse(source)
+    at_module_level = set(map(id, _module_level(tree.body)))
+    found = []
+    for node in ast.walk(tree):
+        for target in _imported(node):
+            top, _, rest = target.partition(".")
+            line = f"line {getattr(node, 'lineno', 0)}: {package} imports {target or 'relatively'}"
+            if not target:
+                found.append(f"{line}: write it in full, imports are read by name")
+            elif top == "stepscope":
+                if not _is_allowed(package, rest.partition(".")[0]):
+                    found.append(f"{line}: not in the table")
+            elif top in HEAVY and package in NEVER_HEAVY:
+                found.append(f"{line}: it must work without {top}")
+            elif (
+                top in HEAVY and package in NOT_HEAVY_WHEN_IMPORTED and id(node) in at_module_level
+            ):
+                found.append(f"{line}: only inside the function that needs it")
+            elif (
+                package in STANDARD_LIBRARY_AND
+                and top not in sys.stdlib_module_names
+                and top not in STANDARD_LIBRARY_AND[package]
+            ):
+                found.append(f"{line}: not in the standard library")
+    return found
+
+
+def _module_level(body: list[ast.stmt]) -> list[ast.stmt]:
+    """List the statements that run on import; those under `if TYPE_CHECKING` do not."""
+    reached = []
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        reached.append(node)
+        skipped = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for name in ("body", "orelse", "finalbody"):
+            if not (skipped and name == "body"):
+                reached += _module_level(getattr(node, name, []))
+        for handler in getattr(node, "handlers", []):
+            reached += _module_level(handler.body)
+    return reached
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """Give the modules that one node imports, in full; a relative import is given as ''."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(level=level) if level:
+            return [""]
+        case ast.ImportFrom(module="stepscope", names=names):
+            # Other names (`__version__`) belong to the package itself.
+            known = {*MAY_IMPORT, *BASE}
+            return [f"stepscope.{each.name}" for each in names if each.name in known]
+        case ast.ImportFrom(module=str(module)):
+            return [module]
+        case ast.Call(
+            func=ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"),
+            args=[ast.Constant(value=str(module)), *_],
+        ):
+            return [module]
+    return []
+
+
+def _is_allowed(package: str, target: str) -> bool:
+    if package in BASE:
+        return target in BASE
+    return target in BASE or target in ("", package) or target in MAY_IMPORT[package]
+
+
+def package_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def test_every_import_is_in_the_table() -> None:
+    assert [
+        f"{file.relative_to(SOURCE)}, {found}"
+        for file in MODULES
+        for found in violations(file.read_text(encoding="utf-8"), package_of(file))
+    ] == []
+
+
+def test_every_package_is_in_the_table() -> None:
+    assert {package_of(file) for file in MODULES} - BASE <= set(MAY_IMPORT)
+
+
+def test_packages_import_each_other_in_one_direction() -> None:
+    above: dict[str, frozenset[str]] = dict(MAY_IMPORT)
+    while above:
+        lowest = {package for package, below in above.items() if not below & set(above)}
+        assert lowest, f"a cycle among {sorted(above)}"
+        above = {package: below for package, below in above.items() if package not in lowest}
+
+
+def test_no_file_name_occurs_twice() -> None:
+    by_name = defaultdict(list)
+    for file in MODULES:
+        if file.name not in ("__init__.py", "__main__.py"):
+            by_name[file.name].append(str(file.relative_to(SOURCE)))
+    assert [files for files in by_name.values() if len(files) > 1] == []
+
+
+def test_no_class_name_occurs_twice() -> None:
+    by_name = defaultdict(list)
+    for file in MODULES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                by_name[node.name].append(str(file.relative_to(SOURCE)))
+    assert {name: files for name, files in by_name.items() if len(files) > 1} == {}
+
+
+def test_every_package_says_what_lives_in_it() -> None:
+    folders = {file.parent for file in MODULES if file.parent.name != "autostart"}
+    silent = [
+        str(folder.relative_to(SOURCE))
+        for folder in folders
+        if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("package", "planted"),
+    [
+        ("train", "from stepscope.report.terminal import run_tables"),
+        ("train", "import stepscope.supervisor.preflight"),
+        ("train", "from stepscope import experiments"),
+        ("data", "from stepscope.meter.clock import now_ns"),
+        ("models", "from stepscope.data.loaders import dataloader"),
+        ("records", "from stepscope.analyze.run_summary import summarize"),
+        ("analyze", "from stepscope.report.terminal.run_tables import print_run"),
+        ("accelerator", "from stepscope.records import run_reader"),
+        ("settings", "from stepscope.records import schema"),
+        ("units", "from stepscope.settings import RunSpec"),
+        ("meter", "from ..train import loop"),
+        ("meter", "def later():\n    from stepscope.train import loop"),
+        ("meter", "import importlib\nimportlib.import_module('stepscope.train.loop')"),
+        ("meter", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import stepscope.cli"),
+        ("stats", "import numpy as np"),
+        ("errors", "import rich"),
+        ("records", "def later():\n    import numpy"),
+        ("report", "def later():\n    from torch import nn"),
+        ("settings", "from torch import nn"),
+        ("cli", "import torch.nn.functional as F"),
+        ("hardware", "try:\n    import torch\nexcept ImportError:\n    torch = None"),
+        ("experiments", "class Loader:\n    import numpy"),
+    ],
+)
+def test_a_planted_violation_is_seen(package: str, planted: str) -> None:
+    assert len(violations(planted, package)) == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "fine"),
+    [
+        ("train", "import torch\nfrom stepscope.meter.clock import now_ns"),
+        ("report", "from stepscope.analyze import run_summary\nfrom rich.text import Text"),
+        ("cli", "from stepscope import __version__\nimport stepscope.report.terminal"),
+        ("cli", "def later():\n    import torch"),
+        ("hardware", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("settings", "import pydantic\nfrom stepscope.units import parse_bytes"),
+        ("data", "import numpy\nfrom stepscope.errors import DataError"),
+    ],
+)
+def test_what_the_table_allows_is_no_violation(package: str, fine: str) -> None:
+    assert violations(fine, package) == []
+
+
+def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy() -> None:
+    modules = (
+        *("records.run_reader", "records.run_folder", "analyze.run_summary"),
+        *("report.terminal.run_tables", "report.progress_bar", "settings.load_settings"),
+        *("supervisor.start_run", "supervisor.script_child", "cli.main"),
+    )
+    code = "import importlib, sys\n"
+    code += f"for name in {modules}:\n"
+    code += "    importlib.import_module(f'stepscope.{name}')\n"
+    code += "    if heavy := {'torch', 'numpy'} & {*sys.modules}: sys.exit(f'{name}: {heavy}')\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

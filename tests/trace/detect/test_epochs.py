@@ -1,0 +1,360 @@
+"""What an epoch is, and which loader's; what comes along with its steps."""
+
+from __future__ import annotations
+
+import pytest
+from played_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, noted
+from scripted import MS
+
+from stepscope.meter.step_rows import LoadTiming, load_of_step
+from stepscope.trace.detect import events as e
+from stepscope.trace.detect.steps import Recognizer
+
+
+def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.fetch(1)
+    loop.wait(100)  # a picture of the first batch, as in many a tutorial
+    for _ in range(2):
+        loop.train(2)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.106)
+    assert sheet.samples == [8] * 4
+
+
+def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    loop.fetch(1)  # and this iterator lives on
+    for key in (101, 102):
+        loop.iterate(key, ms=5, of=7)
+        loop.step(key)
+        loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 8), (2, 8)]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.006)
+
+
+def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    for _ in range(2):  # a search for a learning rate, whose iterator lives on
+        loop.step()
+    loop.wait(100)
+    for key in (101, 102):
+        loop.iterate(key, ms=5, of=7)
+        loop.step(key)
+        loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1, 1, 2, 3]
+    assert sheet.lasted_ms == [10] * 4
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop) -> None:
+    loop.iterate(ms=5, of=7)
+    for number in range(3):
+        loop.step()
+        loop.iterate(100 + number, ms=2, of=7)
+        loop.fetch(1, 100 + number)
+        loop.predict(2)
+        loop.exhaust(1, 100 + number)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert [row.epoch for row in sheet.steps] == [1, 1, 1]
+    assert sheet.lasted_ms == [10] * 3
+    assert len(sheet.of("test")) == 3
+
+
+def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
+    loop.iterate(101, of=7)
+    loop.iterate(102, of=7)
+    for _ in range(3):
+        loop.fetch(1, 101)
+        loop.step(102)
+    loop.exhaust(1, 101)
+    sheet = loop.recognized()
+    assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 16)] * 3
+
+
+def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
+    for loader in (TRAIN, OTHER_LOADER):
+        loop.iterate(loader, ms=5)
+        for _ in range(2):
+            loop.step(loader)
+        loop.wait(3)
+        loop.drop(loader)
+        loop.wait(100)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 13, 10, 13]
+    assert [timing.total_s for timing in sheet.of("train")] == pytest.approx([0.028, 0.028])
+
+
+def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(loop: Loop) -> None:
+    for loader in (TRAIN, OTHER_LOADER):
+        loop.iterate(loader, ms=5, length=2)
+        for _ in range(2):
+            loop.step(loader)
+        loop.wait(50)
+        loop.test(2)
+    sheet = loop.recognized()
+    assert sheet.splits == ["train", "test", "train", "test"]
+    assert [row.epoch for row in sheet.steps] == [1, 1, 2, 2]
+    assert sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
+
+
+def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.fetch(1)
+    loop.step()
+    loop.exhaust(1)  # the loop is one batch ahead, and finds out now
+    loop.learn()
+    loop.wait(30)
+    loop.test(2)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2)]
+    assert sheet.lasted_ms == [11, 10]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_own(
+    loop: Loop,
+) -> None:
+    loop.learn()
+    loop.learn()
+    loop.train(2)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.step()
+    loop.fetch(1)
+    loop.call(2)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 10]
+    [epoch] = sheet.of("train")
+    assert epoch.total_s == pytest.approx(0.025)
+
+
+def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> None:
+    loop.iterate()
+    recognizer = Recognizer(Sheet(), 0)
+    seen = []
+    for _ in range(3):
+        loop.step()
+        recognizer.take(noted(loop.events))
+        loop.events.clear()
+        seen.append(recognizer.steps_seen)
+    assert seen == [0, 1, 2], "a step with a loader is over when the next batch is asked for"
+    loop.note(e.FETCH, TRAIN)
+    recognizer.take(noted(loop.events))
+    assert recognizer.steps_seen == 3
+
+
+def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
+    loop.iterate()
+    for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
+        loop.fetch(1, samples=samples)
+        loop.call(2)
+        loop.backward(4, loss)
+        loop.update(3)
+    loop.exhaust()
+    [(_, _, loss)] = loop.recognized().epochs
+    assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
+
+
+def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
+    loop.iterate(TRAIN)
+    loop.iterate(OTHER_LOADER)
+    loop.fetch(1, TRAIN, load=LoadTiming(1, start_ns=2 * MS, wall_ns=3 * MS, cpu_ns=2 * MS))
+    loop.fetch(1, OTHER_LOADER, load=LoadTiming(0, 5 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
+    loop.learn()
+    loop.step()
+    loop.exhaust()
+    first, second = loop.recognized().steps
+    assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
+    assert second.load is None, "what nobody accounted for is unknown, not 0"
+
+
+def test_the_cpu_time_of_several_batches_is_unknown_if_one_is() -> None:
+    known, unknown = (0, 5, 30, 20), (1, 9, 40, None)
+    assert load_of_step([known, known], origin_ns=5) == (0, 0, 60, 40)
+    assert load_of_step([known, unknown, known], origin_ns=5) == (0, 0, 100, None)
+    assert load_of_step([unknown], origin_ns=5) == (1, 4, 40, None)
+
+
+# detail
+
+
+def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    for number in range(6):
+        if number == 2:
+            loop.note(e.DETAIL, "off")
+        if number == 4:
+            loop.note(e.DETAIL, "full")
+        loop.fetch(1)
+        if number in (2, 3):
+            loop.wait(6)
+            loop.update(3)
+        else:
+            loop.learn()
+        loop.wait(0.25)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert [row.detail for row in sheet.steps] == ["full", "full", "off", "off", "full", "full"]
+    assert sheet.lasted_ms == [10.25] * 6
+    assert str(sheet.steps[2]).split(",")[4:7] == ["", "", ""]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
+    for number in range(6):
+        loop.call(2)
+        loop.backward(4)
+        with loop.stepping():
+            loop.wait(3)
+            if number in (1, 3):
+                loop.note(e.DETAIL, "layers" if number == 1 else "full")
+    sheet = loop.recognized()
+    assert [row.detail for row in sheet.steps] == [
+        "full",
+        "full",
+        "layers",
+        "layers",
+        "full",
+        "full",
+    ]
+
+
+# devices
+
+
+def test_device_columns_partition_the_devices_time() -> None:
+    loop = Loop(on_device=True)
+    loop.iterate(ms=5)
+    for _ in range(3):
+        loop.fetch(4)
+        loop.call(2, work=10)
+        loop.backward(3, work=20)
+        loop.update(1)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    first, second, third = (row.device for row in sheet.steps)
+    assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
+    for later in (second, third):
+        assert later == pytest.approx((0, 0.010, 0.020, 0, 0)), "its queue is never empty again"
+
+
+def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
+    loop = Loop(on_device=True)
+    assert loop.device is not None
+    loop.iterate()
+    loop.fetch(0)
+    with loop.stepping():
+        for _ in range(3):
+            loop.call(0, work=2)
+            loop.device.work(3)
+            loop.backward(0, work=4)
+    loop.exhaust(0)
+    [step] = loop.recognized().steps
+    assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
+
+
+def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
+    loop = Loop(on_device=True)
+    sheet = Sheet()
+    recognizer = Recognizer(sheet, 0)
+    loop.iterate()
+    for _ in range(3):
+        loop.fetch(1)
+        loop.call(2, work=50)
+        loop.backward(4)
+        loop.update(3)
+    recognizer.take(noted(loop.events))
+    assert sheet.steps == []
+    assert loop.device is not None
+    assert loop.device.now_ms == 0, "nobody made it hurry"
+    loop.device.now_ms = 60
+    recognizer.take([])
+    assert len(sheet.steps) == 1
+    recognizer.finish()
+    assert len(sheet.steps) == 3
+
+
+def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
+    loop = Loop(on_device=True)
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.fetch(4)
+        loop.call(2, work=10)
+        loop.backward(3, work=20)
+        loop.update(1)
+        loop.iterate(TEST)
+        loop.fetch(1, TEST)
+        loop.call(2, grad=False, training=False, work=40)
+        loop.exhaust(1, TEST)
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    for row in sheet.steps:
+        assert row.device is not None
+        assert sum(row.device[1:3]) == pytest.approx(0.030)
+    assert len(sheet.of("test")) == 2
+
+
+def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.wait(1700)  # a model is built
+    loop.step()
+    loop.step()
+    loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 10]
+    [epoch] = sheet.of("train")
+    assert epoch.loader_start_s == pytest.approx(0.005)
+    assert epoch.total_s == pytest.approx(0.026)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: Loop) -> None:
+    """First in batches, and then all of the data at once by another optimiser."""
+    loop.note(e.MADE, ADAM)
+    loop.train(2)
+    loop.wait(1000)
+    loop.note(e.MADE, SGD)
+    for _ in range(3):
+        loop.call(2, samples=16)
+        loop.backward(4)
+        loop.update(3, SGD)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
+    assert sheet.samples == [8, 8, 16, 16, 16]
+    assert sheet.lasted_ms == [10, 10, 9, 9, 9]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    loop.note(e.MADE, SGD)
+    for _ in range(2):
+        loop.train(2)
+        loop.call(2)
+        loop.backward(4)
+        loop.update(3, SGD)
+    assert [timing.steps for timing in loop.recognized().of("train")] == [3, 3]
+
+
+def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(loop: Loop) -> None:
+    """Some repeat their batches without end, and give as many at a time as they say they have."""
+    loop.iterate(length=3, of=1)
+    for _ in range(3):
+        for _ in range(3):
+            loop.step()
+        loop.test(2)
+    sheet = loop.recognized()
+    assert [timing.steps for timing in sheet.of("train")] == [3, 3, 3]
+    assert sheet.splits == ["train", "test"] * 3
+    assert sheet.closure() == pytest.approx(1)

@@ -1,0 +1,175 @@
+"""How many samples steps, epochs and tests have; what nobody has seen is unknown, and not 0."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from played_loop import MODEL, EventByEvent, Loop
+
+from stepscope.meter.step_rows import epoch_values
+from stepscope.trace.detect import events as e
+from stepscope.trace.detect.steps import Recognizer
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+def train_without_loader(loop: Loop, steps: int, off: range) -> None:
+    for number in range(steps):
+        if number not in off:
+            loop.call(2, samples=8)
+            loop.backward(4)
+        else:
+            loop.wait(6)
+        if number + 1 in (off.start, off.stop):
+            loop.note(e.DETAIL, "off" if number + 1 == off.start else "full")
+        loop.update(3)
+
+
+def test_steps_without_detail_and_without_a_loader_have_unknown_samples(loop: Loop) -> None:
+    train_without_loader(loop, 8, off=range(3, 6))
+    sheet = loop.recognized()
+    assert [row.detail for row in sheet.steps] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
+    assert sheet.samples == [8, 8, 8, None, None, None, 8, 8]
+    assert str(sheet.steps[3]).split(",")[3] == ""
+
+
+def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_others(
+    loop: Loop,
+) -> None:
+    train_without_loader(loop, 8, off=range(3, 6))
+    [timing] = loop.recognized().of("train")
+    assert (timing.steps, timing.uncounted_steps) == (8, 3)
+    assert timing.samples_known is None
+    assert timing.samples_per_s == pytest.approx(8 * 8 / timing.total_s)
+    assert timing.total_s == pytest.approx(8 * 0.009)
+    row = epoch_values("train", timing, loss=None)
+    assert row["samples"] == ""
+    assert float(row["samples_per_s"]) == pytest.approx(8 / 0.009)
+
+
+@pytest.mark.parametrize("kind", [Recognizer, EventByEvent])
+def test_where_neither_batches_nor_calls_tell_nothing_is_known(
+    loop: Loop, kind: type[Recognizer]
+) -> None:
+    loop.iterate(length=5)
+    for loss in range(5):
+        loop.fetch(samples=None)
+        loop.call(samples=None)
+        loop.backward(loss=float(loss))
+        loop.update()
+    loop.exhaust()
+    sheet = loop.recognized(kind)
+    assert sheet.samples == [None] * 5
+    [(_, timing, loss)] = sheet.epochs
+    assert (timing.samples_known, timing.samples_per_s) == (None, None)
+    assert loss == 2.0, "the mean over steps, where there are no samples to weigh them by"
+
+
+def test_a_test_whose_samples_nobody_tells_has_none(loop: Loop) -> None:
+    loop.train(2)
+    loop.iterate(2)
+    loop.fetch(loader=2, samples=None)
+    loop.call(grad=False, training=False, samples=None)
+    loop.exhaust(loader=2)
+    [test] = loop.recognized().of("test")
+    assert (test.steps, test.samples_known) == (1, None)
+
+
+# loaders that are read one batch ahead
+
+
+def train_epochs(loop: Loop, epochs: int, steps: int, off: range, *, ahead: bool) -> list[int]:
+    """Train with batches of which the last of an epoch is smaller; return the samples of all."""
+    sizes = [8] * (steps - 1) + [3]
+    for epoch in range(epochs):
+        key = 101 + epoch
+        loop.iterate(key, length=steps, of=100)
+        if ahead:
+            loop.fetch(loader=key, samples=sizes[0])
+        for number in range(steps):
+            so_far = epoch * steps + number
+            if off and so_far in (off.start, off.stop):
+                loop.note(e.DETAIL, "off" if so_far in off else "full")
+            if number + ahead < steps:
+                loop.fetch(loader=key, samples=sizes[number + ahead])
+            else:
+                loop.exhaust(loader=key)
+            if so_far not in off:
+                loop.call(samples=sizes[number])
+                loop.backward()
+            loop.update()
+        if not ahead:
+            loop.exhaust(loader=key)
+    return sizes * epochs
+
+
+@pytest.mark.parametrize("kind", [Recognizer, EventByEvent])
+@given(st.data(), st.booleans(), st.integers(2, 7))
+def test_steps_without_detail_at_an_epochs_end_and_start_have_the_samples_of_their_batches(
+    kind: type[Recognizer], data: st.DataObject, ahead: bool, steps: int
+) -> None:
+    loop = Loop()
+    begin = data.draw(st.integers(1, 3 * steps))  # the first steps of a script have detail
+    off = range(begin, data.draw(st.integers(begin, 4 * steps)))
+    samples = train_epochs(loop, 4, steps, off, ahead=ahead)
+    sheet = loop.recognized(kind, at_once=data.draw(st.sampled_from([1, 7, 10**6])))
+    assert sheet.samples == samples
+    assert [timing.samples_known for timing in sheet.of("train")] == [8 * (steps - 1) + 3] * 4
+
+
+def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loop) -> None:
+    before = train_epochs(loop, 1, 4, range(0), ahead=True)
+    loop.note(e.DETAIL, "off")
+    loop.iterate(length=3, of=200)
+    for samples in (8, 8, 5):
+        loop.fetch(samples=samples)
+        loop.update()
+    loop.exhaust()
+    assert loop.recognized().samples == [*before, 8, 8, 5]
+
+
+# tests without a loader
+
+DECODER = 17
+
+
+def learn_with_two(loop: Loop) -> None:
+    loop.call(1, module=MODEL, samples=32)
+    loop.call(1, module=DECODER, samples=32)
+    loop.backward()
+    loop.update()
+
+
+def test_a_test_through_two_modules_counts_its_samples_once(loop: Loop) -> None:
+    for _ in range(3):
+        learn_with_two(loop)
+    for samples in (20, 20, 7):
+        loop.call(module=MODEL, grad=False, training=False, samples=samples)
+        for _ in range(5):  # word by word
+            loop.call(module=DECODER, grad=False, training=False, samples=samples)
+    learn_with_two(loop)
+    [test] = loop.recognized().of("test")
+    assert (test.samples_known, test.steps) == (47, 3)
+
+
+def test_the_module_that_counts_in_training_counts_in_a_test(loop: Loop) -> None:
+    learn_with_two(loop)
+    loop.call(module=DECODER, grad=False, training=False, samples=64)
+    loop.call(module=MODEL, grad=False, training=False, samples=16)
+    learn_with_two(loop)
+    [test] = loop.recognized().of("test")
+    assert (test.samples_known, test.steps) == (16, 1)
+
+
+def test_a_module_that_does_not_tell_its_samples_leaves_that_to_the_other(loop: Loop) -> None:
+    learn_with_two(loop)
+    for _ in range(2):
+        loop.call(module=MODEL, grad=False, training=False, samples=None)
+        loop.call(module=DECODER, grad=False, training=False, samples=16)
+    learn_with_two(loop)
+    [test] = loop.recognized().of("test")
+    assert (test.samples_known, test.steps) == (32, 2)

@@ -1,0 +1,426 @@
+"""What a step is and what its phases are, in loops of every kind."""
+
+from __future__ import annotations
+
+import pytest
+from played_loop import ADAM, CRITIC, MODEL, OTHER_LOADER, SGD, TRAIN, Loop
+
+from stepscope.trace.detect import events as e
+from stepscope.trace.detect.steps import Recognizer
+
+
+def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> None:
+    loop.wait(100)
+    loop.iterate(ms=5)
+    for _ in range(2):
+        loop.fetch(1)
+        loop.move(1)
+        loop.call(2)
+        loop.wait(0.5)  # the loss
+        loop.backward(4)
+        loop.wait(0.25)
+        loop.update(3)
+        loop.zero(1)
+        loop.wait(7)  # printing
+    loop.exhaust(2)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [19.75, 19.75]
+    assert sheet.began_ms == [105, 124.75]
+    assert sheet.phases_ms(1) == {
+        "data": 1,
+        "transfer": 1,
+        "forward": 2.5,
+        "backward": 4,
+        "optimizer": 4,
+        "other": 7.25,
+    }
+    [epoch] = sheet.of("train")
+    assert (epoch.loader_start_s, epoch.loader_stop_s) == (0.005, 0.002)
+    assert epoch.total_s == pytest.approx(0.005 + 2 * 0.01975 + 0.002)
+    assert (epoch.steps, epoch.samples, epoch.start_s) == (2, 16, 0.1)
+
+
+def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(loop: Loop) -> None:
+    loop.iterate(ms=5)
+    loop.wait(40)  # a progress bar
+    loop.step()
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [50]
+    assert sheet.phases_ms() == {
+        "data": 1,
+        "forward": 2,
+        "backward": 4,
+        "optimizer": 3,
+        "other": 40,
+    }
+
+
+def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
+    loop.iterate()
+    for number in range(6):
+        loop.fetch(1)
+        loop.call(2)
+        loop.backward(4, loss=0.25)
+        if number % 3 == 2:
+            loop.update(3)
+            loop.zero(1)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [25, 25]
+    assert sheet.samples == [24, 24]
+    assert [row.loss for row in sheet.steps] == [0.75, 0.75], "parts of one loss"
+    assert sheet.phases_ms() == {"data": 3, "forward": 6, "backward": 12, "optimizer": 4}
+
+
+def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) -> None:
+    for _ in range(2):
+        loop.iterate(ms=5)
+        for number in range(5):
+            loop.fetch(1)
+            loop.call(2)
+            loop.backward(4)
+            if number % 2:
+                loop.update(3)
+        loop.exhaust(1)
+    sheet = loop.recognized()
+    assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert sheet.lasted_ms == [17, 24, 17, 24]
+    assert sheet.samples == [16, 24, 16, 24]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
+    loop.iterate()
+    for _ in range(2):
+        loop.fetch(1)
+        for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
+            loop.zero(1)
+            loop.call(2, module)
+            loop.backward(4, loss=0.5)
+            loop.update(3, optimizer)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [21, 21]
+    assert sheet.phases_ms(1) == {"data": 1, "forward": 4, "backward": 8, "optimizer": 8}
+    assert sheet.samples == [8, 8]
+
+
+def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
+    for _ in range(3):
+        for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
+            loop.call(2, module)
+            loop.backward(4)
+            loop.update(3, optimizer)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [18, 18, 18]
+    assert sheet.samples == [8, 8, 8]
+
+
+def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: Loop) -> None:
+    loop.iterate()
+    loop.fetch(1)
+    for _ in range(3):
+        loop.learn()
+    loop.wait(5)
+    loop.step()
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [10, 9, 14, 10], "from the end of one update to the end of the next"
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
+    loop.wait(50)
+    for _ in range(3):
+        loop.learn()
+        loop.wait(6)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 15, 15], "what comes after the last update is no step's"
+    assert sheet.began_ms == [50, 59, 74]
+    [epoch] = sheet.of("train")
+    assert epoch.total_s == pytest.approx(0.039)
+    assert epoch.samples == 24, "what the model was called with"
+
+
+def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: Loop) -> None:
+    for _ in range(2):
+        loop.wait(10)
+        loop.backward(4)
+        loop.update(3)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [7, 17]
+    assert sheet.samples == [None, None]
+
+
+def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
+    for _ in range(2):
+        loop.update(3)
+    assert loop.recognized().lasted_ms == [3, 3]
+
+
+# phases
+
+
+def test_zero_grad_belongs_to_the_optimiser_wherever_it_stands(loop: Loop) -> None:
+    loop.iterate()
+    loop.fetch(1)
+    loop.zero(1)
+    loop.call(2)
+    loop.zero(1)
+    loop.wait(0.5)
+    loop.backward(4)
+    loop.update(3)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.phases_ms() == {"data": 1, "optimizer": 5, "forward": 2.5, "backward": 4}
+
+
+def test_the_loss_between_call_and_backward_is_forward(loop: Loop) -> None:
+    loop.iterate()
+    loop.fetch(1)
+    loop.call(2)
+    loop.wait(3)
+    loop.call(2, CRITIC)
+    loop.wait(3)
+    loop.backward(4)
+    loop.wait(8)
+    loop.update(3)
+    loop.exhaust()
+    assert loop.recognized().phases_ms() == {
+        "data": 1,
+        "forward": 10,
+        "backward": 4,
+        "other": 8,
+        "optimizer": 3,
+    }
+
+
+def test_a_move_inside_a_forward_pass_is_a_move(loop: Loop) -> None:
+    loop.iterate()
+    loop.fetch(1)
+    loop.call(2)
+    loop.move(5)  # the labels
+    loop.wait(1)
+    loop.backward(4)
+    loop.update(3)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.phases_ms() == {
+        "data": 1,
+        "forward": 3,
+        "transfer": 5,
+        "backward": 4,
+        "optimizer": 3,
+    }
+
+
+def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop: Loop) -> None:
+    loop.iterate()
+    for _ in range(2):
+        loop.fetch(1)
+        with loop.stepping():
+            for _ in range(3):
+                loop.wait(0.5)
+                loop.zero(1)
+                loop.call(2)
+                loop.backward(4, loss=1.0)
+                loop.wait(5)  # the line search
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [38.5, 38.5]
+    assert sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
+
+
+def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -> None:
+    for _ in range(2):
+        with loop.stepping():
+            for key in (TRAIN, OTHER_LOADER):
+                loop.iterate(key, ms=5)
+                for _ in range(3):
+                    loop.fetch(1, key)
+                    loop.call(2)
+                    loop.backward(4)
+                loop.exhaust(1, key)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [54, 54]
+    assert sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
+    assert sheet.samples == [48, 48]
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop) -> None:
+    loop.iterate()
+    for _ in range(2):
+        loop.fetch(1)
+        loop.call(2)
+        loop.note(e.BACKWARD)
+        for weight in (ADAM, SGD):
+            loop.wait(4)
+            loop.update(3, weight)
+        loop.wait(4)
+        loop.note(e.BACKWARD_DONE, None, lambda: 1.0)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [21, 21]
+    assert sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
+
+
+def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
+    loop.iterate()
+    for _ in range(2):
+        loop.fetch(1)
+        loop.call(2)
+        loop.backward(4)
+        with loop.stepping():
+            loop.wait(1)
+            loop.update(3)
+            loop.wait(1)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [12, 12]
+    assert sheet.phases_ms()["optimizer"] == 5
+
+
+def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
+    loop.iterate()
+    loop.step()
+    loop.own(30)
+    loop.fetch(1)
+    loop.own(30)
+    loop.learn()
+    loop.exhaust()
+    sheet = loop.recognized()
+    for step in (0, 1):
+        assert sheet.phases_ms(step)["other"] == 30
+        assert sheet.phases_ms(step)["data"] == 1
+
+
+def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> None:
+    loop.iterate()
+    loop.fetch(1)
+    loop.call(2)
+    loop.backward(4)
+    loop.note(e.STEP, ADAM)
+    loop.wait(1)  # it raised, the loop caught it and went on
+    for _ in range(2):
+        loop.step()
+        loop.wait(5)
+    loop.exhaust()
+    sheet = loop.recognized()
+    assert len(sheet.steps) == 2
+    assert sheet.phases_ms(1)["other"] == 5
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop) -> None:
+    """`for i, batch in enumerate(loader): if i == 2: break` fetches a third one."""
+    loop.iterate(ms=5)
+    loop.step()
+    loop.step()
+    loop.fetch(1)
+    loop.drop()
+    sheet = loop.recognized()
+    assert sheet.samples == [8, 8]
+    assert sheet.lasted_ms == [10, 11], "but it was waited for"
+
+
+def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loop) -> None:
+    losses = [1.0, 2.0, 3.0]
+    for loss in losses:
+        loop.call(2, samples=4)
+        loop.note(e.BACKWARD)
+        loop.wait(1)
+        for optimizer in (ADAM, SGD):
+            loop.update(1, optimizer)
+        loop.wait(1)
+        loop.note(e.BACKWARD_DONE, None, loss)
+    sheet = loop.recognized()
+    assert [row.loss for row in sheet.steps] == losses
+    assert sheet.samples == [4, 4, 4]
+    assert sheet.lasted_ms == [6, 6, 6]
+    assert sheet.phases_ms(1) == {"forward": 2, "backward": 2, "optimizer": 2}
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -> None:
+    for _ in range(2):
+        with loop.stepping():
+            for _ in range(3):
+                loop.call(2, samples=300)
+                loop.backward(4)
+    assert loop.recognized().samples == [300, 300]
+
+
+def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> None:
+    for optimizer in (ADAM, SGD):
+        loop.note(e.MADE, optimizer)
+        for _ in range(2):
+            loop.call(2)
+            loop.backward(4)
+            loop.update(3, optimizer)
+    assert loop.recognized().lasted_ms == [9] * 4
+
+
+def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
+    loop: Loop,
+) -> None:
+    loop.call(2, samples=1)  # to see what comes out
+    loop.wait(50)
+    loop.note(e.MADE, ADAM)
+    loop.wait(5)
+    for _ in range(3):
+        loop.learn()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 9, 9]
+    assert sheet.samples == [8, 8, 8]
+    assert sheet.of("train")[0].start_s == pytest.approx(0.057)
+    assert sheet.closure() == pytest.approx(1)
+
+
+def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    loop.call(2, samples=1)
+    loop.wait(200)
+    loop.learn()
+    loop.learn()
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [9, 9]
+    assert sheet.samples == [8, 8]
+
+
+def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(loop: Loop) -> None:
+    loop.call(2)
+    loop.wait(1)
+    loop.note(e.MADE, ADAM)
+    loop.wait(50)
+    for _ in range(2):
+        with loop.stepping():
+            loop.call(2)
+            loop.backward(4)
+    sheet = loop.recognized()
+    assert sheet.lasted_ms == [6, 6]
+    assert len(sheet.of("train")) == 1
+
+
+def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) -> None:
+    loop.note(e.MADE, ADAM)
+    for _ in range(2):
+        loop.call(2)
+        loop.wait(3)
+        loop.learn()
+    assert loop.recognized().lasted_ms == [14, 14]
+
+
+def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> None:
+    seen = []
+
+    class Watched(Recognizer):
+        def finish(self) -> None:
+            seen.append(len(self._passed))
+            super().finish()
+
+    for _ in range(1000):
+        loop.learn()
+    assert len(loop.recognized(Watched).steps) == 1000
+    assert seen[0] < 2500

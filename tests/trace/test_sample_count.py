@@ -1,0 +1,245 @@
+"""How many samples a batch has, whatever it is made of; nothing of the script's own is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    Sampler,
+    TensorDataset,
+    default_collate,
+)
+from under_hooks import watched
+
+from stepscope.trace.detect import events as e
+from stepscope.trace.sample_count import samples_of, samples_of_arguments
+
+IMAGES, LABELS = torch.zeros(7, 3), torch.zeros(7)
+
+
+class Nested:
+    """Images made equally large, as DETR has them."""
+
+    def __init__(self, tensors: torch.Tensor) -> None:
+        self.tensors, self.mask = tensors, None
+
+
+@dataclass
+class Pair:
+    name: str
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(slots=True)
+class Slotted:
+    images: torch.Tensor
+    labels: Any = None
+
+
+class Shy:
+    """It does not like to be asked."""
+
+    def __init__(self) -> None:
+        self.data = {"x": IMAGES}
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __len__(self) -> int:
+        raise AssertionError("asked for its length")
+
+    @property
+    def images(self) -> torch.Tensor:
+        raise AssertionError("asked for a property")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Nested(IMAGES),
+        Pair("train", IMAGES, LABELS),
+        Slotted(IMAGES),
+        SimpleNamespace(step=torch.tensor(3), meta={"id": 4}, image=IMAGES),
+        SimpleNamespace(images=[IMAGES, IMAGES]),
+        SimpleNamespace(batch_size=7, tokens=torch.zeros(30, 7)),
+        (Nested(IMAGES), LABELS),
+        {"inputs": Nested(IMAGES)},
+    ],
+)
+def test_an_object_of_the_scripts_own_is_counted_by_the_first_tensor_that_it_holds(
+    batch: Any,
+) -> None:
+    assert samples_of(batch) == 7
+    assert isinstance(batch, tuple) or samples_of_arguments((None, batch)) == 7
+
+
+def test_an_object_is_looked_into_without_calling_anything_of_it() -> None:
+    assert samples_of(Shy()) == 7
+    assert samples_of((Shy(), LABELS)) == 7
+
+
+def test_a_list_with_an_object_for_each_sample_is_counted_by_these() -> None:
+    assert samples_of([Pair(str(n), torch.zeros(3, 9 + n), torch.zeros(2)) for n in range(5)]) == 5
+    assert samples_of([Slotted(torch.zeros(n + 1), torch.zeros(n + 1)) for n in range(5)]) == 5
+    assert samples_of([Slotted(IMAGES, LABELS), Slotted(IMAGES, LABELS)]) == 7
+
+
+def test_an_object_that_an_object_holds_is_no_batch() -> None:
+    data_set = SimpleNamespace(samples=torch.zeros(60_000, 2))
+    assert samples_of(SimpleNamespace(data_set=data_set, size=3)) is None
+    assert samples_of(SimpleNamespace(data_set=data_set, images=IMAGES)) == 7
+
+
+class Strange(dict):
+    def values(self) -> Any:
+        raise OSError("the file is closed")
+
+
+def test_what_cannot_be_looked_into_tells_nothing() -> None:
+    without_end: list[Any] = []
+    without_end.append(without_end)
+    for batch in (None, "words", 3, ["a", "b"], object(), nn.Linear, len, Strange(), without_end):
+        assert samples_of(batch) is None
+        assert samples_of(SimpleNamespace(it=batch)) is None
+        assert samples_of_arguments((batch,)) is None
+    assert samples_of_arguments(()) is None
+
+
+def test_a_long_list_beside_the_batch_is_not_gone_through() -> None:
+    class Counted(list):
+        taken = 0
+
+        def __iter__(self) -> Any:
+            for each in super().__iter__():
+                self.taken += 1
+                yield each
+
+    words = Counted(["word"] * 50_000)
+    assert samples_of({"words": words, "images": IMAGES}) == 7
+    assert words.taken < 100
+
+
+def test_targets_whose_tensors_differ_in_length_are_one_each() -> None:
+    def target(boxes: int) -> dict[str, torch.Tensor]:
+        return {"boxes": torch.zeros(boxes, 4), "labels": torch.zeros(boxes)}
+
+    targets = tuple(target(boxes) for boxes in (2, 1, 3, 2))
+    assert samples_of(targets) == 4
+    assert samples_of((object(), targets)) == 4
+    assert samples_of((object(), list(targets))) == 4
+    assert samples_of([target(8), target(8)]) == 8, "two batches of one kind"
+
+
+def test_a_list_of_images_tells_only_with_a_target_for_each() -> None:
+    images = [torch.zeros(3, 20 + side, 30) for side in range(4)]
+    assert samples_of_arguments((images,)) is None
+    assert samples_of_arguments((images, [{"boxes": torch.zeros(2, 4)} for _ in images])) == 4
+    assert samples_of_arguments(([{"image": image} for image in images],)) == 4
+
+
+class OfAnObject(nn.Linear):
+    def forward(self, batch: Any) -> torch.Tensor:
+        return super().forward(batch.images)
+
+
+def test_a_call_with_an_object_is_counted_by_it() -> None:
+    network = OfAnObject(3, 2)
+    with watched() as book:
+        network(Slotted(IMAGES))
+        network(batch=Slotted(IMAGES[:4]))
+    assert [e.Call(*how).samples for kind, _, _, how, _ in book.events if kind == e.CALL] == [7, 4]
+
+
+def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:
+    """What was noted of each batch of a loader; after each of them something may happen."""
+    with watched() as book:
+        for number, _ in enumerate(loader):
+            then(number)
+        return [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+
+
+class Twice(Sampler[int]):
+    """A sampler that says that it has more than it gives."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+def drop_one(samples: list[Any]) -> Any:
+    is_first = samples[0][0].item() < 4
+    return default_collate(samples if is_first else samples[:-1])
+
+
+def test_the_last_batch_of_an_iteration_has_its_own_samples() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    assert fetched_samples(DataLoader(ten, batch_size=4)) == [4, 4, 2]
+    assert fetched_samples(DataLoader(ten, batch_size=4, drop_last=True)) == [4, 4]
+    assert fetched_samples(DataLoader(ten, batch_size=4, shuffle=True)) == [4, 4, 2]
+    loader = DataLoader(ten, batch_size=3)
+    with watched() as book:
+        for _ in range(2):
+            list(loader)
+        told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    assert told == [3, 3, 3, 1, 3, 3, 3, 1]
+
+
+def test_batches_that_are_made_in_a_way_of_their_own_are_counted_one_by_one() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    assert fetched_samples(DataLoader(ten, batch_size=4, collate_fn=drop_one)) == [4, 3, 1]
+    assert fetched_samples(DataLoader(ten, batch_size=4, sampler=Twice())) == [4, 1]
+    growing = [[0, 1], [2, 3], [4, 5, 6], [7, 8, 9]]
+    assert fetched_samples(DataLoader(ten, batch_sampler=growing)) == [2, 2, 3, 3]
+
+
+class Broken(Dataset[torch.Tensor]):
+    """Samples of which one cannot be read, and one is left out when many are asked for at once."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 5:
+            raise OSError("unreadable")
+        return torch.ones(3)
+
+
+class Gaps(Broken):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[index] for index in indices if index != 5]
+
+
+def test_a_batch_that_could_not_be_made_has_no_samples_and_the_next_its_own() -> None:
+    batches = iter(DataLoader(Broken(), batch_size=4))
+    with watched() as book:
+        next(batches)
+        with pytest.raises(OSError, match="unreadable"):
+            next(batches)
+        next(batches)
+    told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    assert told == [4, None, 2]
+    assert fetched_samples(DataLoader(Gaps(), batch_size=4)) == [4, 3, 2]
+
+
+def test_a_batch_size_that_is_changed_on_the_way_is_seen() -> None:
+    ten = TensorDataset(torch.arange(10.0).reshape(10, 1))
+    loader = DataLoader(ten, batch_size=2)
+    sampler = loader.batch_sampler
+    assert isinstance(sampler, BatchSampler)
+
+    def grow(number: int) -> None:
+        sampler.batch_size = 3 if number else 2
+
+    assert fetched_samples(loader, grow) == [2, 2, 3, 3]

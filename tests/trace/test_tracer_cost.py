@@ -1,0 +1,38 @@
+"""What a tracer says of its own cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepscope.meter.clock import now_ns
+from stepscope.records import run_folder
+from stepscope.trace import tracer as tracers
+from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.tracer import Tracer
+
+
+def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books: list[EventBuffer] = []
+
+    def notebook(**fields: Any) -> EventBuffer:
+        books.append(EventBuffer(**fields))
+        return books[-1]
+
+    def cost_of(call: Callable[[], None]) -> float:
+        for _ in range(5):
+            call()
+        return 1.0
+
+    tracer = Tracer(run_folder.create(tmp_path, "own cost", "trace", {}).path, now_ns())
+    tracer.start()
+    monkeypatch.setattr(tracers, "EventBuffer", notebook)
+    monkeypatch.setattr(tracers, "cost_amid_work_ns", cost_of)
+    tracer.finish()
+    [scratch] = books
+    assert len(scratch.events) == 2 * 5, "each call begins and ends"

@@ -1,0 +1,210 @@
+"""A look at the layers in the middle of a run changes nothing but the rows that say so."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from train_helpers import BLOCKS, same_weights
+
+from stepscope.analyze.run_summary import summarize
+from stepscope.errors import RequestError
+from stepscope.records.run_folder import RunFolder
+from stepscope.records.run_reader import load_run
+from stepscope.report.terminal.run_tables import print_run
+from stepscope.settings.load_settings import validate
+from stepscope.supervisor.start_run import resume, start
+from stepscope.train.epoch_plan import plan_stages
+from stepscope.train.profile_window import ProfilePosition, find_place
+
+
+def looked_at(run):
+    rows = run.steps.rows()
+    return [(row["epoch"], row["step"]) for row in rows if row["detail"] == "layers"]
+
+
+class Silent:
+    """Somebody who shows nothing."""
+
+    def message(self, message):
+        pass
+
+    def output(self, line):
+        pass
+
+    def stopping(self):
+        pass
+
+
+# --- where ----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 5), st.integers(1, 30), st.none() | st.integers(1, 200), st.integers(1, 40))
+def test_the_place_is_in_the_middle_of_one_epoch_with_a_step_on_either_side(
+    epochs, steps_per_epoch, max_steps, asked
+):
+    stages = plan_stages(epochs, steps_per_epoch, max_steps)
+    place = find_place(stages, asked)
+    longest = max(stage.steps for stage in stages)
+    assert place.steps == max(0, min(asked, longest - 2))
+    if place.steps:
+        [stage] = [each for each in stages if each.split == "train" and each.epoch == place.epoch]
+        assert 2 <= place.first <= place.last <= stage.steps - 1
+        before = sum(each.steps for each in stages if each.epoch < place.epoch)
+        middle = sum(each.steps for each in stages) // 2
+        assert before <= middle < before + stage.steps
+
+
+def test_a_single_epoch_is_looked_at_in_its_middle():
+    assert find_place(plan_stages(1, 100, None), 10) == ProfilePosition(1, 46, 55)
+
+
+def test_nothing_asked_for_has_no_place():
+    assert find_place(plan_stages(3, 100, None), 0).steps == 0
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": 1, "batch_size": 16, "accumulate": 2},
+        {"precision": "bf16"},
+        {"model": BLOCKS, "samples": 10, "batch_size": 2, "checkpoint_activations": True},
+    ],
+    ids=str,
+)
+def test_losses_and_weights_are_those_of_a_run_without_a_look(train, trained, settings):
+    without, run = trained(**settings), train(**settings, layers=3)
+    assert len(looked_at(run)) == 3
+    assert looked_at(without) == []
+    assert run.steps["loss"] == without.steps["loss"]
+    assert run.epochs["accuracy"] == without.epochs["accuracy"]
+    assert same_weights(run, without)
+
+
+def test_the_steps_that_are_looked_at_say_so_and_have_no_phases(train):
+    run = train(epochs=3, layers=4)  # 6 steps an epoch
+    assert looked_at(run) == [(2, step) for step in (2, 3, 4, 5)]
+    for row in run.steps.rows():
+        assert (row["forward_s"] is None) == (row["detail"] == "layers")
+        assert row["step_s"] > 0
+
+
+def test_medians_shares_and_means_are_those_of_the_other_steps(train):
+    run = train(epochs=1, layers=2)
+    phases = summarize(run, {})["phases"]
+    full_s = [row["forward_s"] for row in run.steps.rows() if row["detail"] == "full"]
+    assert len(full_s) == 4
+    assert phases["forward"]["mean_s"] == pytest.approx(sum(full_s) / 4)
+    assert sum(phase["share"] for phase in phases.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("looks", [7, 9, 10])  # before, in and after the steps 3 to 5
+def test_a_run_that_is_stopped_around_the_look_goes_on_all_the_same(train, trained, looks):
+    settings = {"optimizer": "adam", "lr": 0.001, "epochs": 1, "layers": 3}
+    whole = trained(**settings)
+    stopped = train(looks_before_stop=looks, **settings)
+    assert len(stopped.steps) == looks - 5
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    assert same_weights(resumed, whole)
+    assert 1 <= len(looked_at(resumed)) <= 3
+
+
+def test_a_run_may_go_on_with_a_look_that_was_not_asked_for_before(train):
+    stopped = train(looks_before_stop=8, epochs=1)
+    info = json.loads((stopped.path / "run.json").read_text())
+    info["spec"]["layers"] = 1
+    (stopped.path / "run.json").write_text(json.dumps(info))
+    assert looked_at(train(stopped.path)) == [(1, 4)]
+
+
+# --- what comes of it -----------------------------------------------------------------------------
+
+
+def test_the_layers_are_in_the_summary_and_on_the_terminal(tmp_path):
+    asked = {"samples": 192, "batch_size": 32, "epochs": 1, "threads": 1, "layers": 3}
+    path, outcome = start(validate({**asked, "out": str(tmp_path)}), Silent(), summarize)
+    assert outcome.exit_code == 0, outcome.reason
+    run = load_run(path)
+    layers = run.summary["layers"]
+    assert "layers" not in run.summary["absent"]
+    by_name = {layer["name"]: layer for layer in layers}
+    assert by_name["features.3"]["kind"] == "Conv2d"
+    assert by_name["features.3"]["multiply_adds"] == 32 * 240_000
+    taken = [layer["forward_s"] + layer["backward_s"] for layer in layers]
+    assert taken == sorted(taken, reverse=True)
+    assert sum(taken) < max(run.steps["step_s"])
+    console = Console(file=io.StringIO(), width=80)
+    print_run(console, run)
+    text = console.file.getvalue()
+    rows = [line.split() for line in text.splitlines() if "Conv2d" in line]
+    assert sorted(row[0] for row in rows) == ["features.0", "features.3"]
+    assert "7.7 M" in text
+    assert "the largest 10 of 15, means of 3 steps with hooks\n" in text
+
+
+def summed_up(train, **settings):
+    """Train without a parent, and write down what a parent would."""
+    closing = {}
+    run = train(**{"samples": 96, "epochs": 1, **settings}, closing=closing)
+    RunFolder(run.path).update_info(summary=summarize(run, closing))
+    return load_run(run.path)
+
+
+def test_fewer_steps_than_were_asked_for_are_said_to_be_fewer(train):
+    run = summed_up(train, samples=192, layers=100)
+    assert len(looked_at(run)) == 4
+    console = Console(file=io.StringIO(), width=200)
+    print_run(console, run)
+    assert "means of 4 steps with hooks; 100 were asked for" in console.file.getvalue()
+
+
+def test_a_run_without_room_or_without_a_wish_says_why_there_are_no_layers(train):
+    short = summed_up(train, layers=5, max_steps=2)
+    assert short.summary["layers"] is None
+    assert "3 steps or more" in short.summary["absent"]["layers"]
+    unasked = summed_up(train, max_steps=2)
+    assert unasked.summary["layers"] is None
+    assert unasked.summary["absent"]["layers"] == "not asked for: --layers N"
+
+
+SCRIPTED = """
+import torch
+from torch import nn
+
+
+def network(num_classes):
+    return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")
+def test_a_network_that_takes_no_hooks_is_said_to_take_none(train, tmp_path, monkeypatch):
+    (tmp_path / "hookless.py").write_text(SCRIPTED)
+    monkeypatch.chdir(tmp_path)
+    run = summed_up(train, model="hookless:network", layers=1)
+    assert run.summary["layers"] is None
+    assert "takes no hooks" in run.summary["absent"]["layers"]
+
+
+def test_fewer_than_no_steps_are_refused():
+    with pytest.raises(RequestError, match="layers"):
+        validate({"layers": -1})
+
+
+def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
+    stopped = train(looks_before_stop=10, epochs=1, layers=3)
+    assert len(looked_at(stopped)) == 3
+    seen = [{"name": "features.0"}]
+    info = json.loads((stopped.path / "run.json").read_text())
+    info |= {"status": "interrupted", "summary": {"layers": seen}}
+    (stopped.path / "run.json").write_text(json.dumps(info))
+    resume(stopped.path, Silent(), summarize)
+    assert load_run(stopped.path).summary["layers"] == seen

@@ -1,0 +1,29 @@
+"""A torch that is there and does not load is told from one that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepscope.errors import MachineError, MissingExtraError
+from stepscope.supervisor.ask_process import ask_process
+from stepscope.train.require_torch import cannot_load
+
+
+@pytest.mark.parametrize("kind", ["ImportError", "OSError"])
+@pytest.mark.parametrize("module", ["torch_info", "peak_benchmark"])
+def test_a_torch_whose_libraries_are_missing_is_told_as_that(
+    tmp_path: Path, module: str, kind: str
+) -> None:
+    (tmp_path / "torch.py").write_text(f"raise {kind}('libcudart.so: no such file')\n")
+    with pytest.raises(MachineError, match=r"does not load: libcudart\.so: no such file"):
+        ask_process(f"stepscope.processes.{module}", {}, {"PYTHONPATH": str(tmp_path)})
+
+
+def test_only_a_torch_that_is_not_there_wants_to_be_installed() -> None:
+    missing = cannot_load("training", ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert isinstance(missing, MissingExtraError)
+    part = cannot_load("training", ModuleNotFoundError("No module named 'sympy'", name="sympy"))
+    assert not isinstance(part, MissingExtraError)
+    assert "No module named 'sympy'" in str(part)

@@ -1,0 +1,59 @@
+"""A training that evaluates nothing: no tests, and all else as ever."""
+
+from __future__ import annotations
+
+import pytest
+from train_helpers import same_weights
+
+from stepscope.train.epoch_plan import Stage, plan_stages
+
+
+def test_a_run_without_tests_is_its_training_epochs_alone():
+    assert plan_stages(2, 6, 8, judged_on=None) == [Stage("train", 1, 6), Stage("train", 2, 2)]
+
+
+def test_it_trains_to_the_same_weights_as_one_with_tests(trained):
+    tested, untested = trained(), trained(evaluate=False)
+    assert untested.epochs["split"] == ["train", "train"]
+    assert untested.steps["loss"] == tested.steps["loss"]
+    assert same_weights(untested, tested)
+
+
+# An epoch of six steps takes six looks for a stop, and one more after its checkpoint.
+@pytest.mark.parametrize("looks", [0, 6, 9])
+def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(train, trained, looks):
+    whole = trained(evaluate=False)
+    stopped = train(evaluate=False, looks_before_stop=looks)
+    assert len(stopped.steps) < len(whole.steps)
+    resumed = train(stopped.path)
+    assert resumed.steps["loss"] == whole.steps["loss"]
+    assert resumed.epochs["accuracy"] == whole.epochs["accuracy"]
+    assert same_weights(resumed, whole)
+
+
+def test_a_checkpoint_is_written_after_every_epoch(trained):
+    events = trained(evaluate=False).events
+    assert [each["stage"] for each in events if each["event"] == "checkpoint"] == [1, 2]
+
+
+def test_why_there_is_no_test_accuracy_is_said_beside_reasons_of_other_kinds(train):
+    closing = {}
+    train(evaluate=False, epochs=1, samples=64, layers=1, closing=closing)
+    untested = "no test was asked for: --no-evaluate"
+    absent = {"layers": closing["absent"]["layers"]}
+    assert closing["absent"] == {"test_accuracy": untested, "test_top5": untested, **absent}
+    assert "layers" not in closing
+
+
+def test_a_run_with_tests_has_nothing_to_excuse(train):
+    closing = {}
+    train(epochs=1, closing=closing)
+    assert closing["absent"] == {}
+
+
+def test_without_a_forecast_the_reason_is_told_in_its_place(train):
+    messages = []
+    run = train(forecast=False, epochs=1, messages=messages)
+    assert len(run.steps) == 6
+    told = [message["forecast"] for message in messages if message["type"] == "forecast"]
+    assert told == [{"reason": "no forecast was made: the run was to begin at once"}]
