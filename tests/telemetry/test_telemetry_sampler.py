@@ -226,7 +226,9 @@ def test_the_sizes_of_a_tree_are_those_that_psutil_tells(holder: Holder) -> None
 def test_a_process_that_ends_before_any_sample_has_the_peak_that_it_reported(
     tmp_path: Path,
 ) -> None:
-    with CsvLog(tmp_path / schema.TELEMETRY) as log:
+    file = tmp_path / schema.TELEMETRY
+    file.touch()
+    with CsvLog(file) as log:
         sampler = Sampler(psutil.Process(), log, clock.now_ns())
         assert sampler.peak_memory_bytes is None
         sampler.reported_peak(5 * MIB)
