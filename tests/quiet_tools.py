@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments.labs.lab_runner import Tools
 
 
 class Quiet:
-    """An onlooker who says nothing."""
+    """An listener who says nothing."""
 
     def message(self, message): ...
 
@@ -21,4 +20,4 @@ class Quiet:
 
 
 def tools(said=lambda line: None):
-    return Tools(Quiet(), summarize, said)
+    return Tools(Quiet(), said)

@@ -17,7 +17,7 @@ import torch, torch.distributed as dist, torch.nn.functional as F
 from stepscope.models import registry
 from stepscope.settings.load_settings import validate
 from stepscope.train.distributed import Ranks
-from stepscope.train.distributed import settle_order
+from stepscope.train.distributed import fix_summation_order
 
 rank, meet, settled = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "settled"
 torch.set_num_threads(1)
@@ -32,7 +32,7 @@ def trained(goes_on):
     def begin():
         network = team.wrap(model, lambda: None)
         if settled:
-            settle_order(spec, network, Path("data"), torch.device("cpu"), team.world)
+            fix_summation_order(spec, network, Path("data"), torch.device("cpu"), team.world)
         return network
 
     network = begin()

@@ -14,7 +14,6 @@ import psutil
 import pytest
 from scripted_device_memory import MIB, ScriptedMemory
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments import max_batch_trials, trial
 from stepscope.experiments.trial import SilentListener
 from stepscope.hardware.cgroup import ControlGroup
@@ -60,7 +59,7 @@ def run_on(out: Path, device: dict[str, Any], **settings: Any) -> Run:
     spec = validate({**asked, "threads": 1, "out": str(out)})
     made = run_folder.create(out, "run", "run", spec.model_dump(mode="json"))
     charge = on_device(training_process_of(made, None, has_workers=False), made, device)
-    run_to_end(made, charge, SilentListener(), summarize)
+    run_to_end(made, charge, SilentListener())
     return load_run(made.path)
 
 
@@ -138,7 +137,7 @@ def test_a_training_that_is_killed_has_the_peak_that_it_told_last(tmp_path: Path
         )
 
     charge = replace(training_process_of(made, None, has_workers=False), start=start)
-    assert run_to_end(made, charge, SilentListener(), summarize).exit_code != 0
+    assert run_to_end(made, charge, SilentListener()).exit_code != 0
     killed = load_run(made.path)
     assert killed.summary["device_peak_memory_bytes"] == 90
 
@@ -259,7 +258,7 @@ def test_fit_holds_the_devices_peak_against_the_devices_limit(
         ),
     )
     asked = {"samples": 64, "batch_size": 16, "threads": 1, "device": "cpu", "out": str(tmp_path)}
-    found = max_batch_trials.fit(validate(asked), Silent(), summarize, asked=True).to_json()
+    found = max_batch_trials.fit(validate(asked), Silent(), asked=True).to_json()
     assert (found["limit_pool"], found["limit_of"]) == ("device", "memory of cpu")
     assert found["limit_bytes"] == 390 * MIB
     (tried,) = found["trials"]  # 94 % are full: there is no room for more

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError
 from stepscope.experiments.script_loaders import batch_bytes, training_loader
 from stepscope.experiments.script_trial import OUTPUT, run_script, with_argument
@@ -56,7 +55,7 @@ class Trial:
         script.write_text(BEGIN + code, encoding="utf-8")
         limits = {name: asked.pop(name) for name in ("time_limit_s",) if name in asked}
         request = TraceRequest(str(script), None, arguments, **{"max_steps": 4, **asked})
-        outcome = run_script(request, self.path, SilentListener(), summarize, **limits)
+        outcome = run_script(request, self.path, SilentListener(), **limits)
         return outcome, load_run(self.path)
 
     @property
@@ -176,7 +175,7 @@ def test_a_folder_that_is_there_is_not_written_into(trial: Trial) -> None:
 
 def test_a_script_that_is_not_there_makes_no_folder(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no such script"):
-        run_script(TraceRequest("gone.py", None, ()), tmp_path / "one", SilentListener(), summarize)
+        run_script(TraceRequest("gone.py", None, ()), tmp_path / "one", SilentListener())
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import Interrupted
 from stepscope.experiments import sweep_run
 from stepscope.experiments.trial import SilentListener
@@ -53,7 +52,7 @@ def test_a_trial_that_fails_or_ends_when_asked_to_stop_ends_the_sweep(
         [{"workers": 0}, {"workers": 1}], 2, out=tmp_path, name="asked"
     )
     with pytest.raises(Interrupted):
-        sweep_run.start(Asked(status), request, Onlooker(), summarize)
+        sweep_run.start(Asked(status), request, Onlooker())
     sweep = load_sweep(tmp_path / "latest")
     assert sweep.info["status"] == schema.INTERRUPTED
     assert [trial.status for trial in sweep.trials] == [noted, *[schema.PENDING] * 3]

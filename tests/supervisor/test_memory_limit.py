@@ -9,7 +9,6 @@ import pytest
 import torch
 import warm_start
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import MachineError
 from stepscope.hardware import cgroup, host
 from stepscope.hardware.cgroup import ControlGroup
@@ -95,9 +94,9 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "forgetful.py").write_text(LEAKY)
     small = {"samples": 800, "batch_size": 4, "epochs": 1, "threads": 1, "out": "runs"}
 
-    def train(onlooker=None, *, watchdog=True, **settings):
+    def train(listener=None, *, watchdog=True, **settings):
         spec = validate({**small, **settings})
-        path, outcome = start_run.start(spec, onlooker or Onlooker(), summarize, watchdog=watchdog)
+        path, outcome = start_run.start(spec, listener or Onlooker(), watchdog=watchdog)
         return load_run(path), outcome
 
     return train
@@ -151,11 +150,11 @@ def test_a_step_that_breaks_the_limit_is_not_waited_for(run):
 def test_loader_workers_go_before_the_training_does(run, monkeypatch):
     for often in ("_SAMPLE_EVERY_S", "_SAMPLE_SLOWLY_EVERY_S", "_WORKERS_SIZES_EVERY_S"):
         monkeypatch.setattr(telemetry_sampler, often, 0.05)
-    onlooker = Onlooker()
-    done, outcome = run(onlooker, model="forgetful:leaky", memory_limit=LIMIT_BYTES, workers=1)
+    listener = Onlooker()
+    done, outcome = run(listener, model="forgetful:leaky", memory_limit=LIMIT_BYTES, workers=1)
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4), outcome.reason
     assert actions(done)[0] == "worker_ended"
-    assert any("worker was ended" in line for line in onlooker.lines)
+    assert any("worker was ended" in line for line in listener.lines)
 
 
 # --- want on the machine, without a limit ---------------------------------------------------------
@@ -208,7 +207,7 @@ def test_somebodys_own_script_is_warned_of_and_goes_on(tmp_path, machine, monkey
     script = tmp_path / "script.py"
     script.write_text(WAITS_FOR_WARNING)
     monkeypatch.setattr(memory_guard, "_LOOK_AT_SCRIPT_EVERY_S", 0.05)
-    path, outcome = trace(TraceRequest(str(script), None, ()), summarize, output_to_stderr=False)
+    path, outcome = trace(TraceRequest(str(script), None, ()), output_to_stderr=False)
     assert (tmp_path / "done").exists()
     assert outcome.status == "completed"
     assert actions(load_run(path)) == ["warned"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError
 from stepscope.records.run_reader import load_run
 from stepscope.settings.load_settings import validate
@@ -24,7 +23,7 @@ class Nobody:
 def loaded(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     spec = validate({"samples": 128, "batch_size": 32, "epochs": 2, "out": str(out)})
-    path, outcome = start_run.start(spec, Nobody(), summarize, kind="load")
+    path, outcome = start_run.start(spec, Nobody(), kind="load")
     assert outcome.exit_code == 0, outcome.reason
     return load_run(path)
 
@@ -43,11 +42,11 @@ def test_how_much_is_swapped_out_when_a_run_begins_is_recorded(loaded):
 
 
 def test_one_that_is_done_is_left_as_it_is(loaded):
-    path, outcome = start_run.resume(loaded.path, Nobody(), summarize)
+    path, outcome = start_run.resume(loaded.path, Nobody())
     assert (path, outcome.exit_code) == (loaded.path, 0)
 
 
 def test_a_trace_cannot_go_on(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "kind": "trace"}))
     with pytest.raises(RequestError, match="only a run can go on"):
-        start_run.resume(tmp_path, Nobody(), summarize)
+        start_run.resume(tmp_path, Nobody())

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema
@@ -31,7 +30,7 @@ def server(cold: None) -> Iterator[ForkServer]:
 
 def train(path: Path, server: ForkServer | None, **changed: object) -> Outcome:
     training = TrainingWorkload({**SHORT, **changed}, quick=True)
-    return training.run({}, TrialRequest(path, SilentListener(), summarize, None, server))
+    return training.run({}, TrialRequest(path, SilentListener(), None, server))
 
 
 def young_children() -> list[psutil.Process]:
@@ -51,7 +50,7 @@ def test_a_forked_training_is_our_child_in_a_session_of_its_own(
                 sessions.extend(os.getsid(each.pid) for each in young_children())
 
     training = TrainingWorkload({**SHORT, "workers": 1}, quick=True)
-    outcome = training.run({}, TrialRequest(tmp_path / "run", Looking(), summarize, None, server))
+    outcome = training.run({}, TrialRequest(tmp_path / "run", Looking(), None, server))
     assert outcome.status == schema.COMPLETED
     assert len(sessions) == 1
     assert sessions[0] != os.getsid(0)
@@ -67,7 +66,7 @@ def test_a_forked_training_that_is_killed_is_told_as_one(
                     each.kill()
 
     training = TrainingWorkload(SHORT, quick=True)
-    outcome = training.run({}, TrialRequest(tmp_path / "run", Killing(), summarize, None, server))
+    outcome = training.run({}, TrialRequest(tmp_path / "run", Killing(), None, server))
     assert outcome.status == schema.FAILED
     assert "SIGKILL" in str(outcome.reason)
     assert train(tmp_path / "next", server).instrument["forked"]

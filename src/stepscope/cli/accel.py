@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.text import Text
 
 from stepscope.accelerator.rubric import Score, rules_of, score
-from stepscope.analyze.run_summary import summarize
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.cli.end_of_run import leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
@@ -326,13 +325,13 @@ def search(
                     )
                 place = _on_any_node(place_to_go_on(resume, on, address, mix_nodes=False))
                 with runner_at(place) as runner:
-                    done = search_run.resume(resume, estimate_model, display, summarize, runner)
+                    done = search_run.resume(resume, estimate_model, display, runner)
             else:
                 place = _on_any_node(read_place(on, address, mix_nodes=False))
                 request = _request(spec, asked, budget, trials, finals, spatial, design)
                 request = replace(request, on=place)
                 with runner_at(place) as runner:
-                    done = search_run.start(request, estimate_model, display, summarize, runner)
+                    done = search_run.start(request, estimate_model, display, runner)
     except search_run.SearchInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise

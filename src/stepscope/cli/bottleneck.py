@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SpecFlags, count, named_settings, place_of
 from stepscope.experiments.bottleneck_trials import REPEATS, find_stalls
@@ -46,7 +45,7 @@ def stalls(
     rounds = REPEATS if repeats is None else count("repeats", repeats)
     out, name = place_of(subject, f"stalls-{subject.spec({}).run_name}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = find_stalls(subject, display, summarize, repeats=rounds, out=out, name=name)
+        found = find_stalls(subject, display, repeats=rounds, out=out, name=name)
     if json:
         print(dumps(found))
     else:

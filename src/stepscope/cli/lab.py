@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SpecFlags, count
 from stepscope.errors import MissingExtraError, RequestError
@@ -94,13 +93,13 @@ def _list_labs(as_json: bool) -> None:
 
 def _do_sheet(sheet: Sheet, ask: Ask, as_json: bool) -> int:
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        finding = conduct(sheet, ask, Tools(display, summarize, display.output))
+        finding = conduct(sheet, ask, Tools(display, display.output))
     return _tell(sheet, finding, as_json)
 
 
 def _go_on(folder: Path, as_json: bool) -> int:
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        sheet, finding = go_on(folder, Tools(display, summarize, display.output))
+        sheet, finding = go_on(folder, Tools(display, display.output))
     return _tell(sheet, finding, as_json)
 
 
@@ -131,7 +130,7 @@ def _tell(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
 def _do_own(name: str, lab: Investigation, flags: Mapping[str, Any], as_json: bool) -> int:
     spec = resolve_request(None, {**lab.DEFAULTS, **flags})
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        finding = lab.investigate(spec, Tools(display, summarize, display.output))
+        finding = lab.investigate(spec, Tools(display, display.output))
     told = {"lab": name, "answer": finding.answer, "holds": finding.holds, **finding.figures}
     if as_json:
         print(dumps(told))

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.script_arguments import ScriptCommand, refuse_launcher, split_script
 from stepscope.cli.settings_flags import SpecFlags
 from stepscope.errors import RequestError
@@ -69,7 +68,7 @@ def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> M
             f"stepscope fit -- {names[0]}"
         )
     spec = resolve_request(None, {**given, "model": names[0]})
-    return max_batch_trials.fit(spec, display, summarize, asked="batch_size" in given)
+    return max_batch_trials.fit(spec, display, asked="batch_size" in given)
 
 
 def _fit_script(
@@ -91,7 +90,6 @@ def _fit_script(
     return fit_script(
         request,
         display,
-        summarize,
         batch_size=spec.batch_size if "batch_size" in given else None,
         memory_limit_bytes=spec.memory_limit,
     )

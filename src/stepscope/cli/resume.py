@@ -7,7 +7,6 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.end_of_run import close, one_display
 from stepscope.supervisor import start_run
 
@@ -31,5 +30,5 @@ def resume(
         Print run.json, and nothing else, on standard output.
     """
     with one_display() as display:
-        found, outcome = start_run.resume(path, display, summarize, processes=processes)
+        found, outcome = start_run.resume(path, display, processes=processes)
     return close(found, outcome, as_json=json)

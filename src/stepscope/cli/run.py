@@ -12,7 +12,6 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.end_of_run import close, one_display
 from stepscope.cli.settings_flags import SpecFlags
 from stepscope.hardware.procfs import system_root
@@ -48,7 +47,7 @@ def run(
     """
     asked = resolve_request(spec, settings or {})
     with _machine(asked, prepare), one_display() as display:
-        path, outcome = start_run.start(asked, display, summarize, force=force)
+        path, outcome = start_run.start(asked, display, force=force)
     return close(path, outcome, as_json=json)
 
 

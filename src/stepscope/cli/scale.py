@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypedDict
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.analyze.scaling_answer import scaling_of
 from stepscope.cli.end_of_run import leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
@@ -86,7 +85,7 @@ def scale(
             if resume is not None:
                 if asked or any((spec, processes, repeats, predict, bandwidth, latency)):
                     raise RequestError("resume: takes no other flag: the folder knows them.")
-                done = scale_trials.resume(resume, display, summarize)
+                done = scale_trials.resume(resume, display)
             else:
                 request = scale_trials.ScaleRequest(
                     named_settings([] if spec is None else [spec], asked),
@@ -94,7 +93,7 @@ def scale(
                     scale_trials.REPEATS if repeats is None else count("repeats", repeats),
                     _prediction(predict, bandwidth, latency),
                 )
-                done = scale_trials.start(request, display, summarize)
+                done = scale_trials.start(request, display)
     except scale_trials.ScaleInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise

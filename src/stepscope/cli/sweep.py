@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.cli.end_of_run import leave_report
 from stepscope.cli.script_arguments import refuse_launcher, split_script
@@ -153,7 +152,7 @@ def sweep(
                     )
                 place = place_to_go_on(resume, on, address, mix_nodes)
                 with runner_at(place) as runner:
-                    done = sweep_run.resume(resume, display, summarize, runner)
+                    done = sweep_run.resume(resume, display, runner)
             else:
                 subject = _subject(command, asked, mode)
                 place = read_place(on, address, mix_nodes)
@@ -170,7 +169,7 @@ def sweep(
                     on=place,
                 )
                 with runner_at(place) as runner:
-                    done = sweep_run.start(subject, request, display, summarize, runner)
+                    done = sweep_run.start(subject, request, display, runner)
     except sweep_run.SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise

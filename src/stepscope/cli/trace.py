@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.end_of_run import close
 from stepscope.errors import RequestError
 from stepscope.supervisor.script_child import TraceRequest
@@ -58,6 +57,6 @@ def trace(
     request = TraceRequest(
         script, module, tuple(arguments), out, name, max_steps, layers, energy=energy
     )
-    path, outcome = trace_script(request, summarize, output_to_stderr=json)
+    path, outcome = trace_script(request, output_to_stderr=json)
     # The script's standard output is its own: the table goes beside it.
     return close(path, outcome, as_json=json, console=Console(file=sys.stderr))

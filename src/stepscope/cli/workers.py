@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.cli.script_arguments import refuse_launcher, split_script
 from stepscope.cli.settings_flags import SpecFlags, named_settings, place_of, script_request
 from stepscope.experiments.worker_trials import find_workers
@@ -47,7 +46,7 @@ def workers(
         what = subject.request.run_name
     out, name = place_of(subject, f"workers-{what}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = find_workers(subject, display, summarize, out=out, name=name)
+        found = find_workers(subject, display, out=out, name=name)
     if json:
         print(dumps(found))
     else:

@@ -4,7 +4,7 @@ JPEGs are decoded by simplejpeg, which is libjpeg-turbo and little else, at half
 eighth of their size where that is still enough. All that it does not take (other formats, CMYK,
 files with faults that can be got over) is Pillow's; where both can read a file the pixels are the
 same. Parts are brought to size by torch, smoothed when they shrink. The figures behind that are in
-docs/decisions/0020-jpegs-by-simplejpeg.md.
+docs/decisions.md (decision 20).
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.settings import RunSpec
 from stepscope.stats import Interval, interval_of
-from stepscope.supervisor.run_lifecycle import Summarize
 
 REPEATS = 3
 _STEPS = 30
@@ -26,8 +25,7 @@ _STEPS = 30
 
 def find_stalls(
     subject: TrainingWorkload,
-    onlooker: SweepListener,
-    summarize: Summarize,
+    listener: SweepListener,
     *,
     repeats: int,
     out: Path,
@@ -47,7 +45,7 @@ def find_stalls(
     asked = {**short, **subject.asked, "evaluate": False}
     quick = TrainingWorkload(asked, quick=True)
     request = sweep_run.SweepRequest(list(settings.values()), repeats, out, name, kind="stalls")
-    sweep = sweep_run.start(quick, request, onlooker, summarize)
+    sweep = sweep_run.start(quick, request, listener)
     by_way = {way: _completed(sweep, way, values) for way, values in settings.items()}
     samples_a_step = spec.batch_size * spec.accumulate
     rounds = [data_stalls(figures, samples_a_step, spec.workers) for figures in _rounds(by_way)]

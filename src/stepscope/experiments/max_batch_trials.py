@@ -45,7 +45,6 @@ from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast
 from stepscope.supervisor.child_supervisor import Outcome
-from stepscope.supervisor.run_lifecycle import Summarize
 from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.train.source_settings import data_source_of
@@ -187,9 +186,7 @@ _MOST_DIVISIONS = 2
 _GROWING = {"activations": 1.25, "batch": 1.0, "prefetch": 1.0, "workspace": 1.0}
 
 
-def fit(
-    spec: RunSpec, onlooker: MaxBatchListener, summarize: Summarize, *, asked: bool
-) -> MaxBatchAnswer:
+def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchAnswer:
     """Find the largest batch; `asked` says that the spec's own is wanted.
 
     Interrupted, it gives the trials so far.
@@ -215,14 +212,14 @@ def fit(
 
     def attempt(into: list[BatchTrial], **changed: Any) -> BatchTrial:
         tried = spec.model_copy(update=changed)
-        onlooker.trying(tried.model_dump())
-        trial = try_out(tried, answer.limit, summarize, answer.pool, fork_server)
+        listener.trying(tried.model_dump())
+        trial = try_out(tried, answer.limit, answer.pool, fork_server)
         into.append(trial)
-        onlooker.tried(trial.to_json())
+        listener.tried(trial.to_json())
         return trial
 
     try:
-        question = _question(spec, answer, most, onlooker, fork_server)
+        question = _question(spec, answer, most, listener, fork_server)
         if question is not None:
             search(question, lambda batch: attempt(answer.trials, batch_size=batch))
         if answer.asked_fits is False and answer.largest is not None:
@@ -243,7 +240,7 @@ def _question(
     spec: RunSpec,
     answer: MaxBatchAnswer,
     most: int,
-    onlooker: MaxBatchListener,
+    listener: MaxBatchListener,
     fork_server: ForkServer,
 ) -> Question | None:
     """Put the search's question, with a forecast where there can be one.
@@ -252,7 +249,7 @@ def _question(
     pool it is about; without a forecast that is the host's.
     """
     limit = answer.limit
-    onlooker.forecasting()
+    listener.forecasting()
     try:
         bill = forecast(spec, fork_server)
     except AnswerIsNo:  # not of this device or network: without it there are a few more trials
@@ -330,8 +327,7 @@ _OURS = (MachineError.exit_code, StepscopeError.exit_code)
 
 def fit_script(
     request: TraceRequest,
-    onlooker: MaxBatchListener,
-    summarize: Summarize,
+    listener: MaxBatchListener,
     *,
     batch_size: int | None,
     memory_limit_bytes: int | None,
@@ -350,11 +346,11 @@ def fit_script(
     answer = MaxBatchAnswer(request.target[-1], limit, batch_size, script=called)
 
     def attempt(batch: int | None) -> BatchTrial:
-        onlooker.trying({"batch_size": batch})
-        trial, samples = _try(request, batch, limit, summarize)
+        listener.trying({"batch_size": batch})
+        trial, samples = _try(request, batch, limit)
         answer.most = samples if answer.most is None else answer.most
         answer.trials.append(trial)
-        onlooker.tried(trial.to_json())
+        listener.tried(trial.to_json())
         return trial
 
     try:
@@ -377,9 +373,7 @@ def _check_there_are(asked: int | None, samples: int | None) -> None:
         )
 
 
-def _try(
-    request: TraceRequest, batch: int | None, limit: Limit, summarize: Summarize
-) -> tuple[BatchTrial, int | None]:
+def _try(request: TraceRequest, batch: int | None, limit: Limit) -> tuple[BatchTrial, int | None]:
     """Run the script with a batch, or with its own; return also how many samples it has."""
     loader = {} if batch is None else {"batch_size": batch}
     with temporary_folder(Path(request.out)) as out:
@@ -388,7 +382,6 @@ def _try(
             replace(request, loader=loader),
             path,
             SilentListener(),
-            summarize,
             memory_limit_bytes=limit.bytes,
             through_prefetch=True,
         )

@@ -34,7 +34,6 @@ from stepscope.records.sweep_folder import (
 from stepscope.settings import RunSpec
 from stepscope.stats import median
 from stepscope.supervisor.ask_process import ask_process
-from stepscope.supervisor.run_lifecycle import Summarize
 from stepscope.train.source_settings import data_source_of
 
 # --- How long does the exchange of gradients take alone? It tells how much of it trials hid
@@ -169,7 +168,7 @@ class ScaleRequest:
     prediction: Prediction | None = None
 
 
-def start(request: ScaleRequest, onlooker: SweepListener, summarize: Summarize) -> Sweep:
+def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
     """Make the folder, and every trial in it.
 
     Raises:
@@ -200,20 +199,20 @@ def start(request: ScaleRequest, onlooker: SweepListener, summarize: Summarize) 
         KIND: {**vars(scale), **_prediction_info(request.prediction), "exchanges": []},
     }
     name = spec.name or f"{KIND}-{spec.run_name}"
-    return _carry_out(create_sweep(Path(spec.out), name, info, trials), onlooker, summarize)
+    return _carry_out(create_sweep(Path(spec.out), name, info, trials), listener)
 
 
-def resume(path: Path, onlooker: SweepListener, summarize: Summarize) -> Sweep:
+def resume(path: Path, listener: SweepListener) -> Sweep:
     """Make the trials that are missing; where none is, the folder is left as it is."""
     recorded = load_sweep_of(path, KIND)
     if recorded.info.get("status") == schema.COMPLETED:
         return recorded
     with working_in(recorded.info.get("directory")):
-        return _carry_out(SweepFolder(recorded.path), onlooker, summarize)
+        return _carry_out(SweepFolder(recorded.path), listener)
 
 
-def _carry_out(folder: SweepFolder, onlooker: SweepListener, summarize: Summarize) -> Sweep:
-    bench = TrialBench(folder, workload_of(folder.read_info()), onlooker, summarize)
+def _carry_out(folder: SweepFolder, listener: SweepListener) -> Sweep:
+    bench = TrialBench(folder, workload_of(folder.read_info()), listener)
     try:
         with bench.open():
             bench.make_missing()

@@ -24,7 +24,7 @@ from stepscope.supervisor.child_supervisor import (
     SupervisedProcess,
 )
 from stepscope.supervisor.memory_guard import MemoryLimit, holding
-from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.script_child import (
     END_NOT_SEEN,
     NO_STEP,
@@ -43,8 +43,7 @@ _LAST_BYTES = 4096
 def run_script(
     request: TraceRequest,
     path: Path,
-    onlooker: RunListener,
-    summarize: Summarize,
+    listener: RunListener,
     *,
     time_limit_s: float | None = None,
     memory_limit_bytes: int | None = None,
@@ -68,7 +67,7 @@ def run_script(
             memory_limit=limit,
             time_limit_s=time_limit_s,
         )
-        return run_to_end(made, charge, onlooker, summarize)
+        return run_to_end(made, charge, listener)
 
 
 def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:

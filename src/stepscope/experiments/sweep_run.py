@@ -28,7 +28,6 @@ from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_sweep, load_sweep
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.child_supervisor import RunListener as RunOnlooker
-from stepscope.supervisor.run_lifecycle import Summarize
 from stepscope.supervisor.warm_start import ForkServer
 
 # --- Make the trials of a sweep, each in a process of its own, here or on other machines
@@ -56,8 +55,7 @@ class TrialBench:
 
     folder: SweepFolder
     subject: Workload
-    onlooker: SweepListener
-    summarize: Summarize
+    listener: SweepListener
     time_limit_s: float | None = None
     runner: Runner = HERE
     fork_server: ForkServer = field(default_factory=ForkServer)
@@ -94,7 +92,7 @@ class TrialBench:
         self.runner.check(self.subject, [trial.values for trial in missing.values()])
 
         def show(trial: Trial) -> None:
-            self.onlooker.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
+            self.listener.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
             clock.begin(trial)
 
         with closing(self._make_all(list(missing.values()), show)) as ended:
@@ -107,7 +105,7 @@ class TrialBench:
         info = self.folder.read_info()
         trial = Trial(len(info["trials"]), dict(values), repeat)
         self.folder.write_info({**info, "trials": [*info["trials"], asdict(trial)]})
-        self.onlooker.trying(trial, None, None)
+        self.listener.trying(trial, None, None)
         return self.make(trial)
 
     def have(self, settings: Sequence[Mapping[str, Any]], repeat: int) -> list[Trial]:
@@ -134,7 +132,7 @@ class TrialBench:
         return [made.get(trial.index, trial) for trial in wanted]
 
     def _show_begin(self, trial: Trial) -> None:
-        self.onlooker.trying(trial, None, None)
+        self.listener.trying(trial, None, None)
 
     def make(self, trial: Trial) -> Trial:
         """Make one trial and note its result.
@@ -180,8 +178,7 @@ class TrialBench:
                 replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
                 TrialRequest(
                     sweep.folder_of(trial),
-                    self.onlooker,
-                    self.summarize,
+                    self.listener,
                     self.time_limit_s,
                     self.fork_server,
                 ),
@@ -215,7 +212,7 @@ class TrialBench:
 
     def _note(self, trial: Trial) -> Trial:
         self.folder.put(trial)
-        self.onlooker.tried(trial)
+        self.listener.tried(trial)
         return trial
 
     def _name(self, path: Path) -> str:
@@ -289,8 +286,7 @@ class SweepRequest:
 def start(
     subject: Workload,
     request: SweepRequest,
-    onlooker: SweepListener,
-    summarize: Summarize,
+    listener: SweepListener,
     runner: Runner = HERE,
 ) -> Sweep:
     """Make a sweep folder and every trial in it.
@@ -314,12 +310,10 @@ def start(
         "on": None if request.on is None else dict(request.on),
     }
     made = create_sweep(request.out, request.name, asked, trials)
-    return _carry_out(TrialBench(made, subject, onlooker, summarize, request.time_limit_s, runner))
+    return _carry_out(TrialBench(made, subject, listener, request.time_limit_s, runner))
 
 
-def resume(
-    path: Path, onlooker: SweepListener, summarize: Summarize, runner: Runner = HERE
-) -> Sweep:
+def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
     """Make the trials of a sweep that are missing; a completed sweep is left as it is."""
     sweep = load_sweep(path)
     if sweep.info.get("status") == schema.COMPLETED:
@@ -331,14 +325,13 @@ def resume(
             raise RequestError(f"{sweep.path} is of `stepscope {kind}`. Go on with: {again}")
         raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
     with working_in(sweep.info.get("directory")):
-        return go_on(sweep, workload_of(sweep.info), onlooker, summarize, runner)
+        return go_on(sweep, workload_of(sweep.info), listener, runner)
 
 
 def go_on(
     sweep: Sweep,
     subject: Workload,
-    onlooker: SweepListener,
-    summarize: Summarize,
+    listener: SweepListener,
     runner: Runner = HERE,
 ) -> Sweep:
     """Make the trials of a sweep that are missing, whoever began it; a completed one is left."""
@@ -346,7 +339,7 @@ def go_on(
         return sweep
     limit_s = sweep.info.get("time_limit_s")
     folder = SweepFolder(sweep.path)
-    return _carry_out(TrialBench(folder, subject, onlooker, summarize, limit_s, runner))
+    return _carry_out(TrialBench(folder, subject, listener, limit_s, runner))
 
 
 @contextlib.contextmanager

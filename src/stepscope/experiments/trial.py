@@ -25,7 +25,7 @@ from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.memory_guard import Action, holding
 from stepscope.supervisor.rank_processes import require_one_process
-from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.train_child import training_process_of
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
@@ -67,7 +67,6 @@ def _remove_leftovers(beside: Path) -> None:
 def try_out(
     spec: RunSpec,
     limit: Limit,
-    summarize: Summarize,
     pool: str = "host",
     fork_server: ForkServer | None = None,
 ) -> BatchTrial:
@@ -95,7 +94,7 @@ def try_out(
                 options=ProcessOptions(force=True),
                 fork_server=fork_server,
             )
-            outcome = run_to_end(made, charge, SilentListener(), summarize)
+            outcome = run_to_end(made, charge, SilentListener())
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
         return _judge(spec, limit, pool, run_reader.load_run(made.path), outcome.exit_code)
@@ -148,7 +147,7 @@ def _trial(spec: RunSpec, fits: bool, **seen: Any) -> BatchTrial:
 
 
 class SilentListener:
-    """An onlooker who shows nothing: a trial is shown when it has ended."""
+    """An listener who shows nothing: a trial is shown when it has ended."""
 
     def message(self, message: dict[str, Any]) -> None:
         """Take what the training says of itself."""

@@ -34,7 +34,6 @@ from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
 from stepscope.stats import Ratio, ratio_of_rounds
-from stepscope.supervisor.run_lifecycle import Summarize
 
 # --- The trials that find the number of workers
 
@@ -215,8 +214,7 @@ def why_no_result(trial: Trial) -> str | None:
 
 def find_workers(
     subject: TrainingWorkload | ScriptWorkload,
-    onlooker: SweepListener,
-    summarize: Summarize,
+    listener: SweepListener,
     *,
     out: Path,
     name: str,
@@ -232,7 +230,7 @@ def find_workers(
     """
     subject.check({})
     asked = {"kind": "workers", **subject.to_json(), "over": None}
-    bench = TrialBench(create_sweep(out, name, asked, []), subject, onlooker, summarize)
+    bench = TrialBench(create_sweep(out, name, asked, []), subject, listener)
     with bench.open():
         if isinstance(subject, TrainingWorkload):
             setup = setup_of_training(subject)

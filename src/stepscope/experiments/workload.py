@@ -19,7 +19,7 @@ from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.memory_guard import holding
 from stepscope.supervisor.rank_processes import require_one_process, supervised_training
 from stepscope.supervisor.required_conditions import check_requirements
-from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
 from stepscope.supervisor.warm_start import ForkServer
 
@@ -43,8 +43,7 @@ class TrialRequest:
     """
 
     path: Path
-    onlooker: RunListener
-    summarize: Summarize
+    listener: RunListener
     time_limit_s: float | None = None
     fork_server: ForkServer | None = None
 
@@ -113,7 +112,7 @@ class TrainingWorkload:
             charge = supervised_training(
                 made, spec, limit, options, attempt.time_limit_s, attempt.fork_server
             )
-            return run_to_end(made, charge, attempt.onlooker, attempt.summarize)
+            return run_to_end(made, charge, attempt.listener)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as somebody named them."""
@@ -162,8 +161,7 @@ class ScriptWorkload:
         return run_script(
             self.request_with(values),
             attempt.path,
-            attempt.onlooker,
-            attempt.summarize,
+            attempt.listener,
             time_limit_s=attempt.time_limit_s,
         )
 

@@ -143,7 +143,7 @@ def stop_signals(*, pausing: bool = True) -> Iterator[StopSignals]:
 def supervise(
     folder: RunFolder,
     charge: SupervisedProcess,
-    onlooker: RunListener,
+    listener: RunListener,
     signals: StopSignals,
     *,
     elapsed_s: float,
@@ -172,13 +172,13 @@ def supervise(
             folder,
             child,
             sampler,
-            onlooker.output,
+            listener.output,
             charge.memory_limit,
             has_workers=charge.has_workers,
             may_end=charge.own_session,
         )
         memory.begin()
-        watch = ChildWatch(folder, charge, child, sampler, onlooker, signals, memory, meter)
+        watch = ChildWatch(folder, charge, child, sampler, listener, signals, memory, meter)
         watch.until_end(read_end)
         try:
             meter.read(seconds(now_ns() - origin_ns), all_now=True)
@@ -215,7 +215,7 @@ class ChildWatch:
     charge: SupervisedProcess
     child: ChildProcess
     sampler: Sampler
-    onlooker: RunListener
+    listener: RunListener
     signals: StopSignals
     memory: MemoryWatch
     energy: EnergyWatch
@@ -270,11 +270,11 @@ class ChildWatch:
                 self.sampler.reported_peak(message["main_peak_bytes"])
         elif message["type"] == "forecast":
             self.forecast = message["forecast"]
-            self.onlooker.message(message)
+            self.listener.message(message)
         elif message["type"] == "ready":
             self.ready = message
             self._note_what_is_known(message)
-            self.onlooker.message(message)
+            self.listener.message(message)
         elif message["type"] == "device_memory":
             self.sampler.told(message["bytes"])
             self.memory.unified = message["unified"]
@@ -283,7 +283,7 @@ class ChildWatch:
             self._sample(is_last=True)
             self._note_what_is_known(message)
         else:
-            self.onlooker.message(message)
+            self.listener.message(message)
 
     def device_memory(self) -> dict[str, int] | None:
         """Return the peak of the device's pool: as told at the end, else the most told before."""
@@ -306,7 +306,7 @@ class ChildWatch:
 
     def _output(self, line: str) -> None:
         self.last_output.append(line)
-        self.onlooker.output(line)
+        self.listener.output(line)
 
     def _obey(self) -> None:
         if self.signals.pauses:
@@ -316,7 +316,7 @@ class ChildWatch:
         before, self.signals.obeyed = self.signals.obeyed, self.signals.stops
         self.charge.stop(self.child, self.signals.last, before)
         if before == 0:
-            self.onlooker.stopping()
+            self.listener.stopping()
 
     def _end_when_overdue(self, lived_s: float) -> None:
         """Tell a charge to stop at its time limit; what does not listen is killed."""

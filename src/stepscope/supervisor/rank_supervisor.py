@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.processes.process_options import ProcessOptions
@@ -27,7 +26,7 @@ from stepscope.settings.load_settings import validate
 from stepscope.supervisor import rank_merge
 from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, RunListener
 from stepscope.supervisor.rank_processes import RankInfo, find_rank
-from stepscope.supervisor.run_lifecycle import Summarize, lived_s, run_to_end
+from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.train_child import end_training, judge_training, training_process_of
 from stepscope.supervisor.warm_start import ChildProcess
 
@@ -51,7 +50,7 @@ class Rank:
 
 
 def carry_out_rank(
-    rank: Rank, onlooker: RunListener, summarize: Summarize, origin_ns: int | None = None
+    rank: Rank, listener: RunListener, origin_ns: int | None = None
 ) -> tuple[Path, Outcome]:
     """Train as one rank, in a folder of its own: a new one, or that from before a stop.
 
@@ -79,8 +78,7 @@ def carry_out_rank(
     outcome = run_to_end(
         made,
         charge,
-        onlooker,
-        summarize,
+        listener,
         elapsed_s=elapsed_s,
         resumed=resumed,
         taken_up={"spec": asked, "exit_code": None},
@@ -125,7 +123,7 @@ def _failed_peer(rank: Rank) -> str | None:
 
 @dataclass
 class Relay:
-    """An onlooker who passes on what a rank says: messages of rank 0, and what any prints."""
+    """An listener who passes on what a rank says: messages of rank 0, and what any prints."""
 
     rank: int
     messages: IO[str] | None
@@ -158,7 +156,7 @@ def main(argv: list[str]) -> int:
     spec = validate(run_reader.load_run(args.run).spec)
     rank = Rank(place, args.run, spec, ProcessOptions.of(args))
     relay = Relay(place.rank, _open_messages(place, launcher, args.messages))
-    _, outcome = carry_out_rank(rank, relay, summarize, args.origin_ns)
+    _, outcome = carry_out_rank(rank, relay, args.origin_ns)
     return outcome.exit_code
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stepscope.analyze.run_summary import summarize
 from stepscope.hardware.conditions import describe_conditions, describe_end
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.procfs import system_root
@@ -20,21 +21,17 @@ from stepscope.supervisor.child_supervisor import (
 )
 from stepscope.supervisor.machine_peaks import peak_for
 
-# What the numbers mean is another room's business; whoever calls brings it along.
-Summarize = Callable[[run_reader.Run, dict[str, Any]], dict[str, Any]]
-
 
 def run_to_end(
     made: run_folder.RunFolder,
     charge: SupervisedProcess,
-    onlooker: RunListener,
-    summarize: Summarize,
+    listener: RunListener,
     *,
     elapsed_s: float = 0.0,
     resumed: str | None = None,
     taken_up: Mapping[str, Any] | None = None,
 ) -> Outcome:
-    """Run a charge in a folder and close it, whatever happens.
+    """Run a supervised process in a folder and close the folder, whatever happens.
 
     `taken_up` is what `run.json` says anew, as soon as the folder is this process's alone.
     """
@@ -53,7 +50,7 @@ def run_to_end(
         )
         try:
             energy = charge.reads_energy and _asks_for_energy(before)
-            outcome = supervise(made, charge, onlooker, signals, elapsed_s=elapsed_s, energy=energy)
+            outcome = supervise(made, charge, listener, signals, elapsed_s=elapsed_s, energy=energy)
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
             run, measured = run_reader.load_run(made.path), _measured(outcome, before["summary"])

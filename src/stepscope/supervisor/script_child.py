@@ -28,7 +28,7 @@ from stepscope.supervisor.child_supervisor import (
 )
 from stepscope.supervisor.rank_merge import GrowingTables
 from stepscope.supervisor.rank_processes import RankInfo, find_rank
-from stepscope.supervisor.run_lifecycle import Summarize, run_to_end
+from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.torchrun import answer_for_all
 from stepscope.supervisor.warm_start import ChildProcess
 
@@ -89,17 +89,15 @@ class _Quiet:
         """Show nothing."""
 
 
-def trace(
-    request: TraceRequest, summarize: Summarize, *, output_to_stderr: bool
-) -> tuple[Path, Outcome]:
+def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outcome]:
     """Run a script and watch it; return where its folder is and how it ended."""
     check_script(request)
     spec = spec_of(request)
     place = find_rank()
     if place is None:
         made = run_folder.create(Path(request.out), request.run_name, "trace", spec)
-        return made.path, _watch(made, request, summarize, output_to_stderr)
-    return _trace_rank(place, request, spec, summarize, output_to_stderr)
+        return made.path, _watch(made, request, output_to_stderr)
+    return _trace_rank(place, request, spec, output_to_stderr)
 
 
 def spec_of(request: TraceRequest) -> dict[str, Any]:
@@ -114,7 +112,6 @@ def spec_of(request: TraceRequest) -> dict[str, Any]:
 def _watch(
     made: run_folder.RunFolder,
     request: TraceRequest,
-    summarize: Summarize,
     output_to_stderr: bool,
     tables: GrowingTables | None = None,
 ) -> Outcome:
@@ -122,14 +119,13 @@ def _watch(
     charge = SupervisedProcess(start, _pass_on, judge_script, own_session=False)
     if tables is not None:
         charge = replace(charge, meanwhile=tables.look)
-    return run_to_end(made, charge, _Quiet(), summarize)
+    return run_to_end(made, charge, _Quiet())
 
 
 def _trace_rank(
     place: RankInfo,
     request: TraceRequest,
     spec: dict[str, Any],
-    summarize: Summarize,
     output_to_stderr: bool,
 ) -> tuple[Path, Outcome]:
     """Watch one of several processes; rank 0 also answers for the run as a whole."""
@@ -139,11 +135,11 @@ def _trace_rank(
     made = run_folder.create_rank(top, place.rank, "trace", {**spec, "rank": place.rank})
     tables = GrowingTables(top, place.world) if place.rank == 0 else None
     with stop_signals(pausing=False) as signals:
-        outcome = _watch(made, request, summarize, output_to_stderr, tables)
+        outcome = _watch(made, request, output_to_stderr, tables)
         if place.rank != 0:
             return made.path, outcome
         try:
-            answer_for_all(place, top, made.path, outcome, summarize, signals)
+            answer_for_all(place, top, made.path, outcome, signals)
         finally:
             place.forget(out)
     return top, outcome

@@ -14,7 +14,7 @@ from stepscope.supervisor import preflight
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.memory_guard import holding
 from stepscope.supervisor.rank_processes import find_rank, require_one_process, supervised_training
-from stepscope.supervisor.run_lifecycle import Summarize, lived_s, run_to_end
+from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
 from stepscope.supervisor.torchrun import in_place, run_in_place
 
 Kind = Literal["run", "load"]
@@ -22,8 +22,7 @@ Kind = Literal["run", "load"]
 
 def start(
     spec: RunSpec,
-    onlooker: RunListener,
-    summarize: Summarize,
+    listener: RunListener,
     *,
     kind: Kind = "run",
     force: bool = False,
@@ -41,14 +40,14 @@ def start(
         require_one_process(spec, "loading without training")
     preflight.check(spec)
     if place is not None:
-        return run_in_place(place, None, spec, onlooker, summarize, force=force)
+        return run_in_place(place, None, spec, listener, force=force)
     made = run_folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
-    outcome = _carry_out(made, spec, onlooker, summarize, force=force, watchdog=watchdog)
+    outcome = _carry_out(made, spec, listener, force=force, watchdog=watchdog)
     return made.path, outcome
 
 
 def resume(
-    path: Path, onlooker: RunListener, summarize: Summarize, *, processes: int | None = None
+    path: Path, listener: RunListener, *, processes: int | None = None
 ) -> tuple[Path, Outcome]:
     """Go on with a run from its checkpoint, or from the beginning where it has none.
 
@@ -70,16 +69,15 @@ def resume(
         spec = in_place(place, spec)
     preflight.check(spec)
     if place is not None:
-        return run_in_place(place, run.path, spec, onlooker, summarize)
+        return run_in_place(place, run.path, spec, listener)
     made = run_folder.RunFolder(run.path)
-    return run.path, _carry_out(made, spec, onlooker, summarize, lived_s(run), run.status)
+    return run.path, _carry_out(made, spec, listener, lived_s(run), run.status)
 
 
 def _carry_out(
     made: run_folder.RunFolder,
     spec: RunSpec,
-    onlooker: RunListener,
-    summarize: Summarize,
+    listener: RunListener,
     elapsed_s: float = 0.0,
     resumed: str | None = None,
     force: bool = False,
@@ -89,8 +87,7 @@ def _carry_out(
         return run_to_end(
             made,
             supervised_training(made, spec, limit, ProcessOptions(force=force)),
-            onlooker,
-            summarize,
+            listener,
             elapsed_s=elapsed_s,
             resumed=resumed,
             taken_up={"spec": spec.model_dump(mode="json")},

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
@@ -19,7 +20,6 @@ from stepscope.supervisor.child_supervisor import Outcome, RunListener, StopSign
 from stepscope.supervisor.rank_merge import GrowingTables
 from stepscope.supervisor.rank_processes import RankInfo
 from stepscope.supervisor.rank_supervisor import Rank, carry_out_rank
-from stepscope.supervisor.run_lifecycle import Summarize
 
 
 def in_place(place: RankInfo, spec: RunSpec) -> RunSpec:
@@ -45,8 +45,7 @@ def run_in_place(
     place: RankInfo,
     run: Path | None,
     spec: RunSpec,
-    onlooker: RunListener,
-    summarize: Summarize,
+    listener: RunListener,
     *,
     force: bool = False,
 ) -> tuple[Path, Outcome]:
@@ -56,10 +55,10 @@ def run_in_place(
     if run is None:
         make = run_folder.create
         run = place.find_run(out, lambda: make(out, spec.run_name, "run", asked).path, goes_on=True)
-    launcher = Launcher(onlooker.output)
+    launcher = Launcher(listener.output)
     rank = Rank(place, run, spec, ProcessOptions(force=force), meanwhile=launcher.look)
     if place.rank != 0:
-        return carry_out_rank(rank, onlooker, summarize)
+        return carry_out_rank(rank, listener)
     tables = GrowingTables(run, place.world)
 
     def look_after_run() -> None:
@@ -72,8 +71,8 @@ def run_in_place(
     with top.held(), stop_signals(pausing=False) as signals:
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
         try:
-            mine, outcome = carry_out_rank(rank, onlooker, summarize)
-            ended = answer_for_all(place, run, mine, outcome, summarize, signals)
+            mine, outcome = carry_out_rank(rank, listener)
+            ended = answer_for_all(place, run, mine, outcome, signals)
         except BaseException as error:
             top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
@@ -107,7 +106,6 @@ def answer_for_all(
     run: Path,
     mine: Path,
     outcome: Outcome,
-    summarize: Summarize,
     signals: StopSignals,
 ) -> Outcome:
     """Put the run of all ranks together and close it: rank 0's part under somebody's torchrun."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from quiet_tools import Quiet, tools
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.labs import lab_runner
 from stepscope.experiments.labs.lab_plan import Ask
@@ -35,9 +34,7 @@ def asked(folder: Path) -> Ask:
 def stopped_once(tmp_path_factory):
     out = tmp_path_factory.mktemp("labs")
     with pytest.raises(Interrupted, match=r"stepscope lab --resume .*-lab-batch-norm") as raised:
-        lab_runner.conduct(
-            SHEET, asked(out), lab_runner.Tools(StopsAtTheSecond(), summarize, print)
-        )
+        lab_runner.conduct(SHEET, asked(out), lab_runner.Tools(StopsAtTheSecond(), print))
     assert raised.value.exit_code == 130
     return (out / "latest").resolve()
 

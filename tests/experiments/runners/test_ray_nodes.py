@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from stepscope import __version__
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments.runners import ray_task
 from stepscope.experiments.runners.local_runner import HERE, Here
 from stepscope.experiments.runners.ray_cluster import (
@@ -44,7 +43,7 @@ def pool_of(*nodes: Node) -> NodePool:
 
 
 def orders_of(rounds: int, settings: int = 1) -> list[PlannedTrial]:
-    attempt = TrialRequest(Path("nowhere"), SilentListener(), summarize)
+    attempt = TrialRequest(Path("nowhere"), SilentListener())
     return [
         PlannedTrial(Trial(number, {"workers": number % settings}, number // settings + 1), attempt)
         for number in range(rounds * settings)
@@ -179,7 +178,7 @@ class Written:
 def test_a_node_whose_disk_is_full_refuses_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     # Making a trial sets free how many threads there are, which is not for the tests after it.
     monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
-    task = Task("trial", Written(Path("/dev/full")), {}, "nowhere", summarize, None)
+    task = Task("trial", Written(Path("/dev/full")), {}, "nowhere", None)
     said = ray_task.make(task)
     assert isinstance(said, Refusal)
     assert said.exit_code == 5

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments.runners.ray_runner import PendingRounds
 from stepscope.experiments.runners.ray_task import Parcel, pack, unpack
 from stepscope.experiments.runners.runner import PlannedTrial
@@ -18,7 +17,7 @@ from stepscope.records.sweep_folder import Trial
 
 
 def orders(rounds: int, settings: int, kinds: dict[int, str] | None = None) -> list[PlannedTrial]:
-    attempt = TrialRequest(Path("nowhere"), SilentListener(), summarize)
+    attempt = TrialRequest(Path("nowhere"), SilentListener())
     return [
         PlannedTrial(Trial(number, {"workers": number % settings}, round_), attempt, known)
         for number in range(rounds * settings)

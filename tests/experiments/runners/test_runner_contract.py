@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from ray_cluster import Cluster
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError
 from stepscope.experiments.runners.local_runner import HERE
 from stepscope.experiments.runners.ray_runner import on_ray
@@ -59,7 +58,7 @@ def made(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Made:
     trials = [Trial(0, {"workers": 0}, 1), Trial(1, {"memory_limit": "1MiB"}, 1)]
     paths = [folder / f"trial-{trial.index}" for trial in trials]
     orders = [
-        PlannedTrial(trial, TrialRequest(path, SilentListener(), summarize, 100.0))
+        PlannedTrial(trial, TrialRequest(path, SilentListener(), 100.0))
         for trial, path in zip(trials, paths, strict=True)
     ]
     begun: list[Trial] = []

@@ -23,15 +23,13 @@ from stepscope.records import schema
 from stepscope.records.run_folder import read_record
 from stepscope.settings import RunSpec
 from stepscope.stats import median
-from stepscope.supervisor.run_lifecycle import Summarize
 
 
 @dataclass(frozen=True)
 class Tools:
     """What whoever asks brings along: somebody to show runs to, and what their numbers mean."""
 
-    onlooker: SweepListener
-    summarize: Summarize
+    listener: SweepListener
     say: Callable[[str], None]
 
 

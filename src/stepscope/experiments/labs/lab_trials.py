@@ -108,9 +108,9 @@ def try_settings(
     subject = TrainingWorkload(plan.asked, quick=True, choice=choice)
     begun = _begun(folder, subject, request)
     done = (
-        sweep_run.start(subject, request, tools.onlooker, tools.summarize)
+        sweep_run.start(subject, request, tools.listener)
         if begun is None
-        else sweep_run.go_on(begun, subject, tools.onlooker, tools.summarize)
+        else sweep_run.go_on(begun, subject, tools.listener)
     )
     tried, missing = [], []
     for setting in plan.settings:

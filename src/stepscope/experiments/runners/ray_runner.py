@@ -121,7 +121,7 @@ class OnRay:
         if not orders:
             return
         self.pool.ask_for(subject, [order.trial.values for order in orders])
-        rounds, say = PendingRounds.of(orders), orders[0].attempt.onlooker.output
+        rounds, say = PendingRounds.of(orders), orders[0].attempt.listener.output
         work = _Work(subject, self.pool, rounds, begin, say, self.mix_nodes)
         with stop_signals(pausing=False) as signals:
             try:
@@ -195,7 +195,6 @@ class _Work:
             self.subject,
             trial.values,
             str(Path.cwd()),
-            attempt.summarize,
             attempt.time_limit_s,
         )
         make = on_node(ray_task.make, node.id, num_cpus=node.cpus, num_gpus=node.gpus)

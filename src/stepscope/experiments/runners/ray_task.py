@@ -19,7 +19,6 @@ from stepscope.experiments.trial import SilentListener, temporary_folder
 from stepscope.experiments.workload import TrialRequest, Workload
 from stepscope.records import schema
 from stepscope.supervisor.child_supervisor import Outcome
-from stepscope.supervisor.run_lifecycle import Summarize
 
 # --- A folder as bytes, and back: how a trial's record comes from the node that made it
 
@@ -100,7 +99,6 @@ class Task:
     subject: Workload
     values: Mapping[str, Any]
     directory: str
-    summarize: Summarize
     time_limit_s: float | None
 
 
@@ -127,7 +125,7 @@ def make(task: Task) -> Delivery | Refusal:
     try:
         with temporary_folder(Path(tempfile.gettempdir())) as folder:
             path = Path(folder) / task.name
-            attempt = TrialRequest(path, SilentListener(), task.summarize, task.time_limit_s)
+            attempt = TrialRequest(path, SilentListener(), task.time_limit_s)
             outcome = task.subject.run(task.values, attempt)
             return Delivery(outcome, pack(path) if path.is_dir() else None)
     except StepscopeError as error:

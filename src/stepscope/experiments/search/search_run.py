@@ -40,7 +40,6 @@ from stepscope.records.sweep_folder import (
 )
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
-from stepscope.supervisor.run_lifecycle import Summarize
 from stepscope.train.source_settings import data_source_of
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class DesignSearch:
     """A search where it stands: its trials are made on the bench, its record says what is done."""
 
     bench: TrialBench
-    onlooker: SearchListener
+    listener: SearchListener
     estimate: EstimateModel
 
     def carry_out(self) -> None:
@@ -109,7 +108,7 @@ class DesignSearch:
         info = self.bench.folder.read_info()
         proposals = [*info["proposals"], asdict(proposal)]
         self.bench.folder.update_info(proposals=proposals)
-        self.onlooker.proposed(len(proposals), proposal.values, proposal.figures, proposal.fits)
+        self.listener.proposed(len(proposals), proposal.values, proposal.figures, proposal.fits)
 
     def _figures(self, model: str) -> dict[str, float]:
         info = self.bench.folder.read_info()
@@ -207,8 +206,7 @@ class SearchRequest:
 def start(
     request: SearchRequest,
     estimate: EstimateModel,
-    onlooker: SearchListener,
-    summarize: Summarize,
+    listener: SearchListener,
     runner: Runner = HERE,
 ) -> Sweep:
     """Make the folder of a search, and everything in it.
@@ -253,14 +251,13 @@ def start(
     runner.check(subject, [space.least])
     check_space(space, request.designs)
     made = create_sweep(Path(spec.out), spec.name or f"{KIND}-{spec.data}", info, [])
-    return _carry_out(made, estimate, onlooker, summarize, runner)
+    return _carry_out(made, estimate, listener, runner)
 
 
 def resume(
     path: Path,
     estimate: EstimateModel,
-    onlooker: SearchListener,
-    summarize: Summarize,
+    listener: SearchListener,
     runner: Runner = HERE,
 ) -> Sweep:
     """Do what is missing of a search; a completed one is left as it is."""
@@ -268,22 +265,21 @@ def resume(
     if recorded.info.get("status") == schema.COMPLETED:
         return recorded
     with working_in(recorded.info.get("directory")):
-        return _carry_out(SweepFolder(recorded.path), estimate, onlooker, summarize, runner)
+        return _carry_out(SweepFolder(recorded.path), estimate, listener, runner)
 
 
 def _carry_out(
     folder: SweepFolder,
     estimate: EstimateModel,
-    onlooker: SearchListener,
-    summarize: Summarize,
+    listener: SearchListener,
     runner: Runner,
 ) -> Sweep:
     info = folder.read_info()
     subject = TrainingWorkload(info["spec"], quick=True)
-    bench = TrialBench(folder, subject, onlooker, summarize, runner=runner)
+    bench = TrialBench(folder, subject, listener, runner=runner)
     try:
         with bench.open():
-            DesignSearch(bench, onlooker, estimate).carry_out()
+            DesignSearch(bench, listener, estimate).carry_out()
     except Interrupted:
         raise SearchInterrupted(folder.path) from None
     except AnswerIsNo as answer:

@@ -278,9 +278,7 @@ def investigate(
 def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
         short = {"epochs": 1, "max_steps": steps, "layers": 0, "out": out}
-        path, outcome = start_run.start(
-            spec.model_copy(update=short), tools.onlooker, tools.summarize
-        )
+        path, outcome = start_run.start(spec.model_copy(update=short), tools.listener)
         summary = load_run(path).summary
     if outcome.exit_code:
         kind = OutOfMemoryError if outcome.exit_code == 4 else StepscopeError

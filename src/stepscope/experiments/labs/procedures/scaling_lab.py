@@ -24,7 +24,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
         plan.repeats,
     )
     try:
-        told = scaling_of(scale_trials.start(request, tools.onlooker, tools.summarize))
+        told = scaling_of(scale_trials.start(request, tools.listener))
     except AnswerIsNo as error:
         return found(f"No answer: {error}", False, [], [])
     answer = " ".join([told["answer"], *(f"Note: {note}." for note in told["notes"])])

@@ -60,7 +60,7 @@ def investigate(spec: RunSpec, tools: Tools) -> LabFinding:
     with tempfile.TemporaryDirectory() as out:
         tools.say(f"a run with {format_count(asked.workers, 'worker')} and no limit")
         free = asked.model_copy(update={"memory_limit": None, "out": out})
-        without = _run(free, tools.onlooker, tools)
+        without = _run(free, tools.listener, tools)
         if without.status != schema.COMPLETED:
             kind = OutOfMemoryError if without.status == schema.OUT_OF_MEMORY else StepscopeError
             raise kind(f"without a limit the run did not complete: {without.info['reason']}")
@@ -70,7 +70,7 @@ def investigate(spec: RunSpec, tools: Tools) -> LabFinding:
         tools.say("a forecast under a limit between what it says with workers and without")
         forewarned = _forewarn(asked, _forecast(without))
         tools.say(f"the same run, held to {format_bytes(limit)}")
-        hand = _Hand(tools.onlooker, judged_on)
+        hand = _Hand(tools.listener, judged_on)
         try:
             held = _run(free.model_copy(update={"memory_limit": limit}), hand, tools)
         finally:
@@ -123,7 +123,7 @@ def nothing_lost(figures: dict[str, Any]) -> bool:
 class _Hand:
     """Pass everything on; end a worker of the second epoch where none was lost before."""
 
-    onlooker: RunListener
+    listener: RunListener
     judged_on: str
     ended: int = 0
     _lost: bool = False
@@ -137,13 +137,13 @@ class _Hand:
         if message["type"] == "epoch" and (message["epoch"], message["split"]) == evaluated:
             self._thread = threading.Thread(target=self._end_one, daemon=True)
             self._thread.start()
-        self.onlooker.message(message)
+        self.listener.message(message)
 
     def output(self, line: str) -> None:
-        self.onlooker.output(line)
+        self.listener.output(line)
 
     def stopping(self) -> None:
-        self.onlooker.stopping()
+        self.listener.stopping()
 
     def close(self) -> None:
         self._over.set()
@@ -161,8 +161,8 @@ class _Hand:
                 return
 
 
-def _run(spec: RunSpec, onlooker: RunListener, tools: Tools) -> Run:
-    path, _ = start_run.start(spec, onlooker, tools.summarize)
+def _run(spec: RunSpec, listener: RunListener, tools: Tools) -> Run:
+    path, _ = start_run.start(spec, listener)
     run = load_run(path)
     _ = run.steps, run.events  # they are read when first asked for, and the folder will be gone
     return run

@@ -18,7 +18,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
     """Have the number found and verified, in as many rounds as that takes."""
     subject = TrainingWorkload(plan.asked)
     try:
-        answer = find_workers(subject, tools.onlooker, tools.summarize, out=folder, name="workers")
+        answer = find_workers(subject, tools.listener, out=folder, name="workers")
     except AnswerIsNo as error:
         return found(f"No answer: {error}", False, [], [])
     finding = found(_sentence(answer), True, [_row(each) for each in answer["candidates"]], [])
