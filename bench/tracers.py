@@ -197,7 +197,7 @@ def traced(training: Training) -> Iterator[tuple[Block, Weighed]]:
         tracer.start()
         tracer._patches.undo()
         switch = Switched()
-        torch_hooks.install(tracer._book, switch)
+        torch_hooks.install(tracer._buffer, switch)
 
         def block() -> list[float]:
             switch.on = True

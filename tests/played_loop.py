@@ -1,4 +1,4 @@
-"""A training loop that is played to the recognizer, and a sheet that keeps what comes out."""
+"""A training loop that is played to the detector, and a sheet that keeps what comes out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scripted import MS, ScriptedClock, ScriptedDevice
 from stepscope.meter.step_rows import EpochTiming, LoadTiming, StepRow
 from stepscope.trace.detect import events as e
 from stepscope.trace.detect.row_builder import PlainRows
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.steps import StepDetector
 
 MODEL, TEACHER, CRITIC = 11, 12, 13
 ADAM, SGD = 21, 22
@@ -211,17 +211,17 @@ class Loop:
             self.predict(2)
         self.exhaust(1, loader)
 
-    def recognized(self, kind: type[Recognizer] = Recognizer, at_once: int = 10**6) -> Sheet:
+    def detected(self, kind: type[StepDetector] = StepDetector, at_once: int = 10**6) -> Sheet:
         sheet = Sheet()
-        recognizer = kind(sheet, 0)
+        detector = kind(sheet, 0)
         for begin in range(0, len(self.events), at_once):
-            recognizer.take(noted(self.events[begin : begin + at_once]))
-        recognizer.finish()
+            detector.take(noted(self.events[begin : begin + at_once]))
+        detector.finish()
         return sheet
 
 
-class EventByEvent(Recognizer):
+class EventByEvent(StepDetector):
     """Finds out anew what every step is, also if it goes like the one before."""
 
-    def _take_rounds(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
+    def _take_repeats(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
         return 0

@@ -19,16 +19,16 @@ NAMES = {value: name for name, value in vars(e).items() if name.isupper()}
 
 @contextmanager
 def watched() -> Iterator[EventBuffer]:
-    book = EventBuffer()
-    patches = torch_hooks.install(book)
+    buffer = EventBuffer()
+    patches = torch_hooks.install(buffer)
     try:
-        yield book
+        yield buffer
     finally:
         patches.undo()
 
 
-def kinds(book: EventBuffer) -> Counter[str]:
-    return Counter(NAMES[kind] for kind, *_ in book.events)
+def kinds(buffer: EventBuffer) -> Counter[str]:
+    return Counter(NAMES[kind] for kind, *_ in buffer.events)
 
 
 def data(samples: int = 12) -> TensorDataset:

@@ -101,8 +101,8 @@ def test_while_a_run_goes_on_only_what_is_reserved_is_asked_for() -> None:
     memory = ScriptedMemory()
     pool = DevicePool(memory)
     memory.asked.clear()
-    told = [pool.now(), pool.now()]
-    assert told[0] == {"type": "device_memory", "bytes": 364 * MIB, "unified": False}
+    sent = [pool.now(), pool.now()]
+    assert sent[0] == {"type": "device_memory", "bytes": 364 * MIB, "unified": False}
     assert memory.asked == ["reserved", "reserved"]
     memory.context_bytes += 10 * MIB  # kernels that were loaded meanwhile
     assert pool.at_end() == {"peak_bytes": 375 * MIB, "context_bytes": 310 * MIB}
@@ -163,8 +163,8 @@ def test_a_traced_script_tells_what_it_holds_of_its_device(
     monkeypatch.setattr(tracer, "device_memory_of", lambda device, before: scripted)
     (tmp_path / "steps.csv").write_text("")
     (tmp_path / "epochs.csv").write_text("")
-    told: list[dict[str, Any]] = []
-    watching = tracer.Tracer(tmp_path, now_ns(), tell=told.append)
+    sent: list[dict[str, Any]] = []
+    watching = tracer.Tracer(tmp_path, now_ns(), send=sent.append)
     watching.start()
     try:
         model = torch.nn.Linear(4, 2)
@@ -174,6 +174,6 @@ def test_a_traced_script_tells_what_it_holds_of_its_device(
             model(torch.zeros(2, 4)).sum().backward()
             optimizer.step()
     finally:
-        words = watching.last_words()
-    assert told[-1] == {"type": "device_memory", "bytes": 364 * MIB, "unified": False}
+        words = watching.final_message()
+    assert sent[-1] == {"type": "device_memory", "bytes": 364 * MIB, "unified": False}
     assert words["device_memory"] == {"peak_bytes": 365 * MIB, "context_bytes": 300 * MIB}

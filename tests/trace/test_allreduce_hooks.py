@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from under_hooks import watched
 
 from stepscope.trace.allreduce_hooks import ON_DEVICE
-from stepscope.trace.detect.communication_time import Exposed
+from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.event_buffer import EventBuffer
 
 ALL_TIME = (0, 2**63)
@@ -37,12 +37,12 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return loss
 
 
-def exposed(book: EventBuffer) -> float | None:
-    return book.exchanges.exposed.between(*ALL_TIME)
+def communication(buffer: EventBuffer) -> float | None:
+    return buffer.allreduce.communication.between(*ALL_TIME)
 
 
-def backward_s(book: EventBuffer) -> float:
-    times_ns = [time_ns for _, time_ns, *_ in book.events]
+def backward_s(buffer: EventBuffer) -> float:
+    times_ns = [time_ns for _, time_ns, *_ in buffer.events]
     return (max(times_ns) - min(times_ns)) / 1e9
 
 
@@ -53,47 +53,47 @@ def backward_s(book: EventBuffer) -> float:
 )
 def test_the_end_of_a_backward_pass_is_exchange(options: dict[str, Any]) -> None:
     model = network(**options)
-    with watched() as book:
+    with watched() as buffer:
         for _ in range(3):
             loss_of(model).backward()
-            known = exposed(book)
+            known = communication(buffer)
             assert known is not None
-            assert 0 <= known < backward_s(book)
-    assert book.exchanges.reason is None
-    assert book.exchanges.own_ns > 0
+            assert 0 <= known < backward_s(buffer)
+    assert buffer.allreduce.reason is None
+    assert buffer.allreduce.own_ns > 0
 
 
 def test_a_graph_that_is_said_to_be_static_is_known_from_its_second_pass_on() -> None:
     model = network(static_graph=True)
-    with watched() as book:
+    with watched() as buffer:
         loss_of(model).backward()
-        assert exposed(book) is None
+        assert communication(buffer) is None
         loss_of(model).backward()
-        assert exposed(book) is not None
+        assert communication(buffer) is not None
 
 
 def test_a_pass_that_only_adds_up_exchanges_nothing() -> None:
     model = network()
-    with watched() as book:
+    with watched() as buffer:
         loss_of(model).backward()
-        assert exposed(book) is not None
+        assert communication(buffer) is not None
         with model.no_sync():
             loss_of(model).backward()
-        assert exposed(book) is None
+        assert communication(buffer) is None
         loss_of(model).backward()
-        assert exposed(book) is not None
+        assert communication(buffer) is not None
 
 
 def test_of_two_networks_only_the_one_that_went_backward_exchanged() -> None:
     one, other = network(), network()
-    with watched() as book:
+    with watched() as buffer:
         first, second = loss_of(one), loss_of(other)
         first.backward()
-        assert exposed(book) is not None
-        assert len(book.exchanges.prepared) == 1
+        assert communication(buffer) is not None
+        assert len(buffer.allreduce.prepared) == 1
         second.backward()
-        assert exposed(book) is not None
-        assert not book.exchanges.prepared
+        assert communication(buffer) is not None
+        assert not buffer.allreduce.prepared
 
 
 def test_a_hook_of_the_script_is_called_and_its_gradients_are_taken() -> None:
@@ -106,11 +106,11 @@ def test_a_hook_of_the_script_is_called_and_its_gradients_are_taken() -> None:
         return allreduce_hook(None, bucket).then(lambda future: future.value() * 0 + 7)
 
     hook.__annotations__.clear()
-    with watched() as book:
+    with watched() as buffer:
         model.register_comm_hook(None, hook)
         loss_of(model).backward()
     assert called
-    assert exposed(book) is not None
+    assert communication(buffer) is not None
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and bool((gradient == 7).all()) for gradient in gradients)
 
@@ -130,30 +130,32 @@ def test_what_is_trained_is_the_same_to_the_bit_as_without_us() -> None:
 
 
 def test_without_it_nothing_is_known_and_nothing_is_said() -> None:
-    with watched() as book:
+    with watched() as buffer:
         loss_of(nn.Linear(4, 2)).backward()
-    assert exposed(book) is None
-    assert book.exchanges.reason is None
+    assert communication(buffer) is None
+    assert buffer.allreduce.reason is None
 
 
 def test_a_device_that_works_on_its_own_is_not_asked() -> None:
     model = network()
-    with watched() as book:
+    with watched() as buffer:
         loss_of(model)
-        book.exchanges.prepared.clear()
-        book.queue = ScriptedDevice(ScriptedClock())
+        buffer.allreduce.prepared.clear()
+        buffer.queue = ScriptedDevice(ScriptedClock())
         loss_of(model)
-        assert not book.exchanges.prepared
-    assert book.exchanges.reason == ON_DEVICE
+        assert not buffer.allreduce.prepared
+    assert buffer.allreduce.reason == ON_DEVICE
 
 
 def test_steps_take_the_exchanges_of_their_own_time() -> None:
-    exposed = Exposed()
-    for end_ns, exposed_ns in [(5, 1), (15, 2), (18, 3), (25, 4)]:
-        exposed.add(end_ns, exposed_ns)
-    assert exposed.between(10, 20) == pytest.approx(5e-9), "what came before any step is nobody's"
-    assert exposed.between(20, 24) is None
-    assert exposed.between(24, 30) == pytest.approx(4e-9)
+    communication = CommunicationTime()
+    for end_ns, communication_ns in [(5, 1), (15, 2), (18, 3), (25, 4)]:
+        communication.add(end_ns, communication_ns)
+    assert communication.between(10, 20) == pytest.approx(5e-9), (
+        "what came before any step is nobody's"
+    )
+    assert communication.between(20, 24) is None
+    assert communication.between(24, 30) == pytest.approx(4e-9)
 
 
 def test_everything_is_put_back() -> None:

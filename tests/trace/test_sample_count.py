@@ -154,18 +154,21 @@ class OfAnObject(nn.Linear):
 
 def test_a_call_with_an_object_is_counted_by_it() -> None:
     network = OfAnObject(3, 2)
-    with watched() as book:
+    with watched() as buffer:
         network(Slotted(IMAGES))
         network(batch=Slotted(IMAGES[:4]))
-    assert [e.Call(*how).samples for kind, _, _, how, _ in book.events if kind == e.CALL] == [7, 4]
+    assert [e.Call(*how).samples for kind, _, _, how, _ in buffer.events if kind == e.CALL] == [
+        7,
+        4,
+    ]
 
 
 def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:
     """What was noted of each batch of a loader; after each of them something may happen."""
-    with watched() as book:
+    with watched() as buffer:
         for number, _ in enumerate(loader):
             then(number)
-        return [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+        return [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
 
 
 class Twice(Sampler[int]):
@@ -189,10 +192,10 @@ def test_the_last_batch_of_an_iteration_has_its_own_samples() -> None:
     assert fetched_samples(DataLoader(ten, batch_size=4, drop_last=True)) == [4, 4]
     assert fetched_samples(DataLoader(ten, batch_size=4, shuffle=True)) == [4, 4, 2]
     loader = DataLoader(ten, batch_size=3)
-    with watched() as book:
+    with watched() as buffer:
         for _ in range(2):
             list(loader)
-        told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+        told = [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
     assert told == [3, 3, 3, 1, 3, 3, 3, 1]
 
 
@@ -223,12 +226,12 @@ class Gaps(Broken):
 
 def test_a_batch_that_could_not_be_made_has_no_samples_and_the_next_its_own() -> None:
     batches = iter(DataLoader(Broken(), batch_size=4))
-    with watched() as book:
+    with watched() as buffer:
         next(batches)
         with pytest.raises(OSError, match="unreadable"):
             next(batches)
         next(batches)
-    told = [how[0] for kind, _, _, how, _ in book.events if kind == e.FETCHED]
+    told = [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
     assert told == [4, None, 2]
     assert fetched_samples(DataLoader(Gaps(), batch_size=4)) == [4, 3, 2]
 

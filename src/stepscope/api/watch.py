@@ -153,7 +153,7 @@ def watch(
         raised = error
         raise
     finally:
-        words: dict[str, Any] = tracer.last_words()
+        words: dict[str, Any] = tracer.final_message()
         if not words["steps"] and not quiet:
             print(
                 "stepscope: no training step was seen: no step of a torch optimiser in this thread",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import distributed
 
 from stepscope.meter.clock import now_ns
-from stepscope.trace.detect.communication_time import Exposed
+from stepscope.trace.detect.communication_time import CommunicationTime
 
 if TYPE_CHECKING:
     from stepscope.trace.event_buffer import EventBuffer, Patches
@@ -40,7 +40,7 @@ class _Prepared(NamedTuple):
 
 
 @dataclass(slots=True)
-class Exchanges:
+class AllreduceWatch:
     """Exchanges of gradients: those that are awaited, and those of steps not yet finished.
 
     `own_ns` is what asking for them took.
@@ -51,7 +51,7 @@ class Exchanges:
     read: bool = False
     on_device: bool = False
     own_ns: int = 0
-    exposed: Exposed = field(default_factory=Exposed)
+    communication: CommunicationTime = field(default_factory=CommunicationTime)
 
     @property
     def reason(self) -> str | None:
@@ -75,31 +75,31 @@ class Exchanges:
         if ready_ns:
             self.read = True
             # Two clocks, read a microsecond apart.
-            self.exposed.add(end_ns, max(0, end_ns - ready_ns))
+            self.communication.add(end_ns, max(0, end_ns - ready_ns))
         self.own_ns += now_ns() - end_ns
 
 
-def watch_exchanges(book: EventBuffer, patches: Patches) -> None:
+def watch_allreduce(buffer: EventBuffer, patches: Patches) -> None:
     """Learn when a reducer is made ready for a backward pass that will exchange gradients."""
     if not distributed.is_available():
         return
     from torch._C._distributed_c10d import Reducer
 
-    exchanges = book.exchanges
+    allreduce = buffer.allreduce
 
     def prepare(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             original(reducer, outputs)
-            if not book.full or get_ident() != book.thread:
+            if not buffer.full or get_ident() != buffer.thread:
                 return
-            exchanges.seen = True
-            if book.queue is not None:
-                exchanges.on_device = True
+            allreduce.seen = True
+            if buffer.queue is not None:
+                allreduce.on_device = True
                 return
             at_ns = now_ns()
             known = reducer.get_backward_stats()
-            exchanges.prepared[id(reducer)] = _Prepared(weakref.ref(reducer), at_ns, known)
-            exchanges.own_ns += now_ns() - at_ns
+            allreduce.prepared[id(reducer)] = _Prepared(weakref.ref(reducer), at_ns, known)
+            allreduce.own_ns += now_ns() - at_ns
 
         return prepare_for_backward
 

@@ -69,9 +69,9 @@ class _Attachment:
             tracer = Tracer(
                 self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
             )
-            tracer.tell = self.send
+            tracer.send = self.send
             if self.is_trial:
-                tracer.leave = _leave_at_once
+                tracer.end_script = _exit_process
             tracer.start()
             self.tracer = tracer
             self._watch_loaders()
@@ -80,7 +80,7 @@ class _Attachment:
             environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
             self.send({"type": "ready", "environment": environment})
         except Exception as error:
-            self.trouble = _trouble(error)
+            self.trouble = _describe_failure(error)
 
     def _watch_loaders(self) -> None:
         from stepscope.trace.dataloader_overrides import LoaderSettings
@@ -114,13 +114,13 @@ class _Attachment:
             if self.patches is not None:
                 self.patches.undo()
             if self.loaders is not None and self.loaders.trouble is not None:
-                last.update(_trouble(self.loaders.trouble))
+                last.update(_describe_failure(self.loaders.trouble))
             if self.tracer is not None:
-                last.update(self.tracer.last_words())
+                last.update(self.tracer.final_message())
                 if self.tracer.batch_bytes is not None:
                     self._note("batch", bytes=self.tracer.batch_bytes)
         except Exception as error:
-            last.update(_trouble(error))
+            last.update(_describe_failure(error))
         self.send(last)
 
     def send(self, message: dict[str, Any]) -> None:
@@ -160,16 +160,16 @@ def attach(request: str) -> None:
     sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
     atexit.register(attachment.end)
     os.register_at_fork(after_in_child=attachment.forked)
-    leave_at_once = os._exit
+    original_exit = os._exit
 
-    def leave(status: int) -> Any:
+    def exit_process(status: int) -> Any:
         attachment.end()
-        leave_at_once(status)
+        original_exit(status)
 
-    os._exit = leave
+    os._exit = exit_process
 
 
-def _leave_at_once() -> None:
+def _exit_process() -> None:
     """End the process without a word to the script, but with what it has printed.
 
     Its children are the parent's to end. What they share with it has a name in /dev/shm, and would
@@ -184,7 +184,7 @@ def _leave_at_once() -> None:
     os._exit(0)  # ours: it says the last words
 
 
-def _trouble(error: Exception) -> dict[str, Any]:
+def _describe_failure(error: Exception) -> dict[str, Any]:
     return {
         "trouble": str(error) or type(error).__name__,
         "exit_code": getattr(error, "exit_code", 70),
@@ -212,15 +212,15 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
-    theirs = [
+    kept = [
         entry for entry in entries if not entry.tb_frame.f_code.co_filename.startswith(_OUR_FOLDER)
     ]
-    if not theirs:
+    if not kept:
         return None
-    for entry, following in pairwise(theirs):
+    for entry, following in pairwise(kept):
         entry.tb_next = following
-    theirs[-1].tb_next = None
-    return theirs[0]
+    kept[-1].tb_next = None
+    return kept[0]
 
 
 def _raised() -> str | None:

@@ -43,15 +43,15 @@ class TimedBatch:
 class TimedStart:
     """Begin a worker: time its fetching, then do what the script wanted done."""
 
-    def __init__(self, theirs: Callable[[int], Any] | None) -> None:
-        self.theirs = theirs
+    def __init__(self, user_init: Callable[[int], Any] | None) -> None:
+        self.user_init = user_init
 
     def __call__(self, worker: int) -> None:
         """Run in the worker, before it makes its fetcher."""
         for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
             fetcher.fetch = _timed(fetcher.fetch)  # type: ignore[method-assign]
-        if self.theirs is not None:
-            self.theirs(worker)
+        if self.user_init is not None:
+            self.user_init(worker)
 
 
 def _timed(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], TimedBatch]:
@@ -69,12 +69,12 @@ def start_timed(loader: DataLoader[Any], iterate: Callable[[Any], Any], take: Ta
     """Make the loader's iterator; workers that it starts tell how long each batch takes them."""
     if loader.num_workers == 0:
         return iterate(loader)
-    theirs = loader.worker_init_fn
-    loader.worker_init_fn = TimedStart(theirs)
+    user_init = loader.worker_init_fn
+    loader.worker_init_fn = TimedStart(user_init)
     try:
         iterator = iterate(loader)
     finally:
-        loader.worker_init_fn = theirs
+        loader.worker_init_fn = user_init
     if "_next_data" not in vars(iterator):
         _unwrap(iterator, take)
     return iterator
@@ -123,44 +123,44 @@ CPU_LEFT_OUT = (
 )
 
 
-def watch_loaders(book: EventBuffer, patches: Patches) -> None:
+def watch_loaders(buffer: EventBuffer, patches: Patches) -> None:
     """Put the hooks on torch's loader and on its two kinds of iterators."""
     multi = torch_dataloader._MultiProcessingDataLoaderIter
     either = torch_dataloader._BaseDataLoaderIter
-    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, book))
-    patches.replace(either, "__next__", functools.partial(_fetch, book))
-    patches.replace(multi, "__del__", functools.partial(_drop, book))
+    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, buffer))
+    patches.replace(either, "__next__", functools.partial(_fetch, buffer))
+    patches.replace(multi, "__del__", functools.partial(_drop, buffer))
 
 
-def _iterate(book: EventBuffer, original: Any) -> Any:
+def _iterate(buffer: EventBuffer, original: Any) -> Any:
     def iterate(loader: Any) -> Any:
-        if book.busy or (book.has_threads and get_ident() != book.thread):
-            return start_timed(loader, original, book.take_timing)
-        key = book.keys.get(id(loader._iterator)) or book.new_key()
-        number = _number_of(book, loader)
-        book.note(e.ITERATE, key, (other_clock_ns(), number))
-        book.busy = True
+        if buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
+            return start_timed(loader, original, buffer.take_timing)
+        key = buffer.keys.get(id(loader._iterator)) or buffer.new_key()
+        number = _number_of(buffer, loader)
+        buffer.note(e.ITERATE, key, (other_clock_ns(), number))
+        buffer.busy = True
         iterator = None
         try:
-            iterator = start_timed(loader, original, book.take_timing)
+            iterator = start_timed(loader, original, buffer.take_timing)
         finally:
-            book.busy = False
+            buffer.busy = False
             length = None if iterator is None else _length(loader)
-            book.longest = max(book.longest, length or 0)
-            book.note(e.ITERATED, key, (length, number))
-        _remember(book, iterator, key)
-        book.weigh = True
+            buffer.longest = max(buffer.longest, length or 0)
+            buffer.note(e.ITERATED, key, (length, number))
+        _remember(buffer, iterator, key)
+        buffer.measures_next_batch = True
         return iterator
 
     return iterate
 
 
-def _number_of(book: EventBuffer, loader: Any) -> int:
+def _number_of(buffer: EventBuffer, loader: Any) -> int:
     """Tell loaders apart: another one may be given the address of one that is gone."""
-    reference, number = book.loaders.get(id(loader), (None, 0))
+    reference, number = buffer.loaders.get(id(loader), (None, 0))
     if reference is None or reference() is not loader:
-        number = book.new_key()
-        book.loaders[id(loader)] = (weakref.ref(loader), number)
+        number = buffer.new_key()
+        buffer.loaders[id(loader)] = (weakref.ref(loader), number)
     return number
 
 
@@ -173,65 +173,65 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _remember(book: EventBuffer, iterator: Any, key: int) -> None:
+def _remember(buffer: EventBuffer, iterator: Any, key: int) -> None:
     identity = id(iterator)
-    book.keys[identity] = key
+    buffer.keys[identity] = key
 
     def died(reference: Any) -> None:
-        book.deaths.pop(identity, None)
-        if book.keys.pop(identity, None) is not None and get_ident() == book.thread:
-            book.counted = False  # what it gave may be used all the same
-            book.note(e.DROPPED, key, other_clock_ns())
+        buffer.deaths.pop(identity, None)
+        if buffer.keys.pop(identity, None) is not None and get_ident() == buffer.thread:
+            buffer.counted = False  # what it gave may be used all the same
+            buffer.note(e.DROPPED, key, other_clock_ns())
 
-    book.deaths[identity] = weakref.ref(iterator, died)
+    buffer.deaths[identity] = weakref.ref(iterator, died)
 
 
-def _fetch(book: EventBuffer, original: Any) -> Any:
+def _fetch(buffer: EventBuffer, original: Any) -> Any:
     """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
-    put, note, timings, cpu_ns = book.notes.extend, book.note, book.timings, own_cpu_ns
-    begin, end, keys = e.FETCH, e.FETCHED, book.keys
+    put, note, timings, cpu_ns = buffer.notes.extend, buffer.note, buffer.timings, own_cpu_ns
+    begin, end, keys = e.FETCH, e.FETCHED, buffer.keys
     without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
 
     def fetch(iterator: Any) -> Any:
-        if book.busy or (book.has_threads and get_ident() != book.thread):
+        if buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
             return original(iterator)
         key = keys.get(id(iterator))
         if key is None:  # made before we looked, or asked again after its end
-            key = book.new_key()
+            key = buffer.new_key()
             note(e.ITERATE, key, (other_clock_ns(), None))
             note(e.ITERATED, key, (None, None))
-            _remember(book, iterator, key)
+            _remember(buffer, iterator, key)
         if timings:
             timings.clear()
-        begin_ns, steps = now_ns(), book.steps
-        ends_a_step = steps != book.steps_at_fetch
+        begin_ns, steps = now_ns(), buffer.steps
+        ends_a_step = steps != buffer.steps_at_fetch
         if ends_a_step:
-            book.steps_at_fetch = steps
-            book.updated_by = ()
-            book.reads_cpu = steps >= book.cpu_from_steps
-            if steps >= book.boundary_from_steps or begin_ns >= book.boundary_from_ns:
-                book.at_boundary()
+            buffer.steps_at_fetch = steps
+            buffer.updated_by = ()
+            buffer.reads_cpu = steps >= buffer.cpu_from_steps
+            if steps >= buffer.boundary_from_steps or begin_ns >= buffer.boundary_from_ns:
+                buffer.at_boundary()
                 begin_ns = now_ns()
-        put((begin, begin_ns, key, None, book.queue and book.queue.mark()))
-        if ends_a_step and book.at_step_end is not None:
-            book.at_step_end()
+        put((begin, begin_ns, key, None, buffer.queue and buffer.queue.mark()))
+        if ends_a_step and buffer.at_step_end is not None:
+            buffer.at_step_end()
             begin_ns = now_ns()
-        book.busy, book.awaits_backward = True, False
+        buffer.busy, buffer.awaits_backward = True, False
         is_made_here = isinstance(iterator, without_workers)
-        begin_cpu_ns = cpu_ns() if is_made_here and book.reads_cpu else None
+        begin_cpu_ns = cpu_ns() if is_made_here and buffer.reads_cpu else None
         try:
             batch = original(iterator)
         except StopIteration:
-            book.busy = False
+            buffer.busy = False
             note(e.EXHAUSTED, key, other_clock_ns())
             # A persistent iterator comes again, with a new key, as a new iteration.
             keys.pop(id(iterator), None)
             raise
         except BaseException:
-            book.busy = False
+            buffer.busy = False
             note(e.FETCHED, key, (None, None))
             raise
-        book.busy = False
+        buffer.busy = False
         end_ns = now_ns()
         load: Load | None = None
         if begin_cpu_ns is not None:
@@ -239,39 +239,42 @@ def _fetch(book: EventBuffer, original: Any) -> Any:
             load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
             end_ns = now_ns()  # the loop waits for this too, for milliseconds on a busy machine
             if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
-                book.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
+                buffer.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
         elif is_made_here:
             load = (-1, begin_ns, end_ns - begin_ns, None)
         elif timings:
             load = timings.popleft()
-        if book.weigh:
-            book.weigh, book.batch_bytes = False, max(book.batch_bytes, bytes_of(batch))
+        if buffer.measures_next_batch:
+            buffer.measures_next_batch, buffer.batch_bytes = (
+                False,
+                max(buffer.batch_bytes, bytes_of(batch)),
+            )
         # Most batches begin with a tensor, whose shape tells soonest how long it is.
         begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
         samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
         # Of two without a call between them, the call will tell which was used.
-        book.counted = samples is not None and book.called
-        book.called = False
-        put((end, end_ns, key, (samples, load), book.queue and book.queue.mark()))
+        buffer.counted = samples is not None and buffer.called
+        buffer.called = False
+        put((end, end_ns, key, (samples, load), buffer.queue and buffer.queue.mark()))
         return batch
 
     return fetch
 
 
-def _drop(book: EventBuffer, original: Any) -> Any:
+def _drop(buffer: EventBuffer, original: Any) -> Any:
     """Note how long it takes to end workers whose loader was not read to its end."""
 
     def drop(iterator: Any) -> None:
-        key = book.keys.get(id(iterator))
-        if key is None or book.busy or (book.has_threads and get_ident() != book.thread):
+        key = buffer.keys.get(id(iterator))
+        if key is None or buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
             original(iterator)
             return
-        book.note(e.FETCH, key)
+        buffer.note(e.FETCH, key)
         try:
             original(iterator)
         finally:
-            book.counted = False
-            book.note(e.EXHAUSTED, key, other_clock_ns())
-            book.keys.pop(id(iterator), None)
+            buffer.counted = False
+            buffer.note(e.EXHAUSTED, key, other_clock_ns())
+            buffer.keys.pop(id(iterator), None)
 
     return drop

@@ -143,7 +143,7 @@ class LoaderSettings:
             given = dict(bound.arguments)
             bound.arguments.update(decision.changes)
             original(*bound.args, **bound.kwargs)
-            self._tell(loader, given, decision)
+            self._report(loader, given, decision)
 
         # Libraries that make loaders again read the arguments' names from the signature.
         return functools.wraps(original)(init)
@@ -158,7 +158,7 @@ class LoaderSettings:
         self._one_shuffles = self._one_shuffles or shuffled
         return decision
 
-    def _tell(self, loader: Any, given: Arguments, decision: Decision) -> None:
+    def _report(self, loader: Any, given: Arguments, decision: Decision) -> None:
         try:
             record = _record(loader, given, decision, self.asked)
             text = json.dumps(record)

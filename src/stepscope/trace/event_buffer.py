@@ -15,7 +15,7 @@ from torch import nn
 from stepscope.meter.clock import now_ns
 from stepscope.meter.device_timeline import DeviceQueue
 from stepscope.meter.step_rows import Load, LoadTiming
-from stepscope.trace.allreduce_hooks import Exchanges
+from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.detect import events as e
 
 
@@ -75,15 +75,15 @@ class EventBuffer:
     cpu_from_steps: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None
-    exchanges: Exchanges = field(default_factory=Exchanges)
+    allreduce: AllreduceWatch = field(default_factory=AllreduceWatch)
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
     next_key: int = 0
     longest: int = 0
-    # The largest batch, among the first of each iteration; `weigh` asks for the next one.
+    # The largest first batch of any iteration. `measures_next_batch` requests the next measurement.
     batch_bytes: int = 0
-    weigh: bool = False
+    measures_next_batch: bool = False
 
     def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         """Put down what happened now."""

@@ -12,7 +12,7 @@ import torch
 _DEEPEST = 6
 _FIRST_PARTS = 32
 _PLAIN = (str, bytes, int, float, type(None))
-_TOLD_BY_THEMSELVES = (torch.Tensor, list, tuple, *_PLAIN)
+_PLAIN_PARTS = (torch.Tensor, list, tuple, *_PLAIN)
 
 
 def samples_of(batch: Any) -> int | None:
@@ -114,7 +114,7 @@ def _state(thing: Any) -> dict[str, Any]:
 def _is_an_object_each(batch: Sequence[Any]) -> bool:
     """Say whether every sample is a mapping, or an object of the script's own, by itself."""
     first = batch[0]
-    if isinstance(first, _TOLD_BY_THEMSELVES):
+    if isinstance(first, _PLAIN_PARTS):
         return False
     if isinstance(first, Mapping):
         return _is_a_mapping_each(batch)

@@ -27,21 +27,21 @@ from stepscope.records.csv_log import CsvLog
 from stepscope.trace import torch_hooks
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.communication_time import Exposed
+from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.row_builder import PlainRows
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer
 
 # --- Rows of what hooks have noted, and what it cost to watch
 
 
 @dataclass
-class Settler:
+class RowWriter:
     """Take notes in their order, and write the steps and epochs that are found in them."""
 
     folder: Path
     origin_ns: int
-    exposed: Exposed = field(default_factory=Exposed)
+    communication: CommunicationTime = field(default_factory=CommunicationTime)
     noted: int = 0
     steps_ns: int = 0
 
@@ -51,17 +51,17 @@ class Settler:
             self._logs.enter_context(CsvLog(self.folder / name))
             for name in (schema.STEPS, schema.EPOCHS)
         )
-        self._recognizer = Recognizer(self, self.origin_ns, self.exposed)
+        self._detector = StepDetector(self, self.origin_ns, self.communication)
 
     @property
     def steps(self) -> int:
         """How many steps were written."""
-        return self._recognizer.steps
+        return self._detector.steps
 
     @property
     def steps_seen(self) -> int:
         """How many steps there were, the one included that nothing has ended yet."""
-        return self._recognizer.steps_seen
+        return self._detector.steps_seen
 
     def take(self, notes: list[Any]) -> None:
         """Find out what the notes mean and write it."""
@@ -71,7 +71,7 @@ class Settler:
         gc.disable()
         try:
             self.noted += len(notes) // len(e.FIELDS)
-            self._recognizer.take(notes)
+            self._detector.take(notes)
             self._steps.flush()
             self._epochs.flush()
         finally:
@@ -80,10 +80,10 @@ class Settler:
 
     def finish(self) -> None:
         """End what is under way, and write it: there is nothing more to come."""
-        self._recognizer.finish()
+        self._detector.finish()
         self._logs.close()
 
-    def weigh(self, event_s: float, own_s: float) -> dict[str, Any]:
+    def overhead(self, event_s: float, own_s: float) -> dict[str, Any]:
         """State what watching cost each step: so much an event, and so much beside them in all."""
         overhead_s = share = None
         if self.steps and self.steps_ns:  # none are written where settling had trouble
@@ -96,7 +96,7 @@ class Settler:
             "overhead_share": share,
         }
 
-    # what the recognizer calls
+    # what the detector calls
 
     def step(self, row: StepRow) -> None:
         """Take a finished step."""
@@ -114,7 +114,7 @@ class Settler:
 
 
 # Settling a single step takes 0.4 ms when the step has filled the caches, several hardly more.
-SETTLE_EVERY_NS = SECOND_NS
+FLUSH_EVERY_NS = SECOND_NS
 
 # Where the window on every layer opens when nobody knows how long the script will train, and the
 # latest, because an epoch may be very long.
@@ -126,7 +126,7 @@ class EnoughSteps(SystemExit):
     """Ends a script that has made as many steps as were wanted."""
 
 
-def _leave() -> None:
+def _exit_script() -> None:
     raise EnoughSteps(0)
 
 
@@ -139,13 +139,13 @@ class Tracer:
     max_steps: int | None = None
     layers_steps: int = 0
     layers: list[dict[str, Any]] | None = None
-    leave: Callable[[], None] = _leave  # ends the script when `max_steps` are made
-    tell: Callable[[dict[str, Any]], None] = lambda message: None  # a parent, where there is one
+    end_script: Callable[[], None] = _exit_script  # ends the script when `max_steps` are made
+    send: Callable[[dict[str, Any]], None] = lambda message: None  # a parent, where there is one
 
     own_ns: int = 0
     trouble: Exception | None = None
-    _book: EventBuffer = field(default_factory=EventBuffer)
-    _settled_ns: int = 0
+    _buffer: EventBuffer = field(default_factory=EventBuffer)
+    _flushed_ns: int = 0
     _blocks: OffBlocks = field(default_factory=OffBlocks)
     _before: HostMemory = field(default_factory=host_memory)
     _pool: DevicePool | None = None
@@ -156,23 +156,23 @@ class Tracer:
 
     def start(self) -> None:
         """Open the logs and put the hooks on."""
-        self._settler = Settler(self.folder, self.origin_ns, self._book.exchanges.exposed)
-        self._book.at_boundary = self._between_steps
+        self._writer = RowWriter(self.folder, self.origin_ns, self._buffer.allreduce.communication)
+        self._buffer.at_boundary = self._between_steps
         if self.max_steps is not None:
-            self._book.at_step_end = self._end_when_enough
-        self._settled_ns = now_ns()
-        self._book.note(e.CLOCKS, None, other_clock_ns())
-        self._patches = torch_hooks.install(self._book)
+            self._buffer.at_step_end = self._end_when_enough
+        self._flushed_ns = now_ns()
+        self._buffer.note(e.CLOCKS, None, other_clock_ns())
+        self._patches = torch_hooks.install(self._buffer)
 
     @property
     def steps(self) -> int:
         """How many steps were settled."""
-        return self._settler.steps
+        return self._writer.steps
 
     @property
     def batch_bytes(self) -> int | None:
         """What the largest batch takes, among the first of each loader; None without a loader."""
-        return self._book.batch_bytes or None
+        return self._buffer.batch_bytes or None
 
     def finish(self) -> dict[str, Any]:
         """Take the hooks off, write everything, and state what the watching cost."""
@@ -181,13 +181,13 @@ class Tracer:
         if self.trouble is None:
             try:
                 self._take_notes()
-                self._settler.finish()
+                self._writer.finish()
                 self._look_at_device()
             except Exception as error:
                 self.trouble = error
-        return self._weigh()
+        return self._measure_overhead()
 
-    def last_words(self) -> dict[str, Any]:
+    def final_message(self) -> dict[str, Any]:
         """End, and say how it was: what a parent or a person's own program wants to know."""
         instrument = self.finish()
         words: dict[str, Any] = {
@@ -197,7 +197,7 @@ class Tracer:
             "environment": {
                 "torch": torch.__version__,
                 "threads": torch.get_num_threads(),
-                **({"device": self._book.device} if self._book.device else {}),
+                **({"device": self._buffer.device} if self._buffer.device else {}),
             },
         }
         absent: dict[str, str] = {}
@@ -206,9 +206,9 @@ class Tracer:
                 f"its steps after step {self._window_from}" if self._window_from else "enough steps"
             )
             absent["layers"] = f"the script ended before {first} were made"
-        if self._book.exchanges.reason is not None:
-            absent["communication"] = self._book.exchanges.reason
-        if self._book.cpu_from_steps:
+        if self._buffer.allreduce.reason is not None:
+            absent["communication"] = self._buffer.allreduce.reason
+        if self._buffer.cpu_from_steps:
             absent["load_cpu_s"] = CPU_LEFT_OUT
         if absent:
             words["absent"] = absent
@@ -223,62 +223,62 @@ class Tracer:
     def abandon(self) -> None:
         """Be nothing any more: this is a forked copy of the process that is watched."""
         self._patches.undo()
-        self._book.notes.clear()
+        self._buffer.notes.clear()
 
     def _between_steps(self) -> None:
-        book = self._book
+        buffer = self._buffer
         blocks = self._blocks
-        due = book.steps >= blocks.switch_at and self._window is None
-        if due and blocks.switch(book.steps):
-            book.full = not blocks.off
-            book.note(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
+        due = buffer.steps >= blocks.switch_at and self._window is None
+        if due and blocks.switch(buffer.steps):
+            buffer.full = not blocks.off
+            buffer.note(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
         if self.layers_steps:
             self._move_window()
-        if now_ns() - self._settled_ns >= SETTLE_EVERY_NS:
-            self._settle()
-        book.boundary_from_ns = self._settled_ns + SETTLE_EVERY_NS
-        book.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
+        if now_ns() - self._flushed_ns >= FLUSH_EVERY_NS:
+            self._flush()
+        buffer.boundary_from_ns = self._flushed_ns + FLUSH_EVERY_NS
+        buffer.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
         """Open the window on every layer when it is time, and close it when it was long enough."""
-        book = self._book
+        buffer = self._buffer
         if self._window_from is None:
             self._window_from = self._middle()
-        if self._window is None and self.layers is None and book.steps >= self._window_from:
-            if book.full:
-                self._window = LayerWindow(_named(book.roots), book.queue)
+        if self._window is None and self.layers is None and buffer.steps >= self._window_from:
+            if buffer.full:
+                self._window = LayerWindow(_named(buffer.roots), buffer.queue)
                 self._window.open()
-                self._window_opened = book.steps
-                book.note(e.DETAIL, schema.LAYERS)
-        elif self._window and book.steps >= self._window_opened + self.layers_steps:
+                self._window_opened = buffer.steps
+                buffer.note(e.DETAIL, schema.LAYERS)
+        elif self._window and buffer.steps >= self._window_opened + self.layers_steps:
             self._close_window()
-            book.note(e.DETAIL, schema.FULL)
+            buffer.note(e.DETAIL, schema.FULL)
 
     def _middle(self) -> int:
         """Return after how many steps the window opens: in the middle, of what is known.
 
         That is the run, where its end was asked for, or else the first epoch.
         """
-        known = self.max_steps or self._book.longest
+        known = self.max_steps or self._buffer.longest
         middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
         return max(1, min(middle, LAYERS_AFTER_AT_MOST))
 
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.close()
-            steps = self._book.steps - self._window_opened
+            steps = self._buffer.steps - self._window_opened
             self.layers = self._window.layers(steps) if steps else None
             self._window = None
 
     def _end_when_enough(self) -> None:
-        if self.max_steps is not None and self._book.steps >= self.max_steps:
-            self._settle()
-            if self._settler.steps_seen >= self.max_steps:
-                self.leave()
+        if self.max_steps is not None and self._buffer.steps >= self.max_steps:
+            self._flush()
+            if self._writer.steps_seen >= self.max_steps:
+                self.end_script()
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         began = now_ns()
-        self._book.note(e.OWN)
+        self._buffer.note(e.OWN)
         try:
             self._take_notes()
             self._look_at_device()
@@ -286,42 +286,42 @@ class Tracer:
             self.trouble = error
             self.abandon()
             return
-        self._settled_ns = now_ns()
-        self._book.note(e.OWN_DONE)
-        self.own_ns += self._settled_ns - began
+        self._flushed_ns = now_ns()
+        self._buffer.note(e.OWN_DONE)
+        self.own_ns += self._flushed_ns - began
 
     def _look_at_device(self) -> None:
         """Tell what the script holds of the device that it trains on; waits for nothing."""
-        if self._device_seen != self._book.device and self._book.device is not None:
-            self._device_seen = self._book.device
-            memory = device_memory_of(torch.device(self._book.device), self._before)
+        if self._device_seen != self._buffer.device and self._buffer.device is not None:
+            self._device_seen = self._buffer.device
+            memory = device_memory_of(torch.device(self._buffer.device), self._before)
             self._pool = None if memory is None else DevicePool(memory)
         if self._pool is not None:
-            self.tell(self._pool.now())
+            self.send(self._pool.now())
 
     def _take_notes(self) -> None:
-        self._settler.take(self._book.take_notes())
+        self._writer.take(self._buffer.take_notes())
 
-    def _weigh(self) -> dict[str, Any]:
+    def _measure_overhead(self) -> dict[str, Any]:
         """State the clock's resolution and what watching cost each step of this run.
 
         Counted are the events (what noting one costs is measured here) and the settling (measured
         during the run). What blocks of steps without detail tell is in the records.
         """
-        scratch = EventBuffer(device=self._book.device or "cpu", queue=self._book.queue)
+        scratch = EventBuffer(device=self._buffer.device or "cpu", queue=self._buffer.queue)
         call = torch_hooks._call(scratch, lambda module: None)
         idle = nn.PReLU()  # with a weight, so that every call is noted, and not a random one
 
         def note_a_call() -> None:
-            scratch.counted = bool(self._book.loaders)  # batches have told their samples
+            scratch.counted = bool(self._buffer.loaders)  # batches have told their samples
             call(idle)
 
         return {
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
-            **self._settler.weigh(
+            **self._writer.overhead(
                 event_s=seconds(1) * cost_amid_work_ns(note_a_call) / 2,
-                own_s=seconds(self.own_ns + self._book.exchanges.own_ns),
+                own_s=seconds(self.own_ns + self._buffer.allreduce.own_ns),
             ),
         }
 

@@ -25,8 +25,8 @@ from scripted import MS
 
 from stepscope.meter.step_rows import LoadTiming
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.fast_path import _repeats
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.fast_path import _count_repeats
+from stepscope.trace.detect.steps import StepDetector
 
 KINDS = range(e.CLOCKS)
 SUBJECTS = {
@@ -177,7 +177,7 @@ def nearly_plain_loops(draw: st.DrawFn) -> Loop:
 
 
 def hold_what_always_holds(loop: Loop) -> None:
-    sheet = loop.recognized()
+    sheet = loop.detected()
     end_ns = 0
     numbers: dict[int, int] = {}
     for row in sheet.steps:
@@ -217,7 +217,7 @@ def test_events_in_any_order_leave_rows_that_are_consistent(loop: Loop) -> None:
 @given(whole_loops())
 def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
     hold_what_always_holds(loop)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
     assert len(sheet.steps) == updates, "one optimiser: as many steps as updates"
 
@@ -225,22 +225,22 @@ def test_loops_of_any_kind_leave_rows_that_are_consistent(loop: Loop) -> None:
 @settings(deadline=None)
 @given(st.one_of(nearly_plain_loops(), whole_loops(), any_events()), st.integers(1, 60))
 def test_a_step_that_goes_like_one_before_gives_the_same_row(loop: Loop, at_once: int) -> None:
-    assert loop.recognized(at_once=at_once) == loop.recognized(EventByEvent)
+    assert loop.detected(at_once=at_once) == loop.detected(EventByEvent)
 
 
 def test_plain_steps_are_not_found_out_anew() -> None:
     taken_at_once = []
 
-    class Watched(Recognizer):
-        def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
+    class Watched(StepDetector):
+        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
             before = self.updates
-            taken = super()._take_rounds(columns, begin)
+            taken = super()._take_repeats(columns, begin)
             taken_at_once.append(self.updates - before)
             return taken
 
     loop = Loop()
     loop.train(6)
-    loop.recognized(Watched)
+    loop.detected(Watched)
     # the first shows what a step is like; the last fetch finds nothing
     assert taken_at_once == [0, 5, 0]
 
@@ -252,7 +252,7 @@ def test_plain_steps_are_not_found_out_anew() -> None:
         loop.update(9)
     loop.exhaust(1, OTHER_LOADER)
     taken_at_once.clear()
-    loop.recognized(Watched)
+    loop.detected(Watched)
     assert taken_at_once == [0, 5, 0, 0, 0, 5, 0], "also without detail"
 
 
@@ -298,15 +298,15 @@ def test_many_kinds_of_steps_are_plain(step: Callable[[Loop], None]) -> None:
     loop.exhaust()
     taken: list[int] = []
 
-    class Counting(Recognizer):
-        def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
-            taken.append(super()._take_rounds(columns, begin))
+    class Counting(StepDetector):
+        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
+            taken.append(super()._take_repeats(columns, begin))
             return taken[-1]
 
-    sheet = loop.recognized(Counting)
+    sheet = loop.detected(Counting)
     of_a_step = (len(loop.events) - 4) // 10
     assert sum(taken) == 9 * of_a_step, "all but the first"
-    assert sheet == loop.recognized(EventByEvent)
+    assert sheet == loop.detected(EventByEvent)
     assert sheet.closure() == pytest.approx(1)
 
 
@@ -320,9 +320,9 @@ def test_a_pattern_is_counted_as_often_as_it_comes_and_given_up_at_once() -> Non
 
     for comes in range(40):
         column = Column([0, *[1, 2] * comes, *[3, 4] * 5])
-        found = _repeats(column, [1, 2], 1, comes + 5)
+        found = _count_repeats(column, [1, 2], 1, comes + 5)
         assert comes - 2 <= found <= comes
         assert bool(found) == bool(comes)
     asked.clear()
-    assert _repeats(Column([3, 4] * 1000), [1, 2], 0, 1000) == 0
+    assert _count_repeats(Column([3, 4] * 1000), [1, 2], 0, 1000) == 0
     assert asked == [2]

@@ -8,7 +8,7 @@ from scripted import MS
 
 from stepscope.meter.step_rows import LoadTiming, load_of_step
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.steps import StepDetector
 
 
 def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop) -> None:
@@ -17,7 +17,7 @@ def test_a_loader_that_was_looked_into_begins_anew_with_the_training(loop: Loop)
     loop.wait(100)  # a picture of the first batch, as in many a tutorial
     for _ in range(2):
         loop.train(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert sheet.of("train")[0].start_s == pytest.approx(0.106)
     assert sheet.samples == [8] * 4
@@ -30,7 +30,7 @@ def test_a_loader_that_was_looked_into_by_another_iterator_begins_anew_too(loop:
         loop.iterate(key, ms=5, of=7)
         loop.step(key)
         loop.exhaust(1, key)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 8), (2, 8)]
     assert sheet.of("train")[0].start_s == pytest.approx(0.006)
 
@@ -44,7 +44,7 @@ def test_a_training_that_begins_its_loader_anew_has_left_the_epoch_before(loop: 
         loop.iterate(key, ms=5, of=7)
         loop.step(key)
         loop.exhaust(1, key)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1, 1, 2, 3]
     assert sheet.lasted_ms == [10] * 4
     assert sheet.closure() == pytest.approx(1)
@@ -59,7 +59,7 @@ def test_an_evaluation_on_the_training_loader_does_not_end_the_epoch(loop: Loop)
         loop.predict(2)
         loop.exhaust(1, 100 + number)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1, 1, 1]
     assert sheet.lasted_ms == [10] * 3
     assert len(sheet.of("test")) == 3
@@ -72,7 +72,7 @@ def test_two_ways_through_one_loader_at_once_are_one_epoch(loop: Loop) -> None:
         loop.fetch(1, 101)
         loop.step(102)
     loop.exhaust(1, 101)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [(row.epoch, row.samples) for row in sheet.steps] == [(1, 16)] * 3
 
 
@@ -84,7 +84,7 @@ def test_a_loader_that_was_let_go_of_ends_its_epoch(loop: Loop) -> None:
         loop.wait(3)
         loop.drop(loader)
         loop.wait(100)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 13, 10, 13]
     assert [timing.total_s for timing in sheet.of("train")] == pytest.approx([0.028, 0.028])
 
@@ -96,7 +96,7 @@ def test_a_loop_that_never_asks_for_one_more_batch_ends_its_epoch_all_the_same(l
             loop.step(loader)
         loop.wait(50)
         loop.test(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.splits == ["train", "test", "train", "test"]
     assert [row.epoch for row in sheet.steps] == [1, 1, 2, 2]
     assert sheet.lasted_ms == [10] * 4, "what comes after the last update is no step's"
@@ -110,7 +110,7 @@ def test_a_batch_trained_after_the_loaders_end_is_a_step_of_its_epoch(loop: Loop
     loop.learn()
     loop.wait(30)
     loop.test(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2)]
     assert sheet.lasted_ms == [11, 10]
     assert sheet.closure() == pytest.approx(1)
@@ -122,7 +122,7 @@ def test_updates_without_a_loader_before_the_first_epoch_are_an_epoch_of_their_o
     loop.learn()
     loop.learn()
     loop.train(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert sheet.closure() == pytest.approx(1)
 
@@ -133,7 +133,7 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loo
         loop.step()
     loop.fetch(1)
     loop.call(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10]
     [epoch] = sheet.of("train")
     assert epoch.total_s == pytest.approx(0.025)
@@ -141,17 +141,17 @@ def test_a_script_that_ends_in_the_middle_of_an_epoch_leaves_its_steps(loop: Loo
 
 def test_steps_complete_are_known_before_their_rows_are_written(loop: Loop) -> None:
     loop.iterate()
-    recognizer = Recognizer(Sheet(), 0)
+    detector = StepDetector(Sheet(), 0)
     seen = []
     for _ in range(3):
         loop.step()
-        recognizer.take(noted(loop.events))
+        detector.take(noted(loop.events))
         loop.events.clear()
-        seen.append(recognizer.steps_seen)
+        seen.append(detector.steps_seen)
     assert seen == [0, 1, 2], "a step with a loader is over when the next batch is asked for"
     loop.note(e.FETCH, TRAIN)
-    recognizer.take(noted(loop.events))
-    assert recognizer.steps_seen == 3
+    detector.take(noted(loop.events))
+    assert detector.steps_seen == 3
 
 
 def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
@@ -162,7 +162,7 @@ def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
         loop.backward(4, loss)
         loop.update(3)
     loop.exhaust()
-    [(_, _, loss)] = loop.recognized().epochs
+    [(_, _, loss)] = loop.detected().epochs
     assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
 
 
@@ -174,7 +174,7 @@ def test_the_loaders_account_of_a_batch_comes_with_its_step(loop: Loop) -> None:
     loop.learn()
     loop.step()
     loop.exhaust()
-    first, second = loop.recognized().steps
+    first, second = loop.detected().steps
     assert first.load == (1, 2 * MS, 7 * MS, 3 * MS)
     assert second.load is None, "what nobody accounted for is unknown, not 0"
 
@@ -204,7 +204,7 @@ def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
             loop.learn()
         loop.wait(0.25)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.detail for row in sheet.steps] == ["full", "full", "off", "off", "full", "full"]
     assert sheet.lasted_ms == [10.25] * 6
     assert str(sheet.steps[2]).split(",")[4:7] == ["", "", ""]
@@ -219,7 +219,7 @@ def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
             loop.wait(3)
             if number in (1, 3):
                 loop.note(e.DETAIL, "layers" if number == 1 else "full")
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.detail for row in sheet.steps] == [
         "full",
         "full",
@@ -242,7 +242,7 @@ def test_device_columns_partition_the_devices_time() -> None:
         loop.backward(3, work=20)
         loop.update(1)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     first, second, third = (row.device for row in sheet.steps)
     assert first == pytest.approx((0, 0.010, 0.020, 0, 0.004)), "idle: the first wait for data"
     for later in (second, third):
@@ -260,28 +260,28 @@ def test_a_loss_in_any_closure_is_part_of_the_devices_forward_pass() -> None:
             loop.device.work(3)
             loop.backward(0, work=4)
     loop.exhaust(0)
-    [step] = loop.recognized().steps
+    [step] = loop.detected().steps
     assert step.device == pytest.approx((0, 0.015, 0.012, 0, 0))
 
 
 def test_steps_are_written_when_the_device_has_reached_their_end() -> None:
     loop = Loop(on_device=True)
     sheet = Sheet()
-    recognizer = Recognizer(sheet, 0)
+    detector = StepDetector(sheet, 0)
     loop.iterate()
     for _ in range(3):
         loop.fetch(1)
         loop.call(2, work=50)
         loop.backward(4)
         loop.update(3)
-    recognizer.take(noted(loop.events))
+    detector.take(noted(loop.events))
     assert sheet.steps == []
     assert loop.device is not None
     assert loop.device.now_ms == 0, "nobody made it hurry"
     loop.device.now_ms = 60
-    recognizer.take([])
+    detector.take([])
     assert len(sheet.steps) == 1
-    recognizer.finish()
+    detector.finish()
     assert len(sheet.steps) == 3
 
 
@@ -298,7 +298,7 @@ def test_the_devices_work_for_an_evaluation_is_no_steps() -> None:
         loop.call(2, grad=False, training=False, work=40)
         loop.exhaust(1, TEST)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     for row in sheet.steps:
         assert row.device is not None
         assert sum(row.device[1:3]) == pytest.approx(0.030)
@@ -311,7 +311,7 @@ def test_an_iterator_made_long_before_the_training_begins_when_it_is_used(loop: 
     loop.step()
     loop.step()
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10]
     [epoch] = sheet.of("train")
     assert epoch.loader_start_s == pytest.approx(0.005)
@@ -329,7 +329,7 @@ def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: L
         loop.call(2, samples=16)
         loop.backward(4)
         loop.update(3, SGD)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
     assert sheet.samples == [8, 8, 16, 16, 16]
     assert sheet.lasted_ms == [10, 10, 9, 9, 9]
@@ -344,7 +344,7 @@ def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
         loop.call(2)
         loop.backward(4)
         loop.update(3, SGD)
-    assert [timing.steps for timing in loop.recognized().of("train")] == [3, 3]
+    assert [timing.steps for timing in loop.detected().of("train")] == [3, 3]
 
 
 def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(loop: Loop) -> None:
@@ -354,7 +354,7 @@ def test_a_loader_that_goes_on_after_its_last_batch_has_as_many_epochs_as_tests(
         for _ in range(3):
             loop.step()
         loop.test(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [timing.steps for timing in sheet.of("train")] == [3, 3, 3]
     assert sheet.splits == ["train", "test"] * 3
     assert sheet.closure() == pytest.approx(1)

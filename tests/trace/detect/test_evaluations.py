@@ -12,7 +12,7 @@ def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: L
     for _ in range(2):
         loop.train(2)
         loop.test(3)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.splits == ["train", "test", "train", "test"]
     assert sheet.lasted_ms == [10] * 4
     for epoch in sheet.of("train"):
@@ -34,7 +34,7 @@ def test_an_evaluation_inside_an_epoch_is_taken_out_of_both_sides(loop: Loop) ->
             loop.test(3)
             loop.wait(0.25)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10.75, 10, 10]
     assert sheet.phases_ms(1)["other"] == 0.75
     assert sheet.phases_ms(1)["data"] == 1
@@ -54,7 +54,7 @@ def test_an_evaluation_inside_an_accumulated_step_is_taken_out_of_it(loop: Loop)
         loop.test(3)
         loop.step()
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [17, 17]
     assert len(sheet.of("test")) == 2
     assert sheet.closure() == pytest.approx(1)
@@ -63,7 +63,7 @@ def test_an_evaluation_inside_an_accumulated_step_is_taken_out_of_it(loop: Loop)
 def test_an_evaluation_before_training_belongs_to_epoch_0(loop: Loop) -> None:
     loop.test(2)  # a sanity check
     loop.train(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [(split, timing.epoch) for split, timing, _ in sheet.epochs] == [
         ("test", 0),
         ("train", 1),
@@ -80,7 +80,7 @@ def test_an_evaluation_that_was_broken_off_ends_with_its_last_call(loop: Loop) -
         loop.predict(2)
         loop.wait(4)  # and its iterator stays alive
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [14, 14]
     assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.005, 0.005])
     assert sheet.closure() == pytest.approx(1)
@@ -95,7 +95,7 @@ def test_an_evaluation_without_a_loader_is_taken_out_as_well(loop: Loop) -> None
         loop.predict(20)
         loop.wait(0.25)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10.75] * 3
     assert len(sheet.of("test")) == 3
     assert sheet.of("test")[0].samples == 16
@@ -106,7 +106,7 @@ def test_an_evaluation_in_a_loop_without_any_loader_is_taken_out_as_well(loop: L
     for _ in range(3):
         loop.learn()
         loop.predict(20)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [9, 9, 9]
     assert len(sheet.of("test")) == 3
     assert sheet.closure() == pytest.approx(1)
@@ -118,7 +118,7 @@ def test_a_test_without_a_loader_after_an_epoch_of_one_has_its_row(loop: Loop) -
         loop.wait(10)
         loop.predict(20)
         loop.predict(20)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [(row.epoch, row.steps) for row in sheet.of("test")] == [(1, 2), (2, 2)]
     assert [row.total_s for row in sheet.of("test")] == pytest.approx([0.04, 0.04])
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
@@ -131,7 +131,7 @@ def test_a_test_before_the_training_without_a_loader_belongs_to_epoch_0(loop: Lo
     loop.wait(5)
     for _ in range(2):
         loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [(row.epoch, row.steps) for row in sheet.of("test")] == [(0, 2)]
     assert sheet.of("test")[0].total_s == pytest.approx(0.04)
     assert sheet.lasted_ms == [9, 9]
@@ -142,7 +142,7 @@ def test_a_module_that_is_never_trained_is_not_tested(loop: Loop) -> None:
     loop.predict(20, TEACHER)
     loop.learn()
     loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.of("test") == []
     assert sheet.lasted_ms == [9, 9]
 
@@ -150,7 +150,7 @@ def test_a_module_that_is_never_trained_is_not_tested(loop: Loop) -> None:
 def test_a_script_that_only_predicts_has_no_rows(loop: Loop) -> None:
     for _ in range(3):
         loop.predict(20)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert (sheet.steps, sheet.epochs) == ([], [])
 
 
@@ -158,7 +158,7 @@ def test_a_test_with_gradients_on_does_not_say_how_many_samples_are_trained(loop
     for _ in range(3):
         loop.call(5, training=False, samples=100)
         loop.learn()
-    assert loop.recognized().samples == [8, 8, 8]
+    assert loop.detected().samples == [8, 8, 8]
 
 
 def test_a_loss_does_not_say_how_many_samples_its_model_has(loop: Loop) -> None:
@@ -167,7 +167,7 @@ def test_a_loss_does_not_say_how_many_samples_its_model_has(loop: Loop) -> None:
         loop.call(1, module=TEACHER, samples=40)  # a module too, and always in training mode
         loop.backward(4)
         loop.update(3)
-    assert loop.recognized().samples == [4, 4]
+    assert loop.detected().samples == [4, 4]
 
 
 def test_a_test_after_an_epoch_that_goes_on_is_taken_out_of_it(loop: Loop) -> None:
@@ -177,7 +177,7 @@ def test_a_test_after_an_epoch_that_goes_on_is_taken_out_of_it(loop: Loop) -> No
     loop.wait(5)
     loop.learn()
     loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert len(sheet.of("test")) == 1
     assert sheet.lasted_ms[2:] == [20, 9]
     assert sheet.closure() == pytest.approx(1)
@@ -189,7 +189,7 @@ def test_who_trains_with_one_sample_may_test_with_one(loop: Loop) -> None:
         loop.backward(4)
         loop.update(3)
         loop.call(6, grad=False, training=False, samples=1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert len(sheet.of("test")) == 4
     assert sheet.lasted_ms == [9] * 4
 
@@ -199,7 +199,7 @@ def test_a_model_trained_in_eval_mode_says_how_many_samples_there_are(loop: Loop
         loop.call(2, training=False, samples=4)
         loop.backward(4)
         loop.update(3)
-    assert loop.recognized().samples == [4, 4]
+    assert loop.detected().samples == [4, 4]
 
 
 def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
@@ -207,7 +207,7 @@ def test_who_acts_after_every_update_is_not_tested_there(loop: Loop) -> None:
         loop.learn()
         for _ in range(3):
             loop.call(2, grad=False, training=False, samples=1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert len(sheet.of("test")) == 1, "the first may have been a test"
     assert sheet.lasted_ms == [9, 9, 15, 15]
     assert sheet.phases_ms(2)["forward"] == 8
@@ -218,7 +218,7 @@ def test_who_has_acted_before_the_first_update_is_never_tested(loop: Loop) -> No
     for _ in range(3):
         loop.call(2, grad=False, training=False, samples=1)
         loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.of("test") == []
     assert sheet.lasted_ms == [9, 11, 11]
 
@@ -228,7 +228,7 @@ def test_one_sample_now_and_then_is_an_evaluation(loop: Loop) -> None:
         loop.learn()
         loop.learn()
         loop.call(20, grad=False, training=False, samples=1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert len(sheet.of("test")) == 3
     assert sheet.lasted_ms == [9] * 6
 
@@ -240,7 +240,7 @@ def test_a_teacher_is_no_evaluation(loop: Loop) -> None:
         loop.predict(6, TEACHER)
         loop.learn()
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [16, 16]
     assert sheet.phases_ms(1)["forward"] == 8
     assert sheet.of("test") == []
@@ -253,7 +253,7 @@ def test_a_pass_over_data_without_a_model_is_no_evaluation(loop: Loop) -> None:
         loop.wait(2)
     loop.exhaust(1, OTHER_LOADER)
     loop.train(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.splits == ["train"]
     assert sheet.lasted_ms == [10, 10]
 
@@ -266,7 +266,7 @@ def test_training_by_validation_batches_is_training(loop: Loop) -> None:
     loop.backward(4)
     loop.update(3)
     loop.exhaust(1, TEST)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.splits == ["train", "train"]
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1)]
 
@@ -280,7 +280,7 @@ def test_an_iterator_made_early_is_what_it_is_used_for(loop: Loop) -> None:
         loop.fetch(1, TEST)
         loop.predict(2)
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10.5] * 3
     assert sheet.samples == [8] * 3
     assert [timing.total_s for timing in sheet.of("test")] == pytest.approx([0.003] * 3)
@@ -299,7 +299,7 @@ def test_an_evaluation_inside_of_what_is_taken_out_is_not_taken_out_twice(loop: 
     loop.predict(2)  # not read to its end
     loop.exhaust(1, TEST)
     loop.exhaust(1, TRAIN)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10]
     assert sum(sheet.phases_ms().values()) == 10
     assert sheet.closure() == pytest.approx(1)
@@ -313,7 +313,7 @@ def test_a_teachers_call_after_an_evaluation_is_of_the_next_step(loop: Loop) -> 
         loop.wait(10)
     loop.call(2, TEACHER, grad=False)
     loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [each.total_s for each in sheet.of("test")] == pytest.approx([0.005] * 2)
     assert sheet.phases_ms(1)["forward"] == 4
     assert sheet.closure() == pytest.approx(1)
@@ -331,7 +331,7 @@ def test_an_evaluation_broken_off_inside_of_another_leaves_both_taken_out(loop: 
     loop.exhaust(1, TEST)
     loop.step()
     loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     for row in sheet.steps:
         assert sum(row.spent) == row.step_ns
     assert sheet.closure() == pytest.approx(1)
@@ -358,7 +358,7 @@ def test_a_loader_that_is_read_one_batch_ahead_leaves_one_row(loop: Loop, inside
     if inside:
         loop.step()
         loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     [evaluation] = sheet.of("test")
     assert (evaluation.steps, evaluation.samples) == (3, 11)
     assert evaluation.total_s == pytest.approx(0.0165)
@@ -375,7 +375,7 @@ def test_a_batch_after_which_a_test_is_broken_off_is_not_tested(loop: Loop) -> N
     loop.fetch(1, TEST, samples=4)
     loop.drop(TEST)
     loop.train(1, OTHER_LOADER)
-    [evaluation] = loop.recognized().of("test")
+    [evaluation] = loop.detected().of("test")
     assert (evaluation.steps, evaluation.samples) == (3, 12)
 
 
@@ -387,7 +387,7 @@ def test_where_batches_do_not_tell_their_samples_the_calls_do(loop: Loop) -> Non
         loop.call(2, grad=False, training=False, samples=samples)
         loop.call(1, TEACHER, grad=False, training=False, samples=samples)
     loop.exhaust(1, TEST)
-    [evaluation] = loop.recognized().of("test")
+    [evaluation] = loop.detected().of("test")
     assert evaluation.samples == 21
 
 
@@ -401,7 +401,7 @@ def test_a_prediction_after_a_test_that_skipped_a_batch_is_none_of_it(loop: Loop
     loop.exhaust(1, TEST)
     loop.wait(50)
     loop.predict(20)
-    first, second = loop.recognized().of("test")
+    first, second = loop.detected().of("test")
     assert (first.total_s, second.total_s) == (pytest.approx(0.008), pytest.approx(0.02))
 
 
@@ -411,7 +411,7 @@ def test_a_test_of_one_batch_that_is_read_ahead_has_its_samples(loop: Loop) -> N
     loop.fetch(1, TEST, samples=4)
     loop.exhaust(1, TEST)
     loop.call(2, grad=False, training=False, samples=None)
-    [evaluation] = loop.recognized().of("test")
+    [evaluation] = loop.detected().of("test")
     assert evaluation.samples == 4
 
 
@@ -433,7 +433,7 @@ def test_a_test_before_the_last_batch_of_a_loader_read_ahead_does_not_end_the_ep
         if number == 2:  # the last batch is fetched, and waits
             loop.test(2)
     loop.test(2, TEST + 1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.splits == ["test", "train", "test"]
     assert [row.epoch for row in sheet.steps] == [1] * 4
     assert sheet.samples == [8] * 4
@@ -450,7 +450,7 @@ def test_a_test_with_the_batch_of_an_iterator_of_its_own_begins_with_that(loop: 
             loop.wait(4)
             loop.predict(6)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 10, 10, 10], "the wait for it is none of the training"
     [test] = sheet.of("test")
     assert (test.loader_start_s, test.data_s) == pytest.approx((0.02, 0.03))
@@ -468,6 +468,6 @@ def test_a_batch_of_an_iterator_of_its_own_that_is_trained_with_is_in_its_step(l
     loop.backward(4)
     loop.update(3, SGD)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10 + 20 + 30 + 9]
     assert sheet.splits == ["train"]

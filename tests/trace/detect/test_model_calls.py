@@ -21,8 +21,8 @@ from played_loop import (
 )
 
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.model_calls import Calls
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.model_calls import ModelCalls
+from stepscope.trace.detect.steps import StepDetector
 
 METRIC = LOSS = CRITIC
 
@@ -37,7 +37,7 @@ def test_what_follows_a_metric_is_no_forward_pass(loop: Loop) -> None:
         loop.call(0.5, METRIC)
         loop.wait(5)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.phases_ms(0) == {
         "data": 1,
         "forward": 2.5,
@@ -57,7 +57,7 @@ def test_nor_is_what_follows_one_between_the_backward_pass_and_the_update(loop: 
     loop.wait(5)
     loop.update(3)
     loop.exhaust()
-    assert loop.recognized().phases_ms(0)["other"] == 5
+    assert loop.detected().phases_ms(0)["other"] == 5
 
 
 def test_what_follows_the_call_of_a_later_batch_of_the_same_step_is(loop: Loop) -> None:
@@ -69,7 +69,7 @@ def test_what_follows_the_call_of_a_later_batch_of_the_same_step_is(loop: Loop) 
         loop.backward(4)
     loop.update(3)
     loop.exhaust()
-    assert loop.recognized().phases_ms(0) == {
+    assert loop.detected().phases_ms(0) == {
         "data": 3,
         "forward": 10.5,
         "backward": 12,
@@ -88,7 +88,7 @@ def test_without_a_loader_the_forward_pass_begins_with_the_model_and_not_with_a_
         loop.update(3)
         loop.call(0.25, METRIC, samples=samples)
         loop.wait(7)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.samples == [8, 8, 5], "and its samples are those of the model's call"
     assert sheet.phases_ms(1) == {
         "forward": 2.75,
@@ -106,7 +106,7 @@ def test_without_a_loader_several_calls_are_one_forward_pass(loop: Loop) -> None
         loop.wait(1)
         loop.backward(4)
         loop.update(3)
-    assert loop.recognized().phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
+    assert loop.detected().phases_ms(2) == {"forward": 6, "backward": 4, "optimizer": 3}
 
 
 def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: Loop) -> None:
@@ -122,16 +122,16 @@ def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: 
             loop.backward(4)
             loop.update(3, optimizer)
     loop.exhaust()
-    assert loop.recognized().phases_ms(2)["forward"] == 18
+    assert loop.detected().phases_ms(2)["forward"] == 18
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
     taken = []
 
-    class Watched(Recognizer):
-        def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
+    class Watched(StepDetector):
+        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
             before = self.updates
-            events = super()._take_rounds(columns, begin)
+            events = super()._take_repeats(columns, begin)
             taken.append(self.updates - before)
             return events
 
@@ -143,17 +143,17 @@ def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
         loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    sheet = loop.recognized(Watched)
+    sheet = loop.detected(Watched)
     assert taken == [0, 5, 0]
     assert sheet.samples == [8, 4, 8, 8, 4, 8]
-    assert sheet == loop.recognized(EventByEvent)
+    assert sheet == loop.detected(EventByEvent)
 
 
 # which samples
 
 
 def test_the_first_call_tells_of_the_module_that_told_before() -> None:
-    calls = Calls()
+    calls = ModelCalls()
     assert (calls.together(), calls.end()) == (None, None)
     calls.take(MODEL, True, 8)
     calls.take(CRITIC, True, 6)
@@ -189,7 +189,7 @@ def test_a_batch_that_is_skipped_is_not_the_next_steps(loop: Loop) -> None:
         loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.samples == [8, 8, 8, 8, 8, 5]
     assert sheet.phases_ms(2)["data"] == 2
 
@@ -204,7 +204,7 @@ def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loo
         loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    assert loop.recognized().samples == [8, 8, 3]
+    assert loop.detected().samples == [8, 8, 3]
 
 
 def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
@@ -216,7 +216,7 @@ def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
         loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    assert sum(loop.recognized().samples) == 72
+    assert sum(loop.detected().samples) == 72
 
 
 def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loop) -> None:
@@ -233,7 +233,7 @@ def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loo
     loop.call(2)
     loop.backward(4)
     loop.update(3)
-    assert loop.recognized().samples == [32, 32, 32, 8]
+    assert loop.detected().samples == [32, 32, 32, 8]
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
@@ -252,7 +252,7 @@ def test_batches_fetched_together_are_all_used_after_steps_without_detail(
             loop.call(2, samples=8)
             loop.backward(4)
         loop.update(3)
-    assert loop.recognized().samples == [32] * 9
+    assert loop.detected().samples == [32] * 9
 
 
 def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop) -> None:
@@ -265,7 +265,7 @@ def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop)
             loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    assert loop.recognized().samples == [16, 16, 32, 32, 64]
+    assert loop.detected().samples == [16, 16, 32, 32, 64]
 
 
 def test_two_views_of_a_batch_are_no_two_batches(loop: Loop) -> None:
@@ -279,7 +279,7 @@ def test_two_views_of_a_batch_are_no_two_batches(loop: Loop) -> None:
         loop.call(2, samples=16 if number in (0, 5) else None)
         loop.backward(4)
         loop.update(3)
-    assert loop.recognized().samples == [8] * 6
+    assert loop.detected().samples == [8] * 6
 
 
 def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
@@ -295,7 +295,7 @@ def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
         loop.call(2, samples=8)
         loop.backward(4)
         loop.update(3)
-    assert loop.recognized().samples == [16] * 6
+    assert loop.detected().samples == [16] * 6
 
 
 # iterators that are made for one batch
@@ -307,7 +307,7 @@ def test_a_batch_of_an_iterator_of_its_own_belongs_to_the_step(loop: Loop) -> No
         loop.fetch(1, key)
         loop.drop(key)
         loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.samples == [8, 8, 8]
     assert sheet.splits == ["train"]
 
@@ -324,7 +324,7 @@ def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
         loop.update(3, SGD)
         loop.learn()
     loop.exhaust()
-    assert loop.recognized().samples == [12, 12, 12]
+    assert loop.detected().samples == [12, 12, 12]
 
 
 def test_a_batch_that_is_trained_with_again_and_again_counts_each_time(loop: Loop) -> None:
@@ -333,7 +333,7 @@ def test_a_batch_that_is_trained_with_again_and_again_counts_each_time(loop: Loo
     loop.drop(100)
     for _ in range(4):
         loop.learn()
-    assert loop.recognized().samples == [8] * 4
+    assert loop.detected().samples == [8] * 4
 
 
 def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
@@ -347,18 +347,18 @@ def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
             loop.update(3)
         else:
             loop.learn()
-    assert loop.recognized().samples == [8] * 12
+    assert loop.detected().samples == [8] * 12
 
 
 def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) -> None:
     loop.learn()
-    recognizer = Recognizer(Sheet(), 0)
+    detector = StepDetector(Sheet(), 0)
     for key in range(100, 200):
         loop.iterate(key)
         loop.fetch(1, key)
         loop.drop(key)
-    recognizer.take(noted(loop.events))
-    assert len(recognizer._course.waiting.loose) < 20
+    detector.take(noted(loop.events))
+    assert len(detector._tracker.pending.loose) < 20
 
 
 @pytest.mark.parametrize("looked_at", [TRAIN, OTHER_LOADER])
@@ -367,7 +367,7 @@ def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop, looked_a
     loop.fetch(1, 100)
     loop.drop(100)
     loop.train(3)
-    assert loop.recognized().samples == [8] * 3
+    assert loop.detected().samples == [8] * 3
 
 
 def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loop) -> None:
@@ -380,7 +380,7 @@ def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loo
         loop.predict()
         loop.learn()
     loop.exhaust()
-    assert loop.recognized().samples[1:] == [8, 8], "the model is not known before it was trained"
+    assert loop.detected().samples[1:] == [8, 8], "the model is not known before it was trained"
 
 
 def test_nor_is_one_that_a_model_is_tested_with(loop: Loop) -> None:
@@ -389,4 +389,4 @@ def test_nor_is_one_that_a_model_is_tested_with(loop: Loop) -> None:
     loop.drop(100)
     loop.predict()
     loop.learn()
-    assert loop.recognized().samples == [8]
+    assert loop.detected().samples == [8]

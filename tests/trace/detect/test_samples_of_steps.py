@@ -9,7 +9,7 @@ from played_loop import MODEL, EventByEvent, Loop
 
 from stepscope.meter.step_rows import epoch_values
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.steps import StepDetector
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def train_without_loader(loop: Loop, steps: int, off: range) -> None:
 
 def test_steps_without_detail_and_without_a_loader_have_unknown_samples(loop: Loop) -> None:
     train_without_loader(loop, 8, off=range(3, 6))
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.detail for row in sheet.steps] == ["full"] * 3 + ["off"] * 3 + ["full"] * 2
     assert sheet.samples == [8, 8, 8, None, None, None, 8, 8]
     assert str(sheet.steps[3]).split(",")[3] == ""
@@ -41,7 +41,7 @@ def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_other
     loop: Loop,
 ) -> None:
     train_without_loader(loop, 8, off=range(3, 6))
-    [timing] = loop.recognized().of("train")
+    [timing] = loop.detected().of("train")
     assert (timing.steps, timing.uncounted_steps) == (8, 3)
     assert timing.samples_known is None
     assert timing.samples_per_s == pytest.approx(8 * 8 / timing.total_s)
@@ -51,9 +51,9 @@ def test_an_epoch_does_not_count_what_was_not_seen_but_has_the_rate_of_the_other
     assert float(row["samples_per_s"]) == pytest.approx(8 / 0.009)
 
 
-@pytest.mark.parametrize("kind", [Recognizer, EventByEvent])
+@pytest.mark.parametrize("kind", [StepDetector, EventByEvent])
 def test_where_neither_batches_nor_calls_tell_nothing_is_known(
-    loop: Loop, kind: type[Recognizer]
+    loop: Loop, kind: type[StepDetector]
 ) -> None:
     loop.iterate(length=5)
     for loss in range(5):
@@ -62,7 +62,7 @@ def test_where_neither_batches_nor_calls_tell_nothing_is_known(
         loop.backward(loss=float(loss))
         loop.update()
     loop.exhaust()
-    sheet = loop.recognized(kind)
+    sheet = loop.detected(kind)
     assert sheet.samples == [None] * 5
     [(_, timing, loss)] = sheet.epochs
     assert (timing.samples_known, timing.samples_per_s) == (None, None)
@@ -75,7 +75,7 @@ def test_a_test_whose_samples_nobody_tells_has_none(loop: Loop) -> None:
     loop.fetch(loader=2, samples=None)
     loop.call(grad=False, training=False, samples=None)
     loop.exhaust(loader=2)
-    [test] = loop.recognized().of("test")
+    [test] = loop.detected().of("test")
     assert (test.steps, test.samples_known) == (1, None)
 
 
@@ -107,16 +107,16 @@ def train_epochs(loop: Loop, epochs: int, steps: int, off: range, *, ahead: bool
     return sizes * epochs
 
 
-@pytest.mark.parametrize("kind", [Recognizer, EventByEvent])
+@pytest.mark.parametrize("kind", [StepDetector, EventByEvent])
 @given(st.data(), st.booleans(), st.integers(2, 7))
 def test_steps_without_detail_at_an_epochs_end_and_start_have_the_samples_of_their_batches(
-    kind: type[Recognizer], data: st.DataObject, ahead: bool, steps: int
+    kind: type[StepDetector], data: st.DataObject, ahead: bool, steps: int
 ) -> None:
     loop = Loop()
     begin = data.draw(st.integers(1, 3 * steps))  # the first steps of a script have detail
     off = range(begin, data.draw(st.integers(begin, 4 * steps)))
     samples = train_epochs(loop, 4, steps, off, ahead=ahead)
-    sheet = loop.recognized(kind, at_once=data.draw(st.sampled_from([1, 7, 10**6])))
+    sheet = loop.detected(kind, at_once=data.draw(st.sampled_from([1, 7, 10**6])))
     assert sheet.samples == samples
     assert [timing.samples_known for timing in sheet.of("train")] == [8 * (steps - 1) + 3] * 4
 
@@ -129,7 +129,7 @@ def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loo
         loop.fetch(samples=samples)
         loop.update()
     loop.exhaust()
-    assert loop.recognized().samples == [*before, 8, 8, 5]
+    assert loop.detected().samples == [*before, 8, 8, 5]
 
 
 # tests without a loader
@@ -152,7 +152,7 @@ def test_a_test_through_two_modules_counts_its_samples_once(loop: Loop) -> None:
         for _ in range(5):  # word by word
             loop.call(module=DECODER, grad=False, training=False, samples=samples)
     learn_with_two(loop)
-    [test] = loop.recognized().of("test")
+    [test] = loop.detected().of("test")
     assert (test.samples_known, test.steps) == (47, 3)
 
 
@@ -161,7 +161,7 @@ def test_the_module_that_counts_in_training_counts_in_a_test(loop: Loop) -> None
     loop.call(module=DECODER, grad=False, training=False, samples=64)
     loop.call(module=MODEL, grad=False, training=False, samples=16)
     learn_with_two(loop)
-    [test] = loop.recognized().of("test")
+    [test] = loop.detected().of("test")
     assert (test.samples_known, test.steps) == (16, 1)
 
 
@@ -171,5 +171,5 @@ def test_a_module_that_does_not_tell_its_samples_leaves_that_to_the_other(loop: 
         loop.call(module=MODEL, grad=False, training=False, samples=None)
         loop.call(module=DECODER, grad=False, training=False, samples=16)
     learn_with_two(loop)
-    [test] = loop.recognized().of("test")
+    [test] = loop.detected().of("test")
     assert (test.samples_known, test.steps) == (32, 2)

@@ -17,7 +17,7 @@ def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
         loop.learn()
     loop.exhaust(1, TRAIN)
     loop.drop(OTHER_LOADER)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [17, 12, 12]
     assert sheet.samples == [16, 16, 16]
     assert len(sheet.of("train")) == 1
@@ -35,7 +35,7 @@ def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
         loop.fetch(2, OTHER_LOADER + (number >= 2))
         loop.learn()
     loop.exhaust(1, TRAIN)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1, 1, 1, 1]
     assert sheet.closure() == pytest.approx(1)
 
@@ -55,7 +55,7 @@ def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop)
             loop.fetch(1, labelled)
             loop.learn()
         loop.exhaust(1, unlabelled)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
     assert sheet.samples == [16] * 8
     assert sheet.closure() == pytest.approx(1)
@@ -76,7 +76,7 @@ def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide
             loop.fetch(1, LABELLED + epoch)
             loop.learn()
         loop.exhaust(1, unlabelled)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2, 3)]
     assert sheet.samples == [16] * 9
 
@@ -105,7 +105,7 @@ def test_a_loader_that_is_drawn_from_may_begin_inside_the_first_step(
             batches += 1
             loop.learn()
         loop.exhaust(1, unlabelled)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
     assert len(sheet.numbers) == 8
     assert sheet.samples[1:] == [16] * 7
@@ -125,7 +125,7 @@ def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
         loop.step(key)
         loop.exhaust(1, key)
         evaluate(loop, key + 1000)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
     assert [row.epoch for row in sheet.of("test")] == [1, 2, 3]
     assert sheet.samples[1:] == [8] * 5
@@ -147,7 +147,7 @@ def test_a_loader_that_was_looked_into_may_be_tested_with(loop: Loop) -> None:
         loop.exhaust(1, key)
         loop.fetch(1, OTHER_LOADER)  # one batch of it after every epoch
         loop.predict(5)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
     assert len(sheet.of("test")) == 3
 
@@ -174,7 +174,7 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
                 loop.backward(4)
                 loop.update(3, SGD)
         loop.exhaust(1, shards)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     steps = 6 if between != "an update" else 9
     numbers = [(epoch, step) for epoch in (1, 2) for step in range(1, steps + 1)]
     assert between == "an update" or sheet.numbers == numbers
@@ -205,7 +205,7 @@ def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) 
             loop.backward(4)
             loop.update(3, SGD)
         loop.exhaust(1, TRAIN + 100 * epoch)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1] * 4 + [2] * 4 + [3] * 4
     assert sheet.samples == [14] * 12
     assert sheet.closure() == pytest.approx(1)

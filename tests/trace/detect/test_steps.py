@@ -6,7 +6,7 @@ import pytest
 from played_loop import ADAM, CRITIC, MODEL, OTHER_LOADER, SGD, TRAIN, Loop
 
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.steps import Recognizer
+from stepscope.trace.detect.steps import StepDetector
 
 
 def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> None:
@@ -23,7 +23,7 @@ def test_a_step_lasts_from_a_fetch_to_the_fetch_after_the_update(loop: Loop) -> 
         loop.zero(1)
         loop.wait(7)  # printing
     loop.exhaust(2)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [19.75, 19.75]
     assert sheet.began_ms == [105, 124.75]
     assert sheet.phases_ms(1) == {
@@ -45,7 +45,7 @@ def test_time_between_the_loaders_start_and_the_first_fetch_is_the_first_steps(l
     loop.wait(40)  # a progress bar
     loop.step()
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [50]
     assert sheet.phases_ms() == {
         "data": 1,
@@ -66,7 +66,7 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
             loop.update(3)
             loop.zero(1)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [25, 25]
     assert sheet.samples == [24, 24]
     assert [row.loss for row in sheet.steps] == [0.75, 0.75], "parts of one loss"
@@ -83,7 +83,7 @@ def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) 
             if number % 2:
                 loop.update(3)
         loop.exhaust(1)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2)]
     assert sheet.lasted_ms == [17, 24, 17, 24]
     assert sheet.samples == [16, 24, 16, 24]
@@ -100,7 +100,7 @@ def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
             loop.backward(4, loss=0.5)
             loop.update(3, optimizer)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [21, 21]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 4, "backward": 8, "optimizer": 8}
     assert sheet.samples == [8, 8]
@@ -112,7 +112,7 @@ def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
             loop.call(2, module)
             loop.backward(4)
             loop.update(3, optimizer)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [18, 18, 18]
     assert sheet.samples == [8, 8, 8]
 
@@ -125,7 +125,7 @@ def test_updates_of_one_optimiser_without_a_fetch_are_steps_of_their_own(loop: L
     loop.wait(5)
     loop.step()
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [10, 9, 14, 10], "from the end of one update to the end of the next"
     assert sheet.closure() == pytest.approx(1)
 
@@ -135,7 +135,7 @@ def test_without_a_loader_everything_is_one_epoch(loop: Loop) -> None:
     for _ in range(3):
         loop.learn()
         loop.wait(6)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [9, 15, 15], "what comes after the last update is no step's"
     assert sheet.began_ms == [50, 59, 74]
     [epoch] = sheet.of("train")
@@ -148,7 +148,7 @@ def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: L
         loop.wait(10)
         loop.backward(4)
         loop.update(3)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [7, 17]
     assert sheet.samples == [None, None]
 
@@ -156,7 +156,7 @@ def test_a_loop_that_calls_no_module_begins_with_its_first_backward_pass(loop: L
 def test_an_optimiser_alone_makes_steps(loop: Loop) -> None:
     for _ in range(2):
         loop.update(3)
-    assert loop.recognized().lasted_ms == [3, 3]
+    assert loop.detected().lasted_ms == [3, 3]
 
 
 # phases
@@ -172,7 +172,7 @@ def test_zero_grad_belongs_to_the_optimiser_wherever_it_stands(loop: Loop) -> No
     loop.backward(4)
     loop.update(3)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.phases_ms() == {"data": 1, "optimizer": 5, "forward": 2.5, "backward": 4}
 
 
@@ -187,7 +187,7 @@ def test_the_loss_between_call_and_backward_is_forward(loop: Loop) -> None:
     loop.wait(8)
     loop.update(3)
     loop.exhaust()
-    assert loop.recognized().phases_ms() == {
+    assert loop.detected().phases_ms() == {
         "data": 1,
         "forward": 10,
         "backward": 4,
@@ -205,7 +205,7 @@ def test_a_move_inside_a_forward_pass_is_a_move(loop: Loop) -> None:
     loop.backward(4)
     loop.update(3)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.phases_ms() == {
         "data": 1,
         "forward": 3,
@@ -227,7 +227,7 @@ def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop:
                 loop.backward(4, loss=1.0)
                 loop.wait(5)  # the line search
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [38.5, 38.5]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 6, "backward": 12, "optimizer": 19.5}
 
@@ -242,7 +242,7 @@ def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -
                     loop.call(2)
                     loop.backward(4)
                 loop.exhaust(1, key)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [54, 54]
     assert sheet.phases_ms(1) == {"data": 18, "forward": 12, "backward": 24}
     assert sheet.samples == [48, 48]
@@ -261,7 +261,7 @@ def test_updates_inside_a_backward_pass_leave_the_rest_of_it_as_it_is(loop: Loop
         loop.wait(4)
         loop.note(e.BACKWARD_DONE, None, lambda: 1.0)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [21, 21]
     assert sheet.phases_ms(1) == {"data": 1, "forward": 2, "backward": 12, "optimizer": 6}
 
@@ -277,7 +277,7 @@ def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
             loop.update(3)
             loop.wait(1)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [12, 12]
     assert sheet.phases_ms()["optimizer"] == 5
 
@@ -290,7 +290,7 @@ def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
     loop.own(30)
     loop.learn()
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     for step in (0, 1):
         assert sheet.phases_ms(step)["other"] == 30
         assert sheet.phases_ms(step)["data"] == 1
@@ -307,7 +307,7 @@ def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> 
         loop.step()
         loop.wait(5)
     loop.exhaust()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert len(sheet.steps) == 2
     assert sheet.phases_ms(1)["other"] == 5
     assert sheet.closure() == pytest.approx(1)
@@ -320,7 +320,7 @@ def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop) -> None:
     loop.step()
     loop.fetch(1)
     loop.drop()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.samples == [8, 8]
     assert sheet.lasted_ms == [10, 11], "but it was waited for"
 
@@ -335,7 +335,7 @@ def test_a_step_that_updates_inside_its_backward_pass_has_its_own_loss(loop: Loo
             loop.update(1, optimizer)
         loop.wait(1)
         loop.note(e.BACKWARD_DONE, None, loss)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert [row.loss for row in sheet.steps] == losses
     assert sheet.samples == [4, 4, 4]
     assert sheet.lasted_ms == [6, 6, 6]
@@ -349,7 +349,7 @@ def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -
             for _ in range(3):
                 loop.call(2, samples=300)
                 loop.backward(4)
-    assert loop.recognized().samples == [300, 300]
+    assert loop.detected().samples == [300, 300]
 
 
 def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> None:
@@ -359,7 +359,7 @@ def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> No
             loop.call(2)
             loop.backward(4)
             loop.update(3, optimizer)
-    assert loop.recognized().lasted_ms == [9] * 4
+    assert loop.detected().lasted_ms == [9] * 4
 
 
 def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_then(
@@ -371,7 +371,7 @@ def test_a_model_that_was_tried_before_there_was_an_optimiser_was_not_trained_th
     loop.wait(5)
     for _ in range(3):
         loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [9, 9, 9]
     assert sheet.samples == [8, 8, 8]
     assert sheet.of("train")[0].start_s == pytest.approx(0.057)
@@ -384,7 +384,7 @@ def test_a_model_that_was_tried_long_before_the_training_was_not_trained_then(lo
     loop.wait(200)
     loop.learn()
     loop.learn()
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [9, 9]
     assert sheet.samples == [8, 8]
 
@@ -398,7 +398,7 @@ def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(l
         with loop.stepping():
             loop.call(2)
             loop.backward(4)
-    sheet = loop.recognized()
+    sheet = loop.detected()
     assert sheet.lasted_ms == [6, 6]
     assert len(sheet.of("train")) == 1
 
@@ -409,18 +409,18 @@ def test_two_calls_before_the_first_backward_pass_are_of_one_step(loop: Loop) ->
         loop.call(2)
         loop.wait(3)
         loop.learn()
-    assert loop.recognized().lasted_ms == [14, 14]
+    assert loop.detected().lasted_ms == [14, 14]
 
 
 def test_without_a_loader_nothing_is_kept_of_steps_that_are_over(loop: Loop) -> None:
     seen = []
 
-    class Watched(Recognizer):
+    class Watched(StepDetector):
         def finish(self) -> None:
             seen.append(len(self._passed))
             super().finish()
 
     for _ in range(1000):
         loop.learn()
-    assert len(loop.recognized(Watched).steps) == 1000
+    assert len(loop.detected(Watched).steps) == 1000
     assert seen[0] < 2500

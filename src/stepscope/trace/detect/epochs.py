@@ -13,9 +13,9 @@ from stepscope.meter.step_rows import OTHER, EpochTiming
 from stepscope.records import schema
 from stepscope.trace.detect.events import Iteration
 from stepscope.trace.detect.fast_path import RepeatedSteps
-from stepscope.trace.detect.pending_batches import Waiting
-from stepscope.trace.detect.row_builder import Finished
-from stepscope.trace.detect.spans import Aside, Batch, Epoch, Moment, Step, is_anew, is_left
+from stepscope.trace.detect.pending_batches import PendingBatches
+from stepscope.trace.detect.row_builder import RowBuilder
+from stepscope.trace.detect.spans import Batch, Epoch, LoopCandidate, Moment, Step, is_anew, is_left
 
 
 @dataclass(slots=True)
@@ -43,62 +43,62 @@ _LONG_BEFORE_NS = 100_000_000
 
 
 @dataclass(slots=True)
-class Course:
+class EpochTracker:
     """What is under way. `now_ns` is the time of the last event."""
 
-    finished: Finished
+    rows: RowBuilder
     steps: int = 0
     epochs: int = 0
     now_ns: int = 0
-    second: SecondClock = field(default_factory=SecondClock)
+    second_clock: SecondClock = field(default_factory=SecondClock)
     detail: str = schema.FULL
 
     step: Step | None = None
     tail: Step | None = None
-    held: tuple[Step, int] | None = None
+    completed: tuple[Step, int] | None = None
     epoch: Epoch | None = None
-    asides: list[Aside] = field(default_factory=list)
+    candidates: list[LoopCandidate] = field(default_factory=list)
     # An evaluation whose loader has ended before its last batch was used, when it ends so far, and
     # how long its loader took to end.
-    late: tuple[Aside, Moment, int] | None = None
-    waiting: Waiting = field(default_factory=Waiting)
+    late: tuple[LoopCandidate, Moment, int] | None = None
+    pending: PendingBatches = field(default_factory=PendingBatches)
     # The last iteration that was made for one batch and let go of, and the step that it was in.
-    _loose: tuple[Step, Aside] | None = None
+    _loose: tuple[Step, LoopCandidate] | None = None
 
     def moment(self) -> Moment:
         """Keep what was spent until now."""
         step = self.tail or self.step
-        assert step is not None, "there is nothing to be aside of"
-        return step.moment(self.now_ns, self.second.at(self.now_ns))
+        assert step is not None, "there is nothing to be candidate of"
+        return step.moment(self.now_ns, self.second_clock.at(self.now_ns))
 
     # what stands aside
 
-    def find_aside(self, key: int) -> Aside | None:
+    def find_candidate(self, key: int) -> LoopCandidate | None:
         """Return the iteration of which it is not known yet what it is for."""
-        for aside in self.asides:
-            if aside.key == key:
-                return aside
+        for candidate in self.candidates:
+            if candidate.key == key:
+                return candidate
         return None
 
-    def innermost(self) -> Aside | None:
+    def innermost(self) -> LoopCandidate | None:
         """Return what was begun last and is used."""
-        for aside in reversed(self.asides):
-            if aside.used:
-                return aside
+        for candidate in reversed(self.candidates):
+            if candidate.used:
+                return candidate
         return None
 
-    def begin_aside(self, key: int, earlier: Iteration | None = None) -> None:
+    def begin_candidate(self, key: int, earlier: Iteration | None = None) -> None:
         """A loader is iterated over, anew or going on: what for will be known later."""
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
-            self._begin_asides_here()
+            self._begin_candidates_here()
         now = self.moment()
-        aside = Aside(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
+        candidate = LoopCandidate(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
         if earlier is not None:
-            aside.length, aside.loader = earlier
-        self.asides.append(aside)
+            candidate.length, candidate.loader = earlier
+        self.candidates.append(candidate)
 
-    def begin_calls(self) -> Aside:
+    def begin_calls(self) -> LoopCandidate:
         """A module is called, for a test perhaps, and no loader is iterated over.
 
         If its batch came from an iterator that was made for it, the test has begun with that.
@@ -106,148 +106,157 @@ class Course:
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
         begin = started = self.moment()
-        if self.waiting.loose and self._loose and self._loose[0] is (self.tail or self.step):
+        if self.pending.loose and self._loose and self._loose[0] is (self.tail or self.step):
             begin, started = self._loose[1].begin, self._loose[1].started
-        self.asides.append(Aside(None, begin, started))
-        return self.asides[-1]
+        self.candidates.append(LoopCandidate(None, begin, started))
+        return self.candidates[-1]
 
-    def let_loose(self, aside: Aside) -> None:
+    def let_loose(self, candidate: LoopCandidate) -> None:
         """An iterator that was made for one batch is gone. What the batch is for is not known."""
         step = self.tail or self.step
-        self._loose = None if step is None else (step, aside)
-        self.waiting.let_loose(aside.fetched[0])
+        self._loose = None if step is None else (step, candidate)
+        self.pending.let_loose(candidate.fetched[0])
 
-    def use_aside(self, aside: Aside) -> None:
+    def use_candidate(self, candidate: LoopCandidate) -> None:
         """A batch is fetched in it. Made long before anything was trained, it begins only now."""
-        aside.asked_ns = self.now_ns
-        if not aside.used:
-            aside.first_asked_ns = self.now_ns
-        made_ns = aside.started.time_ns
-        is_first = self.epoch is None and not aside.used
+        candidate.asked_ns = self.now_ns
+        if not candidate.used:
+            candidate.first_asked_ns = self.now_ns
+        made_ns = candidate.started.time_ns
+        is_first = self.epoch is None and not candidate.used
         if is_first and self.now_ns - made_ns > _LONG_BEFORE_NS:
-            took_ns = made_ns - aside.begin.time_ns
-            aside.started = now = self.moment()
+            took_ns = made_ns - candidate.begin.time_ns
+            candidate.started = now = self.moment()
             begin_ns, begin_other_ns = now.time_ns - took_ns, now.other_ns - took_ns
-            aside.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
+            candidate.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
 
-    def _begin_asides_here(self) -> None:
+    def _begin_candidates_here(self) -> None:
         """Let what is open begin with the step that begins now: its time is counted in that.
 
         An iterator that was only made so far, to be used later, begins when it is used.
         """
-        if not self.asides:
+        if not self.candidates:
             return
-        self.asides = [aside for aside in self.asides if aside.used]
-        for aside in self.asides:
-            aside.begin = aside.started = self.moment()
-            aside.last_call = aside.last_call and aside.begin
+        self.candidates = [candidate for candidate in self.candidates if candidate.used]
+        for candidate in self.candidates:
+            candidate.begin = candidate.started = self.moment()
+            candidate.last_call = candidate.last_call and candidate.begin
 
-    def end_aside(self, aside: Aside, end: Moment, stop_ns: int = 0) -> None:
+    def end_candidate(self, candidate: LoopCandidate, end: Moment, stop_ns: int = 0) -> None:
         """Nothing was trained in it: an evaluation, if a module was called."""
-        self.asides.remove(aside)
-        self._give_away(aside, end, stop_ns)
+        self.candidates.remove(candidate)
+        self._give_away(candidate, end, stop_ns)
 
-    def end_later(self, aside: Aside, end: Moment, stop_ns: int) -> None:
+    def end_later(self, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
         """It is an evaluation, and its last batch may still be used."""
-        self.asides.remove(aside)
-        self.late = (aside, end, stop_ns)
+        self.candidates.remove(candidate)
+        self.late = (candidate, end, stop_ns)
 
     def end_late(self) -> None:
         """End the evaluation whose last batch was used after its loader had ended, if any."""
         if self.late is not None:
-            (aside, end, stop_ns), self.late = self.late, None
-            self._give_away(aside, end, stop_ns)
+            (candidate, end, stop_ns), self.late = self.late, None
+            self._give_away(candidate, end, stop_ns)
 
-    def _give_away(self, aside: Aside, end: Moment, stop_ns: int) -> None:
+    def _give_away(self, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
         step = self.tail or self.step
-        is_test = aside.key is not None or aside.is_of_trained
-        if aside.last_call is not None and step is not None and is_test:
+        is_test = candidate.key is not None or candidate.is_of_trained
+        if candidate.last_call is not None and step is not None and is_test:
             ended = None if self.epoch is None else self.epoch.ended
-            if ended is None or aside.begin.time_ns >= ended.time_ns:
-                step.take_out(aside.begin, end)
+            if ended is None or candidate.begin.time_ns >= ended.time_ns:
+                step.take_out(candidate.begin, end)
                 self._loose = None
-                for other in self.asides:
-                    other.begin = other.begin.without(aside.begin, end)
-                    other.started = other.started.without(aside.begin, end)
-                    other.last_call = other.last_call and other.last_call.without(aside.begin, end)
-            self.finished.evaluation(self.epochs, aside, end, stop_ns)
-        if self.epoch is None and not self.asides:
+                for other in self.candidates:
+                    other.begin = other.begin.without(candidate.begin, end)
+                    other.started = other.started.without(candidate.begin, end)
+                    other.last_call = other.last_call and other.last_call.without(
+                        candidate.begin, end
+                    )
+            self.rows.evaluation(self.epochs, candidate, end, stop_ns)
+        if self.epoch is None and not self.candidates:
             self.step = None
 
-    def end_evaluations(self, since: Aside | None = None) -> None:
+    def end_evaluations(self, since: LoopCandidate | None = None) -> None:
         """The training goes on: evaluations whose loader was not read to its end are over.
 
         They end with the last call in them. So do those without a loader. `since` ends only those
         that began after it: they are in what it took.
         """
-        if not self.asides:
+        if not self.candidates:
             return
-        first = 0 if since is None else self.asides.index(since) + 1
-        for aside in [aside for aside in self.asides[first:] if aside.is_evaluation]:
-            assert aside.last_call is not None
-            if aside.key is not None:
-                aside.leave_unused()
-            self.end_aside(aside, aside.last_call)
+        first = 0 if since is None else self.candidates.index(since) + 1
+        for candidate in [
+            candidate for candidate in self.candidates[first:] if candidate.is_evaluation
+        ]:
+            assert candidate.last_call is not None
+            if candidate.key is not None:
+                candidate.leave_unused()
+            self.end_candidate(candidate, candidate.last_call)
 
-    def promote_asides(self) -> None:
+    def promote_candidates(self) -> None:
         """There was a backward pass: what is open, and no evaluation, is training."""
-        if not self.asides:
+        if not self.candidates:
             return
         self._leave_only_training()
-        if not self.asides:
+        if not self.candidates:
             return
         epoch = self.epoch
         goes_on = epoch is not None and epoch.may_go_on and self._is_inside(epoch)
         if epoch is not None and goes_on:  # what the loader around it gives is no batch
-            self.asides = [aside for aside in self.asides if aside.key not in epoch.around]
+            self.candidates = [
+                candidate for candidate in self.candidates if candidate.key not in epoch.around
+            ]
         left = [
-            aside
-            for aside in self.asides
-            if any(is_left(aside, later, _LONG_BEFORE_NS) for later in self.asides)
+            candidate
+            for candidate in self.candidates
+            if any(is_left(candidate, later, _LONG_BEFORE_NS) for later in self.candidates)
         ]
-        self.asides = [aside for aside in self.asides if aside not in left]
+        self.candidates = [candidate for candidate in self.candidates if candidate not in left]
         # Of several loaders the one that a loop goes over is asked before those that it draws from,
         # although their iterators may have been made before it.
-        first = min(self.asides, key=lambda aside: aside.first_asked_ns)
+        first = min(self.candidates, key=lambda candidate: candidate.first_asked_ns)
         if epoch is not None and goes_on:
             epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
             epoch.batches_left = epoch.ended = epoch.remnant = None
         elif epoch is None or epoch.first_key is None or epoch.may_go_on or is_anew(epoch, first):
             epoch = self._begin_epoch_of(first)
-        for aside in self.asides:
-            self._take_in(epoch, aside)
-        epoch.around.update(aside.key for aside in left if aside.key is not None)
-        self.asides.clear()
+        for candidate in self.candidates:
+            self._take_in(epoch, candidate)
+        epoch.around.update(candidate.key for candidate in left if candidate.key is not None)
+        self.candidates.clear()
 
     def _leave_only_training(self) -> None:
         """Let go of iterators that were only made or are gone over anew, and end evaluations."""
-        self.asides = [aside for aside in self.asides if aside.used]
-        if not self.asides:
+        self.candidates = [candidate for candidate in self.candidates if candidate.used]
+        if not self.candidates:
             return
-        *earlier, innermost = self.asides
-        if any(aside.is_evaluation for aside in earlier) or innermost.key is None:
+        *earlier, innermost = self.candidates
+        if any(candidate.is_evaluation for candidate in earlier) or innermost.key is None:
             self.end_evaluations()
-        kept = [aside for aside in self.asides if aside.key is not None]
-        self.asides = [aside for aside in kept if not any(is_anew(aside, later) for later in kept)]
+        kept = [candidate for candidate in self.candidates if candidate.key is not None]
+        self.candidates = [
+            candidate for candidate in kept if not any(is_anew(candidate, later) for later in kept)
+        ]
 
-    def _take_in(self, epoch: Epoch, aside: Aside) -> None:
+    def _take_in(self, epoch: Epoch, candidate: LoopCandidate) -> None:
         """Let a loader be one that the epoch trains with, and its batches those of the step."""
         step = self.tail or self.step
         assert step is not None
-        assert aside.key is not None
-        epoch.keys.add(aside.key)
-        if aside.loader is not None and aside.key != epoch.first_key:
-            epoch.drawn_from.add(aside.loader)
-        if aside.is_made_here:
-            epoch.joined_ns = max(epoch.joined_ns, aside.made_ns)
-        step.batches += aside.batches
-        self.waiting.keep(aside.key, aside.fetched)
+        assert candidate.key is not None
+        epoch.keys.add(candidate.key)
+        if candidate.loader is not None and candidate.key != epoch.first_key:
+            epoch.drawn_from.add(candidate.loader)
+        if candidate.is_made_here:
+            epoch.joined_ns = max(epoch.joined_ns, candidate.made_ns)
+        step.batches += candidate.batches
+        self.pending.keep(candidate.key, candidate.fetched)
 
     def _is_inside(self, epoch: Epoch) -> bool:
         """Say whether a loader around the epoch gave its next batch, and another began then."""
         return any(
-            aside.key in epoch.around and any(is_left(aside, each, 0) for each in self.asides)
-            for aside in self.asides
+            candidate.key in epoch.around
+            and any(is_left(candidate, each, 0) for each in self.candidates)
+            for candidate in self.candidates
         )
 
     def rejoin(self, key: int, loader: int | None) -> None:
@@ -274,15 +283,15 @@ class Course:
         step = self.tail or self.step
         if step is not None:
             step.batches += 1
-            self.waiting.keep(key, [batch])
+            self.pending.keep(key, [batch])
 
     def train_with_batches(self, called_with: int | None) -> None:
         """There is a backward pass; the model was called with so many samples, if that is known."""
         step = self.tail or self.step
         if step is None:
             return
-        before = self.held[0] if self.held else None
-        if self.waiting.train(step, called_with, before) and self.epoch and self._loose:
+        before = self.completed[0] if self.completed else None
+        if self.pending.train(step, called_with, before) and self.epoch and self._loose:
             loader = self._loose[1].loader
             if loader is not None:
                 self.epoch.drawn_from.add(loader)
@@ -292,11 +301,11 @@ class Course:
     def begin_plain_step(self, time_ns: int, key: int, phase: int, batches: int) -> Step | None:
         """Begin a step with a fetch of the only loader; None where more than that is under way."""
         epoch, tail, step = self.epoch, self.tail, self.step
-        if epoch is None or tail is None or step is None or self.asides:
+        if epoch is None or tail is None or step is None or self.candidates:
             return None
         # Without a backward pass the step ends with what waits, unless it is an epoch's first.
         takes_all = not step.backwards and not self._is_first
-        is_ahead = self.waiting.ahead or (self.waiting and not takes_all)
+        is_ahead = self.pending.ahead or (self.pending and not takes_all)
         if epoch.first_key != key or epoch.keys != {key} or is_ahead:
             return None
         tail.spent[phase] += time_ns - self.now_ns
@@ -306,24 +315,24 @@ class Course:
             epoch.batches_left = max(0, epoch.batches_left - batches)
         return self.step
 
-    def pass_rounds(self, rounds: RepeatedSteps, key: int, batches: int) -> Step:
-        """Go from the first of several rounds, which is under way, to the last, which begins.
+    def pass_repeats(self, repeats: RepeatedSteps, key: int, batches: int) -> Step:
+        """Go from the first of several repeats, which is under way, to the last, which begins.
 
         Nothing can be added to those between any more: they are given away as they are.
         """
-        last, epoch = len(rounds) - 1, self.epoch
-        step = self.begin_plain_step(rounds.begins_ns[1], key, OTHER, batches)
-        assert step is not None, "nothing comes between two rounds"
+        last, epoch = len(repeats) - 1, self.epoch
+        step = self.begin_plain_step(repeats.begins_ns[1], key, OTHER, batches)
+        assert step is not None, "nothing comes between two repeats"
         assert epoch is not None
         if last == 1:
             return step
-        self._release_held()
+        self._release_completed()
         between = range(1, last)
         self.steps += len(between)
-        self.finished.rounds(rounds, between, epoch, self.detail)
+        self.rows.repeats(repeats, between, epoch, self.detail)
         if epoch.batches_left:
             epoch.batches_left = max(0, epoch.batches_left - len(between) * batches)
-        self.now_ns = epoch.asked_ns = rounds.begins_ns[last]
+        self.now_ns = epoch.asked_ns = repeats.begins_ns[last]
         self.step = Step(self.now_ns, self.detail)
         return self.step
 
@@ -332,7 +341,7 @@ class Course:
         assert self.epoch is not None
         self.join_tail()  # there is one only if an update ended that never began
         self.tail = Step(self.now_ns, self.detail)
-        self._begin_asides_here()
+        self._begin_candidates_here()
         self.epoch.ended = None  # a batch that was fetched before the loader's end
         return self.tail
 
@@ -363,39 +372,39 @@ class Course:
         else:
             self.join_tail()
             following = Step(time_ns, self.detail)
-        self.waiting.end(step, is_first=self._is_first)
-        self._release_held()
-        self.held = (step, time_ns)
+        self.pending.end(step, is_first=self._is_first)
+        self._release_completed()
+        self.completed = (step, time_ns)
         self.step = following
-        self._begin_asides_here()
+        self._begin_candidates_here()
 
     @property
     def _is_first(self) -> bool:
         """Whether the step is the first of its epoch."""
-        return self.epoch is not None and not self.epoch.steps and self.held is None
+        return self.epoch is not None and not self.epoch.steps and self.completed is None
 
-    def _release_held(self) -> None:
+    def _release_completed(self) -> None:
         """Give away the last step: it is followed by another, or its epoch is over."""
-        if self.held is None or self.epoch is None:
+        if self.completed is None or self.epoch is None:
             return
-        (step, end_ns), self.held = self.held, None
+        (step, end_ns), self.completed = self.completed, None
         self.steps += 1
-        self.finished.step(step, self.epoch, end_ns)
+        self.rows.step(step, self.epoch, end_ns)
 
     def _keep_remnant(self, until: Moment) -> None:
         """Batches that led to no update any more go to the step before: it lasts until there."""
         step = self.step
-        if step is None or self.held is None or self.tail is not None:
+        if step is None or self.completed is None or self.tail is not None:
             return
-        held, _ = self.held
+        completed, _ = self.completed
         if step.batches:
             step.cut_at(until)
-            held.add(step)
-            self.held = (held, until.time_ns)
+            completed.add(step)
+            self.completed = (completed, until.time_ns)
         # Only looked at, by a loop that is broken off after so many batches, is not trained with.
         # Without detail nobody knows.
         if step.backwards or step.detail != schema.FULL:
-            self.waiting.take_all(held)
+            self.pending.take_all(completed)
 
     # epochs
 
@@ -407,14 +416,20 @@ class Course:
         if anew and self.has_trained_all():
             self.close_epoch()
         if self.epoch is None and self.innermost() is None:
-            self.asides.clear()
+            self.candidates.clear()
             self.step = Step(self.now_ns, self.detail)
-            self._open_epoch(self.now_ns, self.second.at(self.now_ns), self.now_ns)
+            self._open_epoch(self.now_ns, self.second_clock.at(self.now_ns), self.now_ns)
 
     def forget_trial(self) -> bool:
         """Take back an epoch without a loader that has only called a model: that was a trial."""
         epoch, step = self.epoch, self.step
-        if epoch is None or epoch.first_key is not None or epoch.steps or self.held or self.tail:
+        if (
+            epoch is None
+            or epoch.first_key is not None
+            or epoch.steps
+            or self.completed
+            or self.tail
+        ):
             return False
         if step is None or step.backwards:
             return False
@@ -422,29 +437,31 @@ class Course:
         self.epochs -= 1
         return True
 
-    def _begin_epoch_of(self, aside: Aside) -> Epoch:
+    def _begin_epoch_of(self, candidate: LoopCandidate) -> Epoch:
         """Begin an epoch where an iteration began; its first step, where its loader had started."""
         current = self.tail or self.step
         assert current is not None
-        first_step = current.since(aside.started, self.detail)
+        first_step = current.since(candidate.started, self.detail)
         earlier = self.epoch
-        if earlier and earlier.ended and earlier.ended.time_ns > aside.begin.time_ns:
-            earlier.ended = earlier.remnant = aside.begin  # its iterator was kept after its end
+        if earlier and earlier.ended and earlier.ended.time_ns > candidate.begin.time_ns:
+            earlier.ended = earlier.remnant = candidate.begin  # its iterator was kept after its end
         # Updates without a loader may have come before: a warm-up, an earlier part of the training.
-        asides, self.asides = self.asides, []
+        candidates, self.candidates = self.candidates, []
         self.close_epoch()
-        self.asides, self.step = asides, first_step
-        epoch = self._open_epoch(aside.begin.time_ns, aside.begin.other_ns, aside.started.time_ns)
-        epoch.first_key = aside.key
-        epoch.loader, epoch.asked_ns = aside.loader, aside.asked_ns
-        if aside.length is not None:
-            epoch.batches_left = aside.length - aside.batches
+        self.candidates, self.step = candidates, first_step
+        epoch = self._open_epoch(
+            candidate.begin.time_ns, candidate.begin.other_ns, candidate.started.time_ns
+        )
+        epoch.first_key = candidate.key
+        epoch.loader, epoch.asked_ns = candidate.loader, candidate.asked_ns
+        if candidate.length is not None:
+            epoch.batches_left = candidate.length - candidate.batches
         return epoch
 
     def _open_epoch(self, begin_ns: int, begin_other_ns: int, started_ns: int) -> Epoch:
         timing = EpochTiming(
             self.epochs + 1,
-            start_s=seconds(begin_ns - self.finished.origin_ns),
+            start_s=seconds(begin_ns - self.rows.origin_ns),
             loader_start_s=seconds(started_ns - begin_ns),
         )
         self.epoch = Epoch(timing, begin_other_ns)
@@ -456,7 +473,7 @@ class Course:
         epoch, step = self.epoch, self.step
         if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
             return False
-        return self.tail is None and not step.batches and not self.waiting
+        return self.tail is None and not step.batches and not self.pending
 
     def is_over(self, epoch: Epoch, iterated: int, loader: int | None) -> bool:
         """Say whether an epoch is behind us when a loader begins to be iterated over.
@@ -474,7 +491,7 @@ class Course:
     def _leaves_none(self) -> bool:
         """Say whether the step that has updated will have taken all that was fetched."""
         has_taken = self.step is not None and self.step.backwards
-        return self.waiting.longest() <= (0 if has_taken else 1)
+        return self.pending.longest() <= (0 if has_taken else 1)
 
     def close_epoch(self) -> None:
         """End the epoch where its loader ended, or, if that was not seen, with its last update."""
@@ -491,19 +508,19 @@ class Course:
             ended_ns = self.tail.begin_ns
             self.end_step_at(self.tail.begin_ns)
             # Nobody has seen a backward pass that took the last batch, and none comes after it.
-            if self.held and not self.held[0].backwards and epoch.batches_left == 0:
-                self.waiting.take_all(self.held[0])
-        last_end_ns = self.held[1] if self.held else None
-        self._release_held()
+            if self.completed and not self.completed[0].backwards and epoch.batches_left == 0:
+                self.pending.take_all(self.completed[0])
+        last_end_ns = self.completed[1] if self.completed else None
+        self._release_completed()
         self.epoch = self.step = self.tail = None
-        self.waiting.clear()
+        self.pending.clear()
         if last_end_ns is None:
             self.epochs -= 1  # nothing was trained in it after all
             return
         timing = epoch.timing
         if ended_ns is None:  # work that led to no update any more
             ended_ns = last_end_ns
-        other_ns = epoch.ended.other_ns if epoch.ended else self.second.at(ended_ns)
+        other_ns = epoch.ended.other_ns if epoch.ended else self.second_clock.at(ended_ns)
         timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))
         timing.total_s = seconds(other_ns - epoch.begin_other_ns - epoch.out_other_ns)
-        self.finished.epoch(epoch)
+        self.rows.epoch(epoch)

@@ -16,7 +16,7 @@ from typing import Any
 
 from stepscope.meter.step_rows import FORWARD, OTHER, Load, load_of_step
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.model_calls import Calls
+from stepscope.trace.detect.model_calls import ModelCalls
 from stepscope.trace.detect.spans import Batch, read_losses
 
 # A letter for each event, large where something begins; those that are nothing but a phase have
@@ -87,7 +87,7 @@ class RepeatedSteps:
         ]
 
 
-class Round:
+class StepPattern:
     """The events of a plain step, and the phases that were open after each."""
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
@@ -107,7 +107,9 @@ class Round:
     def _places(self, kind: int) -> list[int]:
         return [place for place, each in enumerate(self._kinds) if each == kind]
 
-    def find(self, columns: Sequence[list[Any]], begin: int, before: Calls) -> RepeatedSteps | None:
+    def find(
+        self, columns: Sequence[list[Any]], begin: int, before: ModelCalls
+    ) -> RepeatedSteps | None:
         """Return all of it that comes from `begin` on, one after the other; the last ends there.
 
         `columns` are the fields of all events, `before` are calls that came earlier. A round is
@@ -116,18 +118,18 @@ class Round:
         kinds, times_ns, subjects, details, marks = columns
         wide = self.events
         # Subjects first: in a step of another loader or optimiser already the first is another.
-        rounds = _repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
-        rounds = _repeats(kinds, self._kinds, begin, rounds)
-        rounds = _repeats(marks, self._marks, begin, rounds)
+        repeats = _count_repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
+        repeats = _count_repeats(kinds, self._kinds, begin, repeats)
+        repeats = _count_repeats(marks, self._marks, begin, repeats)
         for place in self._calls:
-            calls_here = details[begin + place : begin + rounds * wide : wide]
+            calls_here = details[begin + place : begin + repeats * wide : wide]
             with_gradients = [call[0] for call in calls_here]
             if not all(with_gradients):
-                rounds = with_gradients.index(False)
-        end = begin + rounds * wide
-        if rounds and kinds[end] != e.FETCH:
-            rounds, end = rounds - 1, end - wide
-        if not rounds:
+                repeats = with_gradients.index(False)
+        end = begin + repeats * wide
+        if repeats and kinds[end] != e.FETCH:
+            repeats, end = repeats - 1, end - wide
+        if not repeats:
             return None
         moments = [times_ns[begin + event : end + 1 : wide] for event in range(wide)]
         begins_ns = moments[0]
@@ -144,7 +146,7 @@ class Round:
             begins_ns,
             _by_phase([*self._phases[:-1], OTHER], moments, following),
             batches,
-            asked_ns=moments[self._fetched[-1] - 1][:rounds],
+            asked_ns=moments[self._fetched[-1] - 1][:repeats],
             learned=learned,
             samples=samples,
             updated_other_ns=details[begin + self._update : end : wide],
@@ -172,7 +174,7 @@ def _with_forward(kinds: Sequence[int], phases: Sequence[int]) -> list[int]:
 def _samples(
     batches: Sequence[Sequence[Batch]],
     learned: Sequence[tuple[int | None, Sequence[Any]]],
-    before: Calls,
+    before: ModelCalls,
 ) -> Sequence[int | None] | None:
     """Return how many samples each step has: those of its batches, or of a call where none tells.
 
@@ -184,18 +186,18 @@ def _samples(
     calls = [(module, each) for module, each in learned if module is not None]
     if len(learned) - len(calls) > 1:
         return None
-    told = before.copy()
+    calls_so_far = before.copy()
     counted: list[int | None] = []
     for number, (samples, _) in enumerate(batches[0]):
         for module, each in calls:
             _, training, called_with = each[number]
-            told.take(module, training, called_with)
-        called = told.end()
+            calls_so_far.take(module, training, called_with)
+        called = calls_so_far.end()
         counted.append(called if samples is None else samples)
     return counted
 
 
-def _repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
+def _count_repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
     """Count how often a pattern comes one after the other from `begin` on, at most so often.
 
     Ever longer stretches are compared at once, until one is not equal, and then ever shorter ones:
@@ -225,7 +227,7 @@ def _by_phase(
     return [each or [0] * steps for each in spent]
 
 
-def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | None:
+def pattern_of(events: Sequence[e.Event], phases: Sequence[int]) -> StepPattern | None:
     """Return what the events of a step are as a round, or None where they are no plain step."""
     kinds = [event[0] for event in events]
     if len(events) > LONGEST_STEP:
@@ -240,4 +242,4 @@ def plain_round(events: Sequence[e.Event], phases: Sequence[int]) -> Round | Non
     updates = [event[2] for event in events if event[0] == e.STEP]
     is_once_each = len(set(updates)) == len(updates)
     is_plain = is_of_one and is_called and is_on_host and is_once_each
-    return Round(events, phases) if is_plain else None
+    return StepPattern(events, phases) if is_plain else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Calls:
+class ModelCalls:
     """The calls with gradients since the last backward pass."""
 
     usual: int | None = None  # the module whose call counted the last time
@@ -44,9 +44,9 @@ class Calls:
         self._calls.clear()
         return samples
 
-    def copy(self) -> Calls:
+    def copy(self) -> ModelCalls:
         """Return the same, to go on with apart from it."""
-        return Calls(self.usual, dict(self._calls))
+        return ModelCalls(self.usual, dict(self._calls))
 
     def clear(self) -> None:
         """Forget the calls: they were for something else."""

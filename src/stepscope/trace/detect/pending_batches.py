@@ -17,7 +17,7 @@ _LOOSE_AT_MOST = 8  # that a step takes from iterators of their own; more were o
 
 
 @dataclass(slots=True)
-class Waiting:
+class PendingBatches:
     """What was fetched and not taken yet, the oldest first; `ahead` after the last step's end."""
 
     ahead: int = 0

@@ -24,9 +24,9 @@ from stepscope.meter.step_rows import (
     load_of_step,
 )
 from stepscope.records import schema
-from stepscope.trace.detect.communication_time import Exposed
+from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.fast_path import RepeatedSteps
-from stepscope.trace.detect.spans import Aside, Epoch, Moment, Step
+from stepscope.trace.detect.spans import Epoch, LoopCandidate, Moment, Step
 
 # The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
 # nanosecond is the ninth digit, and whole numbers are written in half the time.
@@ -110,7 +110,7 @@ class PlainRows:
         return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]
 
 
-# --- Finished steps, epochs and evaluations become rows, as soon as the device has done its
+# --- RowBuilder steps, epochs and evaluations become rows, as soon as the device has done its
 # part.
 
 
@@ -127,7 +127,7 @@ class Sink(Protocol):
         """Take a finished epoch (`train`) or evaluation (`test`)."""
 
 
-class _Waiting(NamedTuple):
+class _PendingStep(NamedTuple):
     """A step whose work the device may not have ended yet."""
 
     step: Step
@@ -137,10 +137,10 @@ class _Waiting(NamedTuple):
     step_ns: int
 
 
-class _WaitingRounds(NamedTuple):
+class _PendingRepeats(NamedTuple):
     """Steps that wait for nothing but those before them, and the number of the first."""
 
-    rounds: RepeatedSteps
+    repeats: RepeatedSteps
     which: range
     epoch: Epoch
     number: int
@@ -148,13 +148,13 @@ class _WaitingRounds(NamedTuple):
 
 
 @dataclass(slots=True)
-class Finished:
+class RowBuilder:
     """Give what is finished to the sink, in its order."""
 
     sink: Sink
     origin_ns: int
-    exposed: Exposed = field(default_factory=Exposed)
-    _waiting: deque[_Waiting | _WaitingRounds] = field(default_factory=deque)
+    communication: CommunicationTime = field(default_factory=CommunicationTime)
+    _pending: deque[_PendingStep | _PendingRepeats] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
         """Count a step to its epoch; its row is written with the next `write`."""
@@ -165,30 +165,30 @@ class Finished:
         epoch.data_ns += step.spent[DATA]
         epoch.steps_ns += step_ns
         epoch.timing.count([samples])
-        self._waiting.append(_Waiting(step, epoch, epoch.steps, samples, step_ns))
+        self._pending.append(_PendingStep(step, epoch, epoch.steps, samples, step_ns))
 
-    def rounds(self, rounds: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
+    def repeats(self, repeats: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
         """Count some of these steps to their epoch, as `step` would one by one."""
-        epoch.data_ns += sum(rounds.spent[DATA][which.start : which.stop])
-        epoch.steps_ns += rounds.begins_ns[which.stop] - rounds.begins_ns[which.start]
-        epoch.timing.count(rounds.samples[which.start : which.stop])
-        self._waiting.append(_WaitingRounds(rounds, which, epoch, epoch.steps + 1, detail))
+        epoch.data_ns += sum(repeats.spent[DATA][which.start : which.stop])
+        epoch.steps_ns += repeats.begins_ns[which.stop] - repeats.begins_ns[which.start]
+        epoch.timing.count(repeats.samples[which.start : which.stop])
+        self._pending.append(_PendingRepeats(repeats, which, epoch, epoch.steps + 1, detail))
         epoch.steps += len(which)
 
     def epoch(self, epoch: Epoch) -> None:
         """Give an epoch away, after all of its steps. Waits for the device."""
-        for waiting in self._waiting:
-            if isinstance(waiting, _Waiting) and waiting.step.device_laps:
-                waiting.step.device_laps[-1][1].wait()
+        for pending in self._pending:
+            if isinstance(pending, _PendingStep) and pending.step.device_laps:
+                pending.step.device_laps[-1][1].wait()
         self.write()
         timing = epoch.timing
         timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
         self.sink.epoch("train", timing, epoch.loss)
 
-    def evaluation(self, epoch: int, aside: Aside, end: Moment, stop_ns: int) -> None:
+    def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
         """Give an evaluation away, which took its loader `stop_ns` to end."""
-        begin, started = aside.begin, aside.started
-        samples = aside.called_samples if aside.samples is None else aside.samples
+        begin, started = candidate.begin, candidate.started
+        samples = candidate.called_samples if candidate.samples is None else candidate.samples
         timing = EpochTiming(
             epoch,
             start_s=seconds(begin.time_ns - self.origin_ns),
@@ -198,29 +198,29 @@ class Finished:
             steps_s=seconds(end.time_ns - started.time_ns - stop_ns),
             total_s=seconds(end.other_ns - begin.other_ns),
             samples=samples or 0,
-            steps=aside.batches,
-            uncounted_steps=aside.batches if samples is None else 0,
+            steps=candidate.batches,
+            uncounted_steps=candidate.batches if samples is None else 0,
         )
         self.sink.epoch("test", timing, None)
 
     def wait(self) -> None:
         """Wait until the device has done everything, and write it."""
-        last = self._waiting[-1] if self._waiting else None
-        if isinstance(last, _Waiting) and last.step.device_laps:
+        last = self._pending[-1] if self._pending else None
+        if isinstance(last, _PendingStep) and last.step.device_laps:
             last.step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
         """Give the sink all steps whose end the device has reached."""
-        while self._waiting:
-            waiting = self._waiting[0]
-            if isinstance(waiting, _WaitingRounds):
-                self._write_rounds(*waiting)
-            elif not waiting.step.is_over_on_device():
+        while self._pending:
+            pending = self._pending[0]
+            if isinstance(pending, _PendingRepeats):
+                self._write_repeats(*pending)
+            elif not pending.step.is_over_on_device():
                 return
             else:
-                self._write_step(*waiting)
-            self._waiting.popleft()
+                self._write_step(*pending)
+            self._pending.popleft()
 
     def _write_step(
         self, step: Step, epoch: Epoch, number: int, samples: int | None, step_ns: int
@@ -242,17 +242,17 @@ class Finished:
                 loss,
                 device_columns(on_device) if on_device else None,
                 step.detail,
-                self.exposed.between(step.begin_ns, end_ns),
+                self.communication.between(step.begin_ns, end_ns),
             )
         )
 
-    def _write_rounds(
-        self, rounds: RepeatedSteps, which: range, epoch: Epoch, number: int, detail: str
+    def _write_repeats(
+        self, repeats: RepeatedSteps, which: range, epoch: Epoch, number: int, detail: str
     ) -> None:
         some = slice(which.start, which.stop)
-        begins_ns = rounds.begins_ns[which.start : which.stop + 1]
-        samples = rounds.samples[some]
-        losses = rounds.losses(some) if rounds.learned else [None] * len(samples)
+        begins_ns = repeats.begins_ns[which.start : which.stop + 1]
+        samples = repeats.samples[some]
+        losses = repeats.losses(some) if repeats.learned else [None] * len(samples)
         epoch.take_losses(losses, samples)
         self.sink.plain_steps(
             PlainRows(
@@ -261,11 +261,11 @@ class Finished:
                 number,
                 begins_ns[:-1],
                 samples,
-                [phase[some] for phase in rounds.spent],
+                [phase[some] for phase in repeats.spent],
                 list(map(sub, begins_ns[1:], begins_ns)),
-                rounds.loads(some),
+                repeats.loads(some),
                 losses,
                 detail,
-                self.exposed.by_step(begins_ns),
+                self.communication.by_step(begins_ns),
             )
         )

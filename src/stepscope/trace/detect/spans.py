@@ -178,7 +178,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Aside:
+class LoopCandidate:
     """An iteration, or calls without a loader, of which it is not known yet what they are for."""
 
     key: int | None
@@ -254,8 +254,8 @@ class Aside:
         self.modules.add(module)
         calls, earlier = self._tested.get(module, (0, None))
         self._tested[module] = (calls + 1, sum_known(earlier, samples))
-        telling = [each for each, (_, known) in self._tested.items() if known is not None]
-        which = usual if usual in telling else (telling or [*self._tested])[0]
+        countable = [each for each, (_, known) in self._tested.items() if known is not None]
+        which = usual if usual in countable else (countable or [*self._tested])[0]
         self.batches, self.samples = self._tested[which]
 
     def leave_unused(self) -> None:
@@ -319,13 +319,13 @@ class Epoch:
         return self.loss_sum / self.loss_samples
 
 
-def is_anew(earlier: Aside | Epoch, later: Aside) -> bool:
+def is_anew(earlier: LoopCandidate | Epoch, later: LoopCandidate) -> bool:
     """Say whether a loader began anew: what it gave earlier was looked at, or broken off."""
     known = later.loader is not None and earlier is not later
     return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
 
 
-def is_left(earlier: Aside, later: Aside, after_ns: int) -> bool:
+def is_left(earlier: LoopCandidate, later: LoopCandidate, after_ns: int) -> bool:
     """Say whether a loader was only looked into, or is around another one that began since."""
     return later.is_made_here and 0 < earlier.asked_ns < later.made_ns - after_ns
 

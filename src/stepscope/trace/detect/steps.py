@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from stepscope.meter.step_rows import OTHER
 from stepscope.trace.detect import events as e
-from stepscope.trace.detect.communication_time import Exposed
-from stepscope.trace.detect.epochs import Course
-from stepscope.trace.detect.fast_path import LONGEST_STEP, RepeatedSteps, Round, plain_round
-from stepscope.trace.detect.model_calls import Calls
+from stepscope.trace.detect.communication_time import CommunicationTime
+from stepscope.trace.detect.epochs import EpochTracker
+from stepscope.trace.detect.fast_path import LONGEST_STEP, RepeatedSteps, StepPattern, pattern_of
+from stepscope.trace.detect.model_calls import ModelCalls
 from stepscope.trace.detect.phases import Phases
-from stepscope.trace.detect.row_builder import Finished, Sink
-from stepscope.trace.detect.spans import Aside, Batch, Moment, Step
+from stepscope.trace.detect.row_builder import RowBuilder, Sink
+from stepscope.trace.detect.spans import Batch, LoopCandidate, Moment, Step
 
 if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceMark
@@ -52,24 +52,24 @@ _MAY_BE_LATE = frozenset({e.MOVE, e.MOVED, e.CALL, e.CALLED, e.OWN, e.OWN_DONE})
 
 
 @dataclass(slots=True)
-class Recognizer:
+class StepDetector:
     """Take events in the order in which they happened; give rows to the sink."""
 
     sink: Sink
     origin_ns: int
-    exposed: Exposed = field(default_factory=Exposed)
+    communication: CommunicationTime = field(default_factory=CommunicationTime)
     updates: int = 0
 
-    _finished: Finished = field(init=False)
-    _course: Course = field(init=False)
+    _rows: RowBuilder = field(init=False)
+    _tracker: EpochTracker = field(init=False)
     _phases: Phases = field(default_factory=Phases)
     _mark: DeviceMark | None = None
-    _calls: Calls = field(default_factory=Calls)
+    _calls: ModelCalls = field(default_factory=ModelCalls)
     _module: int | None = None  # the one that is called, or was called last
     _samples_trained: int | None = None
     _called_ns: int = 0
     _made_ns: int = 0
-    _call_is_aside: bool = False
+    _call_is_candidate: bool = False
     _backward_ns: int = 0
     _fetch_ns: int = 0
     _at_fetch: tuple[Step, Moment] | None = None
@@ -77,28 +77,28 @@ class Recognizer:
     _trained: set[int] = field(default_factory=set)
     _made: set[int] = field(default_factory=set)  # optimisers, since the last update
     _acting: Acting = field(default_factory=Acting)
-    _round: Round | None = None
+    _pattern: StepPattern | None = None
     # The events of the step so far, and the phase that was open after each.
     _passed: list[e.Event] = field(default_factory=list)
     _phases_passed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._finished = Finished(self.sink, self.origin_ns, self.exposed)
-        self._course = Course(self._finished)
+        self._rows = RowBuilder(self.sink, self.origin_ns, self.communication)
+        self._tracker = EpochTracker(self._rows)
 
     def take(self, notes: list[Any]) -> None:
         """Go on with what was noted after all that came earlier: five fields for each event."""
-        course = self._course
+        tracker = self._tracker
         phases, passed, phases_passed = self._phases, self._passed, self._phases_passed
         columns = [notes[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
         kinds, times_ns, subjects, details, marks = columns
         position = 0
         while position < len(kinds):
             kind = kinds[position]
-            if course.late is not None and kind not in _MAY_BE_LATE:
-                course.end_late()
+            if tracker.late is not None and kind not in _MAY_BE_LATE:
+                tracker.end_late()
             if kind == e.FETCH:
-                taken = self._take_rounds(columns, position)
+                taken = self._take_repeats(columns, position)
                 if taken:
                     position += taken
                     continue
@@ -106,10 +106,10 @@ class Recognizer:
             detail, mark = details[position], marks[position]
             position += 1
             # Give the time since the last event to the phase that was open.
-            current = course.tail or course.step
+            current = tracker.tail or tracker.step
             if current is not None:
-                current.spent[phases.now] += time_ns - course.now_ns
-            course.now_ns = time_ns
+                current.spent[phases.now] += time_ns - tracker.now_ns
+            tracker.now_ns = time_ns
             if mark is not None:
                 self._lap_on_device(current, mark)
             # Half of all events are pairs that are nothing but a phase.
@@ -122,40 +122,42 @@ class Recognizer:
             if len(passed) <= LONGEST_STEP:  # without a loader nothing ends it
                 passed.append((kind, time_ns, subject, detail, mark))
                 phases_passed.append(phases.now)
-        self._finished.write()
+        self._rows.write()
 
-    def _take_rounds(self, columns: Sequence[list[Any]], begin: int) -> int:
+    def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
         """Take steps that go like one before; return how many events they had, or 0."""
-        step = self._course.step
-        is_inside = self._course.tail is None and step is not None and step.batches
+        step = self._tracker.step
+        is_inside = self._tracker.tail is None and step is not None and step.batches
         if is_inside and len(self._passed) <= LONGEST_STEP:  # of a step of several batches
             return 0
         if self._passed:
-            self._round = plain_round(self._passed, self._phases_passed) or self._round
+            self._pattern = pattern_of(self._passed, self._phases_passed) or self._pattern
             self._passed.clear()
             self._phases_passed.clear()
-        known, course = self._round, self._course
+        known, tracker = self._pattern, self._tracker
         found = known and known.find(columns, begin, self._calls)
         if not known or not found:
             return 0
         begin_ns, phase = found.begins_ns[0], self._phases.now
-        step = course.begin_plain_step(begin_ns, known.key, phase, known.batches)
+        step = tracker.begin_plain_step(begin_ns, known.key, phase, known.batches)
         if step is None:
             return 0
-        self._take_round(step, known, found, 0)
+        self._take_repeat(step, known, found, 0)
         last = len(found) - 1
         if last:
-            step = course.pass_rounds(found, known.key, known.batches)
-            self._take_round(step, known, found, last)
+            step = tracker.pass_repeats(found, known.key, known.batches)
+            self._take_repeat(step, known, found, last)
         self.updates += len(found) * len(known.optimizers)
         self._made.clear()
         self._phases.begin_anew()
         self._at_fetch = None
-        course.waiting.loose.clear()
+        tracker.pending.loose.clear()
         return len(found) * known.events
 
-    def _take_round(self, step: Step, known: Round, found: RepeatedSteps, number: int) -> None:
-        """Let a step that has just begun be one of the rounds, up to its last event."""
+    def _take_repeat(
+        self, step: Step, known: StepPattern, found: RepeatedSteps, number: int
+    ) -> None:
+        """Let a step that has just begun be one of the repeats, up to its last event."""
         tail_ns = [each_ns[number] for each_ns in found.tails_ns]
         tail = [
             (phase, end_ns - begin_ns)
@@ -165,13 +167,13 @@ class Recognizer:
             step.spent[phase] += spent_ns[number]
         for phase, took_ns in (*tail, (OTHER, found.begins_ns[number + 1] - tail_ns[-1])):
             step.spent[phase] -= took_ns
-        course = self._course
+        tracker = self._tracker
         if known.has_detail or number < len(found) - 1:
             step.batches = known.batches
             for batches in found.batches:
                 step.take_batch(batches[number])
         else:  # nobody has seen a backward pass that took it
-            course.keep_batch(known.key, found.batches[0][number])
+            tracker.keep_batch(known.key, found.batches[0][number])
         step.backwards = found.backwards
         for module, each in found.learned:
             if module is not None:
@@ -182,19 +184,19 @@ class Recognizer:
                 step.losses.append(each[number])
             self._take_called_samples(step)
         step.optimizers |= known.optimizers
-        if course.epoch is not None:
-            course.epoch.asked_ns = found.asked_ns[number]
-        course.now_ns = tail_ns[0]
-        course.second.read(course.now_ns, found.updated_other_ns[number])
-        spent_after = course.begin_tail().spent
+        if tracker.epoch is not None:
+            tracker.epoch.asked_ns = found.asked_ns[number]
+        tracker.now_ns = tail_ns[0]
+        tracker.second_clock.read(tracker.now_ns, found.updated_other_ns[number])
+        spent_after = tracker.begin_tail().spent
         for phase, took_ns in tail:
             spent_after[phase] += took_ns
-        course.now_ns = tail_ns[-1]
+        tracker.now_ns = tail_ns[-1]
 
     @property
     def steps(self) -> int:
         """Count the steps that are given away."""
-        return self._course.steps
+        return self._tracker.steps
 
     @property
     def steps_seen(self) -> int:
@@ -203,17 +205,22 @@ class Recognizer:
         Without a loader a step is known to be complete only when the next one updates; until then
         it counts if it had as many optimisers as the one before.
         """
-        course = self._course
-        complete = course.steps + (course.held is not None)
-        if course.tail is None or course.step is None or course.epoch is None or course.epoch.keys:
+        tracker = self._tracker
+        complete = tracker.steps + (tracker.completed is not None)
+        if (
+            tracker.tail is None
+            or tracker.step is None
+            or tracker.epoch is None
+            or tracker.epoch.keys
+        ):
             return complete
-        before = course.held[0].optimizers if course.held else course.step.optimizers
-        return complete + (len(course.step.optimizers) >= len(before))
+        before = tracker.completed[0].optimizers if tracker.completed else tracker.step.optimizers
+        return complete + (len(tracker.step.optimizers) >= len(before))
 
     def finish(self) -> None:
         """End everything: there will be no more events. Waits for the device."""
-        self._course.close_epoch()
-        self._finished.wait()
+        self._tracker.close_epoch()
+        self._rows.wait()
 
     # time and phases
 
@@ -225,10 +232,10 @@ class Recognizer:
         self._mark = mark
 
     def _on_clocks(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._course.second.read(time_ns, detail)
+        self._tracker.second_clock.read(time_ns, detail)
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._course.detail = subject
+        self._tracker.detail = subject
 
     def _on_made(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._made.add(subject)
@@ -237,65 +244,65 @@ class Recognizer:
     # loaders
 
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        course = self._course
+        tracker = self._tracker
         other_ns, loader = detail
-        course.second.read(time_ns, other_ns)
+        tracker.second_clock.read(time_ns, other_ns)
         if self._phases.updating:  # a closure that goes through all of the data
             self._phases.enter(kind)
             return
-        course.end_evaluations()
-        if course.epoch is not None and course.is_over(course.epoch, subject, loader):
-            course.close_epoch()
-        earlier = course.find_aside(subject)
+        tracker.end_evaluations()
+        if tracker.epoch is not None and tracker.is_over(tracker.epoch, subject, loader):
+            tracker.close_epoch()
+        earlier = tracker.find_candidate(subject)
         if earlier is not None:  # it was looked into, and begins anew
-            course.asides.remove(earlier)
-        course.begin_aside(subject)
+            tracker.candidates.remove(earlier)
+        tracker.begin_candidate(subject)
         self._phases.enter(kind)
 
     def _on_iterated(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
         self._iterations[subject] = e.Iteration(*detail)
-        aside = self._course.find_aside(subject)
-        if aside is not None:
-            aside.started = self._course.moment()
-            aside.length, aside.loader = detail
+        candidate = self._tracker.find_candidate(subject)
+        if candidate is not None:
+            candidate.started = self._tracker.moment()
+            candidate.length, candidate.loader = detail
 
     def _on_fetch(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._fetch_ns = time_ns
         self._phases.forget_call()
-        course = self._course
+        tracker = self._tracker
         known = self._iterations.get(subject, e.Iteration(None, None))
-        course.rejoin(subject, known.loader)
-        if course.epoch is not None and subject in course.epoch.keys:
-            course.end_evaluations()
+        tracker.rejoin(subject, known.loader)
+        if tracker.epoch is not None and subject in tracker.epoch.keys:
+            tracker.end_evaluations()
             self._phases.begin_anew()
-            course.end_step_at(time_ns)
-        elif not self._phases.updating and course.find_aside(subject) is None:
+            tracker.end_step_at(time_ns)
+        elif not self._phases.updating and tracker.find_candidate(subject) is None:
             # Made long ago, or thought to be over: some loaders go on after their last batch.
-            course.begin_aside(subject, known)
-        aside = course.find_aside(subject)
-        if aside is None or not aside.batches:
-            course.waiting.ask_another()
-        if aside is not None:
-            course.use_aside(aside)
-        elif course.epoch is not None and course.epoch.first_key == subject:
-            course.epoch.asked_ns = time_ns
-        step = course.tail or course.step
+            tracker.begin_candidate(subject, known)
+        candidate = tracker.find_candidate(subject)
+        if candidate is None or not candidate.batches:
+            tracker.pending.ask_another()
+        if candidate is not None:
+            tracker.use_candidate(candidate)
+        elif tracker.epoch is not None and tracker.epoch.first_key == subject:
+            tracker.epoch.asked_ns = time_ns
+        step = tracker.tail or tracker.step
         self._at_fetch = None if step is None else (step, step.moment(time_ns, 0))
         self._phases.enter(kind)
 
     def _on_fetched(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
-        course = self._course
+        tracker = self._tracker
         batch: Batch = detail
-        epoch = course.epoch
+        epoch = tracker.epoch
         if epoch is not None and epoch.first_key == subject and epoch.batches_left:
             epoch.batches_left -= 1
-        aside = course.find_aside(subject)
-        if aside is not None:
-            aside.take_batch(batch)
+        candidate = tracker.find_candidate(subject)
+        if candidate is not None:
+            candidate.take_batch(batch)
         else:
-            course.keep_batch(subject, batch)
+            tracker.keep_batch(subject, batch)
 
     def _on_over(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         """A loader is exhausted, or its iterator was let go of."""
@@ -304,75 +311,77 @@ class Recognizer:
         else:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
-        course = self._course
-        course.second.read(time_ns, detail)
-        epoch = course.epoch
-        aside = course.find_aside(subject)
+        tracker = self._tracker
+        tracker.second_clock.read(time_ns, detail)
+        epoch = tracker.epoch
+        candidate = tracker.find_candidate(subject)
         if epoch is not None:
             epoch.around.discard(subject)  # it has no other batch
-        if aside is not None:
-            course.end_evaluations(since=aside)
-            self._end_aside(aside, kind, course.moment(), time_ns - self._fetch_ns)
+        if candidate is not None:
+            tracker.end_evaluations(since=candidate)
+            self._end_candidate(candidate, kind, tracker.moment(), time_ns - self._fetch_ns)
         elif epoch is None or epoch.ended is not None:
             pass
-        elif epoch.first_key == subject or course.end_inner(epoch, subject):
-            course.end_evaluations()  # those that were broken off: they are in the epoch still
-            course.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
-            epoch.ended = epoch.remnant = course.moment()
-            if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is course.step:
+        elif epoch.first_key == subject or tracker.end_inner(epoch, subject):
+            tracker.end_evaluations()  # those that were broken off: they are in the epoch still
+            tracker.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
+            epoch.ended = epoch.remnant = tracker.moment()
+            if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is tracker.step:
                 epoch.remnant = self._at_fetch[1]  # the last fetch found nothing
         else:
             epoch.keys.discard(subject)
 
-    def _end_aside(self, aside: Aside, kind: int, end: Moment, stop_ns: int) -> None:
+    def _end_candidate(
+        self, candidate: LoopCandidate, kind: int, end: Moment, stop_ns: int
+    ) -> None:
         """Nothing was trained with what an iteration gave, while it went on."""
-        course = self._course
-        is_whole = kind == e.EXHAUSTED and aside.is_whole
-        if is_whole and aside.has_one_left:
-            course.end_later(aside, end, stop_ns)
+        tracker = self._tracker
+        is_whole = kind == e.EXHAUSTED and candidate.is_whole
+        if is_whole and candidate.has_one_left:
+            tracker.end_later(candidate, end, stop_ns)
             return
-        if aside.last_call is not None and not is_whole:
-            aside.leave_unused()
-        elif aside.last_call is None and len(aside.fetched) == 1:
-            course.let_loose(aside)
-        course.end_aside(aside, end, stop_ns)
+        if candidate.last_call is not None and not is_whole:
+            candidate.leave_unused()
+        elif candidate.last_call is None and len(candidate.fetched) == 1:
+            tracker.let_loose(candidate)
+        tracker.end_candidate(candidate, end, stop_ns)
 
     # calls, backward passes, updates
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         call = e.Call(*detail)
-        course = self._course
-        if course.late is not None:
-            if not call.grad and subject in course.late[0].modules:
+        tracker = self._tracker
+        if tracker.late is not None:
+            if not call.grad and subject in tracker.late[0].modules:
                 self._phases.enter(kind)
                 return
-            course.end_late()
-        innermost = course.innermost()
-        self._call_is_aside = True
+            tracker.end_late()
+        innermost = tracker.innermost()
+        self._call_is_candidate = True
         if innermost is not None and innermost.key is not None:
             innermost.called_with_grad |= call.grad
             innermost.take_call(subject, call.samples)
         elif call.grad:
             if innermost is not None:
                 innermost.is_of_trained |= subject in innermost.modules
-            course.end_evaluations()
+            tracker.end_evaluations()
             self._forget_trial(is_late=time_ns - self._called_ns > _TRIAL_BEFORE_NS)
-            course.begin_without_loader(anew=bool(self._made))
+            tracker.begin_without_loader(anew=bool(self._made))
         elif self._is_evaluation(subject, call, innermost):
             if innermost is None:
-                innermost = course.begin_calls()
+                innermost = tracker.begin_calls()
             innermost.is_of_trained |= subject in self._trained
             samples = call.samples
-            if samples is None and course.waiting.loose:
-                samples = course.waiting.loose[-1][0]
+            if samples is None and tracker.pending.loose:
+                samples = tracker.pending.loose[-1][0]
             innermost.take_test(subject, samples, self._calls.usual)
-            course.waiting.loose.clear()
+            tracker.pending.loose.clear()
         else:  # a teacher's, of the step that follows an evaluation
-            self._call_is_aside = False
+            self._call_is_candidate = False
             if not call.training and subject in self._trained:
-                course.waiting.loose.clear()
+                tracker.pending.loose.clear()
         if call.grad:
-            has_loader = course.epoch is not None and course.epoch.first_key is not None
+            has_loader = tracker.epoch is not None and tracker.epoch.first_key is not None
             if not has_loader and subject == self._calls.usual != self._phases.unsure_of:
                 self._phases.forget_call()  # the forward pass begins only now
             self._module = subject
@@ -383,18 +392,18 @@ class Recognizer:
     def _forget_trial(self, *, is_late: bool = False) -> None:
         """Begin anew if all so far was a call long ago, or before there was an optimiser."""
         was_before = is_late or self._made_ns > self._called_ns
-        if was_before and not self._phases.updating and self._course.forget_trial():
+        if was_before and not self._phases.updating and self._tracker.forget_trial():
             self._calls.clear()
 
-    def _is_evaluation(self, module: int, call: e.Call, before: Aside | None) -> bool:
+    def _is_evaluation(self, module: int, call: e.Call, before: LoopCandidate | None) -> bool:
         """Tell a test in between from a teacher's call: it comes after an update, in eval mode."""
-        course = self._course
-        epoch, tail = course.epoch, course.tail
+        tracker = self._tracker
+        epoch, tail = tracker.epoch, tracker.tail
         if epoch is None:  # the module may be trained later
             is_test = not call.training
         else:
             if epoch.ended is not None:
-                waiting = before is not None or course.has_trained_all()
+                waiting = before is not None or tracker.has_trained_all()
             else:
                 waiting = tail is not None and tail.batches == 0 and not tail.losses
             is_test = waiting and not call.training and module in self._trained
@@ -404,38 +413,38 @@ class Recognizer:
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
         self._phases.leave()
-        course = self._course
-        if course.late is not None:
-            aside, _, stop_ns = course.late
-            course.late = (aside, course.moment(), stop_ns)
+        tracker = self._tracker
+        if tracker.late is not None:
+            candidate, _, stop_ns = tracker.late
+            tracker.late = (candidate, tracker.moment(), stop_ns)
             return
-        innermost = course.innermost()
-        current = course.tail or course.step
+        innermost = tracker.innermost()
+        current = tracker.tail or tracker.step
         if subject and current is not None:
             # After a backward pass it may be a metric. In an iteration of which nothing is known
             # yet it would be the first.
             is_in_loader = innermost is not None and innermost.key is not None
-            is_sure = is_in_loader or (course.tail is None and not current.backwards)
+            is_sure = is_in_loader or (tracker.tail is None and not current.backwards)
             self._phases.go_forward(self._module, current, is_sure=is_sure)
-        if innermost is not None and self._call_is_aside:
-            innermost.last_call = course.moment()
+        if innermost is not None and self._call_is_candidate:
+            innermost.last_call = tracker.moment()
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
-        course = self._course
-        self._phases.be_sure(course.tail or course.step)
-        course.promote_asides()
-        course.begin_without_loader(anew=bool(self._made))
-        course.train_with_batches(self._calls.together())
+        tracker = self._tracker
+        self._phases.be_sure(tracker.tail or tracker.step)
+        tracker.promote_candidates()
+        tracker.begin_without_loader(anew=bool(self._made))
+        tracker.train_with_batches(self._calls.together())
         self._phases.enter(kind)
 
     def _on_backward_done(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.leave_to_base()
-        course = self._course
-        current = course.tail or course.step
-        if course.tail is not None and course.tail.begin_ns > self._backward_ns:
-            course.move_tail_here()  # it updated what it had the gradients of
-            current = course.step
+        tracker = self._tracker
+        current = tracker.tail or tracker.step
+        if tracker.tail is not None and tracker.tail.begin_ns > self._backward_ns:
+            tracker.move_tail_here()  # it updated what it had the gradients of
+            current = tracker.step
         if current is not None:
             if detail is not None:
                 current.losses.append(detail)
@@ -451,47 +460,47 @@ class Recognizer:
             self._samples_trained = samples
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        course = self._course
-        course.promote_asides()
+        tracker = self._tracker
+        tracker.promote_candidates()
         self._forget_trial()
-        course.begin_without_loader(anew=bool(self._made))
-        if not self._phases.updating and course.step is not None:
-            if course.tail is not None:
+        tracker.begin_without_loader(anew=bool(self._made))
+        if not self._phases.updating and tracker.step is not None:
+            if tracker.tail is not None:
                 # One that was made after the last update takes over: it is no second one beside it.
-                if subject in course.step.optimizers or subject in self._made:
-                    course.end_step_at(course.tail.begin_ns)
+                if subject in tracker.step.optimizers or subject in self._made:
+                    tracker.end_step_at(tracker.tail.begin_ns)
                 else:
-                    course.join_tail(cut=True)
-            course.step.optimizers.add(subject)
-            if not course.step.backwards:  # nobody has seen what it was trained with
-                course.waiting.take_loose(course.step)
-        course.waiting.loose.clear()
+                    tracker.join_tail(cut=True)
+            tracker.step.optimizers.add(subject)
+            if not tracker.step.backwards:  # nobody has seen what it was trained with
+                tracker.pending.take_loose(tracker.step)
+        tracker.pending.loose.clear()
         self._phases.begin_update()
 
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._phases.end_update()
         self._made.clear()
-        course = self._course
-        course.second.read(time_ns, detail)
-        if not self._phases.updating and course.step is not None and course.epoch is not None:
-            course.begin_tail()
+        tracker = self._tracker
+        tracker.second_clock.read(time_ns, detail)
+        if not self._phases.updating and tracker.step is not None and tracker.epoch is not None:
+            tracker.begin_tail()
             self.updates += 1
 
 
 _HANDLERS = {
-    e.ITERATE: Recognizer._on_iterate,
-    e.ITERATED: Recognizer._on_iterated,
-    e.FETCH: Recognizer._on_fetch,
-    e.FETCHED: Recognizer._on_fetched,
-    e.EXHAUSTED: Recognizer._on_over,
-    e.DROPPED: Recognizer._on_over,
-    e.CALL: Recognizer._on_call,
-    e.CALLED: Recognizer._on_called,
-    e.BACKWARD: Recognizer._on_backward,
-    e.BACKWARD_DONE: Recognizer._on_backward_done,
-    e.STEP: Recognizer._on_step,
-    e.STEPPED: Recognizer._on_stepped,
-    e.DETAIL: Recognizer._on_detail,
-    e.MADE: Recognizer._on_made,
-    e.CLOCKS: Recognizer._on_clocks,
+    e.ITERATE: StepDetector._on_iterate,
+    e.ITERATED: StepDetector._on_iterated,
+    e.FETCH: StepDetector._on_fetch,
+    e.FETCHED: StepDetector._on_fetched,
+    e.EXHAUSTED: StepDetector._on_over,
+    e.DROPPED: StepDetector._on_over,
+    e.CALL: StepDetector._on_call,
+    e.CALLED: StepDetector._on_called,
+    e.BACKWARD: StepDetector._on_backward,
+    e.BACKWARD_DONE: StepDetector._on_backward_done,
+    e.STEP: StepDetector._on_step,
+    e.STEPPED: StepDetector._on_stepped,
+    e.DETAIL: StepDetector._on_detail,
+    e.MADE: StepDetector._on_made,
+    e.CLOCKS: StepDetector._on_clocks,
 }
