@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepscope.analyze.phase_shares import dropped_epochs, time_by_phase
 from stepscope.analyze.run_summary import (
     closure,
-    dropped_epochs,
     figures_so_far,
     summarize,
-    time_by_phase,
 )
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table

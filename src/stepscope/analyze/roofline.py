@@ -14,9 +14,10 @@ have the device's time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 from typing import Any
 
-from stepscope.records import schema
+from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.table import Table
 
 PHASES = ("forward", "backward")
@@ -33,11 +34,7 @@ def how_near_the_limit(
     peak: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None where it is unknown."""
-    chosen = [
-        number
-        for number, (detail, epoch) in enumerate(zip(steps["detail"], steps["epoch"], strict=True))
-        if detail == schema.FULL and epoch not in dropped
-    ]
+    chosen = list(compress(range(len(steps)), counted_steps(steps, dropped)))
     step_s = _sum_of(steps, "step_s", chosen)
     if flops is None or not flops["per_sample"] or not step_s:
         return dict.fromkeys(FIGURES)

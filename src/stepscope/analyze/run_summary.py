@@ -8,23 +8,20 @@ do. So do steps of a foreign script whose samples are not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import compress
+from collections.abc import Mapping
 from typing import Any
 
 from stepscope.analyze.device_time import device_time
 from stepscope.analyze.energy_use import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.memory_use import compare_with_forecast
+from stepscope.analyze.phase_shares import dropped_epochs_of, phase_shares, time_by_phase
 from stepscope.analyze.rank_balance import exposed_communication, summarize_ranks
 from stepscope.analyze.roofline import FIGURES, NOTHING_COUNTED, how_near_the_limit
 from stepscope.analyze.throttled_time import throttling_of
-from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.stats import quantile
 
-DROP_EPOCHS = 1  # where nobody was asked, as in a trace
 _NO_SAMPLES = "neither its batches nor the calls of its modules tell how many samples they have"
 _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy")
 
@@ -39,7 +36,7 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
     trained = [row for row in epochs.rows() if row["split"] == "train"]
     tested = [row for row in epochs.rows() if row["split"] == "test"]
     validated = [row for row in epochs.rows() if row["split"] == "validation"]
-    dropped = dropped_epochs(steps, run.spec.get("drop_epochs", DROP_EPOCHS))
+    dropped = dropped_epochs_of(run)
     kept = [row for row in trained if row["epoch"] not in dropped]
     phases = time_by_phase(steps, dropped)
     summary: dict[str, Any] = {
@@ -154,12 +151,6 @@ def _no_device_peak(run: Run) -> str:
     return "the training did not tell what it held of its device"
 
 
-def dropped_epochs(steps: Table, first: int = DROP_EPOCHS) -> list[int]:
-    """Return the epochs left out of medians and shares: so many first ones, if there are more."""
-    seen = sorted(set(steps["epoch"]))
-    return seen[:first] if len(seen) > first else []
-
-
 def made_cold(run: Run) -> dict[str, Any] | None:
     """Return how the files were first made cold, and how cold they were; None if they were not."""
     for event in run.events:
@@ -184,35 +175,6 @@ def samples_in(steps: Table) -> int | None:
     if len(known) == len(steps):
         return sum(known)
     return round(sum(known) * len(steps) / len(known)) if known else None
-
-
-def time_by_phase(steps: Table, dropped: list[int]) -> dict[str, dict[str, float]] | None:
-    """Return total, share, mean, median and tails of each phase; None when there is no step."""
-    full = [detail == "full" for detail in steps["detail"]]
-    kept = [ok and epoch not in dropped for ok, epoch in zip(full, steps["epoch"], strict=True)]
-    kept_s = sum(_chosen(steps["step_s"], kept))
-    full_s = sum(_chosen(steps["step_s"], full))
-    if not kept_s:
-        return None
-    extrapolation = sum(steps["step_s"]) / full_s
-    return {
-        phase: {
-            "total_s": sum(_chosen(steps[f"{phase}_s"], full)) * extrapolation,
-            **_distribution(_chosen(steps[f"{phase}_s"], kept), kept_s),
-        }
-        for phase in schema.PHASES
-    }
-
-
-def _distribution(values: list[float], of_s: float) -> dict[str, float]:
-    ordered = sorted(values)
-    return {
-        "share": sum(ordered) / of_s,
-        "mean_s": sum(ordered) / len(ordered),
-        "median_s": quantile(ordered, 0.5),
-        "p95_s": quantile(ordered, 0.95),
-        "p99_s": quantile(ordered, 0.99),
-    }
 
 
 def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
@@ -246,10 +208,6 @@ def _samples_at_its_rate(epoch: dict[str, Any]) -> float | None:
     return None if rate is None else float(rate * epoch["total_s"])
 
 
-def _chosen(values: Sequence[Any], chosen: list[bool]) -> list[float]:
-    return [value for value, take in zip(values, chosen, strict=True) if take]
-
-
 # --- What is known of a run by now: its closing figures or, until then, those of its tables
 
 
@@ -268,36 +226,14 @@ def figures_so_far(run: Run) -> dict[str, Any]:
     if run.summary:
         return run.summary
     steps = run.steps
-    dropped = dropped_epochs(steps, run.spec.get("drop_epochs", DROP_EPOCHS))
+    dropped = dropped_epochs_of(run)
     return {
         "steps": len(steps),
         "samples": samples_in(steps),
         "dropped_epochs": dropped,
-        "phases": _shares(run, dropped),
+        "phases": phase_shares(steps, dropped),
         "absent": dict.fromkeys(_ONLY_WHEN_CLOSED, NOT_CLOSED),
     }
-
-
-def _shares(run: Run, dropped: list[int]) -> dict[str, dict[str, float]] | None:
-    """Return share and mean of each phase over the steps of full detail."""
-    steps = run.steps
-    chosen = [
-        detail == schema.FULL and epoch not in dropped
-        for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
-    ]
-    count = sum(chosen)
-    whole_s = _sum_of(steps["step_s"], chosen)
-    if not whole_s:
-        return None
-    sums = {phase: _sum_of(steps[f"{phase}_s"], chosen) for phase in schema.PHASES}
-    return {
-        phase: {"share": total_s / whole_s, "mean_s": total_s / count}
-        for phase, total_s in sums.items()
-    }
-
-
-def _sum_of(values: Any, chosen: list[bool]) -> float:
-    return float(sum(compress(values, chosen)))
 
 
 # --- On what was a run judged: the test set, or samples that it held out?

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from itertools import compress, groupby, pairwise
 from typing import Any
 
-from stepscope.records import schema
+from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.run_reader import Run
 from stepscope.records.throttled_steps import what_was_watched
 from stepscope.stats import median, ratio_of_sets
@@ -62,10 +62,7 @@ def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | No
     if not len(steps):
         return None, "no step was finished"
     ranges = touched_ranges(run)
-    kept = [
-        detail == schema.FULL and epoch not in dropped
-        for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
-    ]
+    kept = counted_steps(steps, dropped)
     cost = slowdown(list(compress(steps["step_s"], kept)), list(compress(marked, kept)))
     return {
         "watched": watched,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeGuard
 
-from stepscope.analyze.run_summary import dropped_epochs
+from stepscope.analyze.phase_shares import dropped_epochs_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.stats import median, quantile
@@ -84,7 +84,7 @@ def step_times(run: Run) -> list[float]:
 
     The last batch of an epoch is often smaller: only the commonest size counts.
     """
-    dropped = dropped_epochs(run.steps, run.spec.get("drop_epochs", 1))
+    dropped = dropped_epochs_of(run)
     steps = _timed_steps(run, dropped)
     if not dropped:
         steps = steps[_START_UP_STEPS:]

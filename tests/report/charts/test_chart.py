@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.report.charts.chart import (
-    FORMATS,
-    PHASE_COLOURS,
-    Chart,
-    ChartMark,
-    Kind,
-    colours_of,
-    save,
-)
+from stepscope.report.charts.chart import FORMATS, Chart, ChartMark, Kind, save
+from stepscope.report.palette import PHASE_COLOURS, colours_of
 from stepscope.report.terminal.text_chart import print_graph
 
 EVIL = "</script><b onload=alert(1)>[red]&\"'{{x}}"

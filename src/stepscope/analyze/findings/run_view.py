@@ -10,7 +10,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyze.run_summary import DROP_EPOCHS, dropped_epochs
+from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, share_and_mean
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.stats import median
@@ -26,15 +26,11 @@ class Look:
     @cached_property
     def dropped(self) -> list[int]:
         """The first epochs, which are left out."""
-        return dropped_epochs(self.run.steps, self.run.spec.get("drop_epochs", DROP_EPOCHS))
+        return dropped_epochs_of(self.run)
 
     @cached_property
     def _kept(self) -> list[bool]:
-        steps = self.run.steps
-        return [
-            detail == schema.FULL and epoch not in self.dropped
-            for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
-        ]
+        return counted_steps(self.run.steps, self.dropped)
 
     def column(self, name: str) -> list[Any]:
         """Return a column of those steps; a run may have a million, so each is made once."""
@@ -64,7 +60,8 @@ class Look:
 
     def share(self, phase: str) -> float:
         """Return a phase's share of the time of those steps."""
-        return float(sum(self.column(f"{phase}_s")) / self._all_s)
+        phase_s = self.column(f"{phase}_s")
+        return share_and_mean(sum(phase_s), self._all_s, len(phase_s))["share"]
 
     @cached_property
     def _all_s(self) -> float:

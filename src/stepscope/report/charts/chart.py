@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,25 +33,6 @@ Kind = Literal[
 ]
 
 FORMATS = ("png", "svg", "pdf", "html", "json")
-
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart; the yellow is
-# left out, as it is hardly seen on white paper.
-_PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#999999")
-
-# A phase has one colour, wherever it is shown. Loading is waiting for data, by its other name.
-PHASE_COLOURS = {
-    "data": "#E69F00",
-    "loading": "#E69F00",
-    "transfer": "#56B4E9",
-    "forward": "#0072B2",
-    "training": "#0072B2",
-    "backward": "#D55E00",
-    "optimizer": "#009E73",
-    "other": "#999999",
-    "idle": "#CC79A7",
-    "step": "#222222",
-    "roof": "#222222",
-}
 
 _PNG_SCALE = 2  # dots a point: sharp in print
 
@@ -98,14 +79,6 @@ class Chart:
     def panels(self) -> list[str]:
         """List the panels, in the order in which they come."""
         return list(dict.fromkeys(mark.panel for mark in self.marks))
-
-
-def colours_of(series: Iterable[str]) -> dict[str, str]:
-    """Give every series its colour: a phase its own, others the next that is free."""
-    names = list(series)
-    if all(name in PHASE_COLOURS for name in names):
-        return {name: PHASE_COLOURS[name] for name in names}
-    return {name: _PALETTE[number % len(_PALETTE)] for number, name in enumerate(names)}
 
 
 def check_form(path: Path) -> str:

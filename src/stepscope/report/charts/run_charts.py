@@ -11,6 +11,7 @@ from typing import Any
 
 from stepscope.analyze.downsample import MOST_BUCKETS, thin
 from stepscope.analyze.memory_use import pools_of
+from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.roofline import attainable_flop_per_s
 from stepscope.analyze.run_summary import figures_so_far, judged_on
 from stepscope.analyze.throttled_time import touched_ranges
@@ -367,12 +368,6 @@ def phase_bar(figures: dict[str, Any]) -> Chart:
         ],
         dropped_note(figures),
     )
-
-
-def dropped_note(figures: dict[str, Any]) -> str:
-    """Say which epochs take no part in means."""
-    dropped = figures.get("dropped_epochs") or []
-    return f"without epoch {', '.join(map(str, dropped))}" if dropped else ""
 
 
 def epochs_chart(run: Run, panel: str = "") -> Chart:

@@ -10,13 +10,13 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from stepscope.report.charts.chart import Chart, Kind, colours_of
+from stepscope.report.charts.chart import Chart, Kind
+from stepscope.report.palette import CHOSEN, GRID, INK, SHADE, colours_of
 
 # As vl-convert names it, which brings several.
 VEGA_LITE = "5.20"
 
 WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
-_INK, _GRID, _CHOSEN, _SHADE = "#222222", "#E3E3E3", "#D55E00", "#CC79A7"
 _MOST_TICKS = 12
 _NO_SERIES = [""]
 
@@ -24,11 +24,11 @@ CONFIG = {
     "font": "Helvetica, Arial, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelColor": _INK,
-        "titleColor": _INK,
-        "gridColor": _GRID,
-        "domainColor": _INK,
-        "tickColor": _INK,
+        "labelColor": INK,
+        "titleColor": INK,
+        "gridColor": GRID,
+        "domainColor": INK,
+        "tickColor": INK,
         "labelFontSize": 11,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
@@ -36,16 +36,16 @@ CONFIG = {
     },
     "legend": {
         "labelFontSize": 11,
-        "labelColor": _INK,
+        "labelColor": INK,
         "symbolStrokeWidth": 2,
         "symbolOpacity": 1,
         "labelLimit": 240,
     },
-    "header": {"labelFontSize": 12, "labelColor": _INK},
+    "header": {"labelFontSize": 12, "labelColor": INK},
     "title": {
         "fontSize": 14,
-        "color": _INK,
-        "subtitleColor": _INK,
+        "color": INK,
+        "subtitleColor": INK,
         "subtitleFontSize": 11,
         "offset": 12,
     },
@@ -104,8 +104,8 @@ def _points(chart: Chart) -> list[Drawn]:
     if not any(mark.chosen for mark in chart.marks):
         return layers
     at = {"x": _x(chart), "y": y}
-    ring = {"type": "point", "size": 260, "color": _CHOSEN, "strokeWidth": 2}
-    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": _CHOSEN}
+    ring = {"type": "point", "size": 260, "color": CHOSEN, "strokeWidth": 2}
+    word = {"type": "text", "dy": 26, "fontSize": 11, "fontWeight": "bold", "color": CHOSEN}
     chosen: list[Drawn] = [
         {"mark": ring, "encoding": at},
         {"mark": word, "encoding": {**at, "text": {"value": "chosen"}}},
@@ -120,7 +120,7 @@ def _bars(chart: Chart) -> list[Drawn]:
     if chart.series() != _NO_SERIES:
         placed["xOffset"] = _series(chart)
     bars = _layer("bar", **placed, y=_y(chart), color=_colour(chart))
-    return [bars, *_intervals(chart, placed, color=_INK)]
+    return [bars, *_intervals(chart, placed, color=INK)]
 
 
 def _stacked(chart: Chart) -> list[Drawn]:
@@ -182,7 +182,7 @@ def _waterfall(chart: Chart) -> list[Drawn]:
         "x2": {"field": "high"},
     }
     colour = {
-        "condition": {"test": "datum.chosen", "value": _INK},
+        "condition": {"test": "datum.chosen", "value": INK},
         "value": colours_of(_NO_SERIES)[""],
     }
     return [_layer("bar", **placed, color=colour)]
@@ -197,8 +197,8 @@ def _scatter(chart: Chart) -> list[Drawn]:
     point["encoding"]["color"] = _colour(chart)
     if chart.series() != _NO_SERIES:
         point["encoding"]["shape"] = {**_series(chart), "scale": {"domain": chart.series()}}
-    line = {"type": "line", "strokeWidth": 1, "color": _CHOSEN, "opacity": 0.6}
-    ring = {"type": "point", "size": 200, "color": _CHOSEN, "strokeWidth": 1.6}
+    line = {"type": "line", "strokeWidth": 1, "color": CHOSEN, "opacity": 0.6}
+    ring = {"type": "point", "size": 200, "color": CHOSEN, "strokeWidth": 1.6}
     only = {"transform": [{"filter": "datum.chosen"}]}
     return [*({**only, "mark": mark, "encoding": placed} for mark in (line, ring)), point]
 
@@ -274,8 +274,8 @@ def _limit(chart: Chart) -> list[Drawn]:
     name, value = chart.limit
     across = "x" if chart.kind in LYING else "y"
     at = {across: {"datum": value, "type": "quantitative", "title": chart.y}}
-    rule = {"type": "rule", "strokeDash": [5, 4], "color": _CHOSEN, "strokeWidth": 1.3}
-    text = {"type": "text", "color": _CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
+    rule = {"type": "rule", "strokeDash": [5, 4], "color": CHOSEN, "strokeWidth": 1.3}
+    text = {"type": "text", "color": CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
     start = {} if chart.kind in LYING else {"x": {"value": 0}}
     once: Drawn = {"values": [{}]}  # of the chart's own data there would be one for each value
     return [
@@ -290,7 +290,7 @@ def _shades(chart: Chart) -> list[Drawn]:
         return []
     name, stretches = chart.shaded
     edges: Drawn = {"values": [{"from": begin, "to": end} for begin, end in stretches]}
-    fill = {"domain": [name], "range": [_SHADE]}
+    fill = {"domain": [name], "range": [SHADE]}
     return [
         {
             "data": edges,

@@ -18,9 +18,9 @@ from stepscope.files import cache_folder
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.charts.vega_lite import to_vega_lite
 from stepscope.report.html.page_content import FigureList
+from stepscope.report.palette import INKS
 
 _ON_PAPER_ONLY = ("$schema", "title", "background", "config", "width", "data")
-_INKS = ("#222222", "#000000")
 _DIGITS = 6  # more than a screen has dots
 _MOST_ROWS = 12
 _MOST_NAMED = 8
@@ -45,7 +45,7 @@ def _inked(part: Any) -> Any:
         return {name: _inked(each) for name, each in part.items()}
     if isinstance(part, list):
         return [_inked(each) for each in part]
-    return "currentColor" if part in _INKS else part
+    return "currentColor" if part in INKS else part
 
 
 def _slim(mark: ChartMark, words: bool) -> dict[str, Any]:

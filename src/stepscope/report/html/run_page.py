@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stepscope.analyze.findings import Finding
+from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.run_summary import evaluations, figures_so_far, flat_environment, judged_on
-from stepscope.records import schema
+from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
-from stepscope.report.charts.run_charts import dropped_note, sections_of
+from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.energy_figures import energy_figures
 from stepscope.report.html.page_content import Document, FigureList
 from stepscope.report.throttling_text import about_throttling
 from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
 
-_DOING = {
-    "data": "Waiting for data",
-    "transfer": "Moving batches to the device",
-    "forward": "The forward pass",
-    "backward": "The backward pass",
-    "optimizer": "The optimiser",
-    "other": "What is in no phase",
-}
 _TIMES = {
     "median": "median_s",
     "p95": "p95_s",
@@ -49,7 +42,7 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     return Document(
         title=str(run.info.get("name") or run.path.name),
         subtitle=about(run),
-        verdict=[*_verdict(run, figures)],
+        verdict=[*verdict_on(run, figures)],
         findings=findings,
         figures=[table for table in tables if table.rows],
         sections=sections_of(run, figures),
@@ -70,52 +63,6 @@ def about(run: Run) -> str:
     host = environment.get("hostname")
     parts = (what, device, f"on {host}" if host else None, when, run.status.replace("_", " "))
     return ", ".join(str(part) for part in parts if part)
-
-
-def _verdict(run: Run, figures: dict[str, Any]) -> Iterator[str]:
-    """Say what takes most, and how sure that is."""
-    phases = figures.get("phases")
-    if phases:
-        most = max(phases, key=lambda phase: float(phases[phase]["share"]))
-        step_s = sum(phase["mean_s"] for phase in phases.values())
-        share, mean_s = format_share(phases[most]["share"]), format_duration(phases[most]["mean_s"])
-        yield (
-            f"{_DOING[most]} takes the largest part of a step: {share}, "
-            f"{mean_s} of {format_duration(step_s)} on average."
-        )
-        if most != "data":
-            yield f"Waiting for data takes {format_share(phases['data']['share'])}."
-        yield f"{', '.join(_how_sure(run, figures))}."
-    else:
-        why = (figures.get("absent") or {}).get("phases", "no step is recorded")
-        yield f"Where the time goes cannot be said: {why}."
-    if run.status != schema.COMPLETED:
-        yield _how_it_ended(run)
-    for name in (schema.STEPS, schema.EPOCHS, schema.TELEMETRY):
-        cut = getattr(run, name.removesuffix(".csv")).cut_lines
-        if cut:
-            yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
-
-
-def _how_sure(run: Run, figures: dict[str, Any]) -> Iterator[str]:
-    yield f"{figures.get('steps', 0):,} steps"
-    if dropped := dropped_note(figures):
-        yield f"figures {dropped}"
-    if (closure := figures.get("closure")) is not None:
-        yield f"closure {closure:.4f} (1 is: no time is lost)"
-    if (share := figures.get("unattributed_share")) is not None:
-        yield f"{format_share(share)} of it in no phase"
-    cost = (run.info.get("instrument") or {}).get("overhead_share")
-    if cost is not None:
-        yield f"measuring cost {format_share(cost)}"
-
-
-def _how_it_ended(run: Run) -> str:
-    if run.status == schema.RUNNING:
-        return "The run has not been closed: this is what is on disk so far."
-    reason = run.info.get("reason")
-    because = f": {str(reason).rstrip('.')}" if reason else ""
-    return f"The run ended as {run.status.replace('_', ' ')}{because}."
 
 
 def _phase_figures(figures: dict[str, Any]) -> FigureList:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.report.charts.chart import Chart, ChartMark, colours_of
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.palette import colours_of
 
 _LEAST_WIDTH = 10
 _MOST_WIDTH = 72  # a longer bar is no easier to read

@@ -1,0 +1,92 @@
+"""Which share of a step does each phase take?
+
+Shares, means and medians cover the steps of full detail outside the dropped epochs: the first
+epochs carry start-up cost, and steps of other detail have no phases. Totals cover the whole run;
+steps without phases enter them by extrapolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from typing import Any
+
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.table import Table
+from stepscope.stats import quantile
+
+DROP_EPOCHS = 1  # the default of `--drop-epochs`, also used for traces
+
+
+def dropped_epochs(steps: Table, first: int = DROP_EPOCHS) -> list[int]:
+    """Return the first epochs, which are excluded; an empty list if there are no others."""
+    seen = sorted(set(steps["epoch"]))
+    return seen[:first] if len(seen) > first else []
+
+
+def dropped_epochs_of(run: Run) -> list[int]:
+    """Return the epochs that a run's own settings exclude."""
+    return dropped_epochs(run.steps, run.spec.get("drop_epochs", DROP_EPOCHS))
+
+
+def dropped_note(figures: Mapping[str, Any]) -> str:
+    """Return a note on the epochs that are excluded from means, or an empty string."""
+    dropped = figures.get("dropped_epochs") or []
+    return f"without epoch {', '.join(map(str, dropped))}" if dropped else ""
+
+
+def counted_steps(steps: Table, dropped: Sequence[int]) -> list[bool]:
+    """Return a mask of the steps of full detail outside the dropped epochs."""
+    return [
+        detail == schema.FULL and epoch not in dropped
+        for detail, epoch in zip(steps["detail"], steps["epoch"], strict=True)
+    ]
+
+
+def share_and_mean(total_s: float, whole_s: float, count: int) -> dict[str, float]:
+    """Return a phase's share of the time of `count` steps, and its mean."""
+    return {"share": total_s / whole_s, "mean_s": total_s / count}
+
+
+def phase_shares(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, float]] | None:
+    """Return share and mean of each phase; None without a counted step.
+
+    Medians and tails are left to `time_by_phase`: sorting a million steps takes longer than reading
+    them.
+    """
+    counted = counted_steps(steps, dropped)
+    whole_s = sum(compress(steps["step_s"], counted))
+    if not whole_s:
+        return None
+    count = sum(counted)
+    return {
+        phase: share_and_mean(sum(compress(steps[f"{phase}_s"], counted)), whole_s, count)
+        for phase in schema.PHASES
+    }
+
+
+def time_by_phase(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, float]] | None:
+    """Return total, share, mean, median and tails of each phase; None without a counted step."""
+    full = [detail == schema.FULL for detail in steps["detail"]]
+    counted = counted_steps(steps, dropped)
+    whole_s = sum(compress(steps["step_s"], counted))
+    if not whole_s:
+        return None
+    extrapolation = sum(steps["step_s"]) / sum(compress(steps["step_s"], full))
+    return {
+        phase: {
+            "total_s": sum(compress(steps[f"{phase}_s"], full)) * extrapolation,
+            **_distribution(sorted(compress(steps[f"{phase}_s"], counted)), whole_s),
+        }
+        for phase in schema.PHASES
+    }
+
+
+def _distribution(ordered_s: list[float], whole_s: float) -> dict[str, float]:
+    return {
+        **share_and_mean(sum(ordered_s), whole_s, len(ordered_s)),
+        "median_s": quantile(ordered_s, 0.5),
+        "p95_s": quantile(ordered_s, 0.95),
+        "p99_s": quantile(ordered_s, 0.99),
+    }

@@ -1,0 +1,66 @@
+"""The verdict on a run: which phase takes the largest share of a step, and how reliable that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from stepscope.analyze.phase_shares import dropped_note
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.units import format_duration, format_share
+
+_ACTIVITIES = {
+    "data": "Waiting for data",
+    "transfer": "Moving batches to the device",
+    "forward": "The forward pass",
+    "backward": "The backward pass",
+    "optimizer": "The optimiser",
+    "other": "What is in no phase",
+}
+
+
+def verdict_on(run: Run, figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sentences of the verdict; `figures` is the summary of the run so far."""
+    phases = figures.get("phases")
+    if phases:
+        most = max(phases, key=lambda phase: float(phases[phase]["share"]))
+        step_s = sum(phase["mean_s"] for phase in phases.values())
+        share, mean_s = format_share(phases[most]["share"]), format_duration(phases[most]["mean_s"])
+        yield (
+            f"{_ACTIVITIES[most]} takes the largest part of a step: {share}, "
+            f"{mean_s} of {format_duration(step_s)} on average."
+        )
+        if most != "data":
+            yield f"Waiting for data takes {format_share(phases['data']['share'])}."
+        yield f"{', '.join(_reliability(run, figures))}."
+    else:
+        why = (figures.get("absent") or {}).get("phases", "no step is recorded")
+        yield f"Where the time goes cannot be said: {why}."
+    if run.status != schema.COMPLETED:
+        yield _ending(run)
+    for name in (schema.STEPS, schema.EPOCHS, schema.TELEMETRY):
+        cut = getattr(run, name.removesuffix(".csv")).cut_lines
+        if cut:
+            yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
+
+
+def _reliability(run: Run, figures: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{figures.get('steps', 0):,} steps"
+    if dropped := dropped_note(figures):
+        yield f"figures {dropped}"
+    if (closure := figures.get("closure")) is not None:
+        yield f"closure {closure:.4f} (1 is: no time is lost)"
+    if (share := figures.get("unattributed_share")) is not None:
+        yield f"{format_share(share)} of it in no phase"
+    cost = (run.info.get("instrument") or {}).get("overhead_share")
+    if cost is not None:
+        yield f"measuring cost {format_share(cost)}"
+
+
+def _ending(run: Run) -> str:
+    if run.status == schema.RUNNING:
+        return "The run has not been closed: this is what is on disk so far."
+    reason = run.info.get("reason")
+    because = f": {str(reason).rstrip('.')}" if reason else ""
+    return f"The run ended as {run.status.replace('_', ' ')}{because}."
