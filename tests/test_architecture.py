@@ -1,8 +1,9 @@
-"""The shape of the source: which package imports which, names that occur once, plain words."""
+"""The shape of the source: which package imports which, unique names, documented paths."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -191,6 +192,61 @@ def test_every_package_says_what_lives_in_it() -> None:
         if not ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
     ]
     assert silent == []
+
+
+# --- the three paths of docs/architecture.md ------------------------------------------------------
+
+
+def paths_in_docs() -> dict[str, str]:
+    """Give the text of each path by its heading."""
+    page = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"
+    section = page.read_text(encoding="utf-8").split("\n## Three paths\n")[1].split("\n## ")[0]
+    return dict(part.split("\n", 1) for part in section.split("\n### ")[1:])
+
+
+def names_in(text: str) -> list[str]:
+    return re.findall(r"`([a-z_]+(?:\.\w+){2,})`", text)
+
+
+def file_of(name: str) -> tuple[Path, list[str]]:
+    """Split `package.module.Class.method` into the module's file and the names inside it."""
+    parts = name.split(".")
+    for length in range(len(parts) - 1, 0, -1):
+        place = SOURCE.joinpath(*parts[:length])
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if file.is_file():
+                return file, parts[length:]
+    raise AssertionError(f"docs/architecture.md: {name}: no such module")
+
+
+def is_defined(name: str) -> bool:
+    file, inside = file_of(name)
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    for part in inside:
+        found = [
+            node
+            for node in body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part
+        ]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def test_every_function_on_the_three_paths_exists() -> None:
+    names = [name for text in paths_in_docs().values() for name in names_in(text)]
+    assert len(names) > 30
+    assert [name for name in names if not is_defined(name)] == []
+
+
+def test_each_path_states_through_how_many_files_it_goes() -> None:
+    paths = paths_in_docs()
+    assert len(paths) == 3
+    for heading, text in paths.items():
+        stated = re.search(r"(\d+) files\.", text)
+        assert stated is not None, heading
+        assert int(stated[1]) == len({file_of(name)[0] for name in names_in(text)}), heading
 
 
 @pytest.mark.parametrize(
