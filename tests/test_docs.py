@@ -118,7 +118,7 @@ def test_the_zoo_table_equals_the_registry() -> None:
     assert tables_of(text_of("docs/models.md"))[0] == found
 
 
-def test_the_architecture_table_equals_the_arrows() -> None:
+def test_the_package_table_equals_the_one_that_is_tested() -> None:
     rows = tables_of(text_of("docs/architecture.md"))[0]
     assert {row[0]: frozenset(re.findall(r"`(\w+)`", row[2])) for row in rows} == MAY_IMPORT
 
