@@ -1,4 +1,4 @@
-"""Ask a process of its own one thing, and take its error as ours (`processes.answer`)."""
+"""Ask a child process one question and return its answer (the child side is `processes.answer`)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def ask_process(
     environment: Mapping[str, str] | None = None,
     fork_server: ForkServer | None = None,
 ) -> dict[str, Any]:
-    """Start a module that answers once, ask it, and return its answer.
+    """Start a module that answers one question, and return its answer.
 
-    It is forked where a fork server is given, unless it wants an environment of its own, which
-    torch may have read when it was imported.
+    It is forked where a fork server is given, unless it needs another environment: torch reads
+    some variables when it is imported.
 
     Raises:
         StepscopeError: what the process raised, or that it was killed.
@@ -71,9 +71,6 @@ def _start(
     )
 
 
-# --- A forecast of a run's memory, made in a process like the one that would train
-
-
 _MODULE = "stepscope.processes.forecast_process"
 
 
@@ -81,7 +78,7 @@ def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> dict[str, 
     """Return the memory bill of a run, with its phases and what would lower it.
 
     Raises:
-        StepscopeError: the run could not be made, or nothing can be said of it.
+        StepscopeError: the run is invalid, or no forecast is possible.
     """
     preflight.check(spec)
     answer = ask_process(_MODULE, spec.model_dump(mode="json"), fork_server=fork_server)

@@ -1,7 +1,7 @@
-"""The light parent of a training: it samples, relays, passes on signals, and learns how it ended.
+"""Supervise a child process: sample it, forward its messages and signals, record how it ends.
 
-It needs no torch. What is supervised is a `Charge`: our own training (`supervisor.start_run`) or
-somebody's script (`supervisor.script_child`). Neither can outlive the parent.
+The supervisor imports no torch. A `SupervisedProcess` is our own training (`train_child`) or a
+user's script (`script_child`). Neither can outlive the parent.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each look takes 0.1 ms of
 
 
 class RunListener(Protocol):
-    """Somebody who shows how a run goes. Messages are those of `processes.training_process`."""
+    """Is notified of a run's progress. `processes.training_process` lists the messages."""
 
     def message(self, message: dict[str, Any]) -> None:
-        """Take what the training says of itself."""
+        """Receive a message of the training."""
 
     def output(self, line: str) -> None:
-        """Take a line that the training printed."""
+        """Receive a line that the training printed."""
 
     def stopping(self) -> None:
-        """Learn that the training was asked to stop."""
+        """Receive notice that the training was asked to stop."""
 
 
 @dataclass
 class Outcome:
-    """How a training ended, and what it said of itself before.
+    """How a training ended, with the figures that it reported.
 
-    It may have been `asked_to_stop` and still have ended in its own way.
+    A training that was `asked_to_stop` may have ended for another reason.
     """
 
     status: str = schema.FAILED
@@ -81,7 +81,7 @@ class Outcome:
 
 @dataclass
 class StopSignals:
-    """Requests to stop, or to pause, that came by signal."""
+    """Counts the signals that ask to stop or to pause."""
 
     stops: int = 0
     obeyed: int = 0
@@ -100,13 +100,13 @@ class StopSignals:
 
 @dataclass(frozen=True)
 class SupervisedProcess:
-    """What is supervised: how it is started, told to stop, and judged by how it ended.
+    """How to start and stop a child process, and how to interpret its end.
 
-    `start` is given the descriptor for messages and the run's origin on the clock; `stop` the
-    signal that came and how many came before it. What has a session of its own is ours to end;
-    `has_workers` says that its children load data, and that it goes on without them. After its time
-    limit it is told to stop, and some seconds later it is killed. Sensors are of the machine: one
-    of several charges on it reads them. `meanwhile` is called with each sample as long as it lives.
+    `start` receives the descriptor for messages and the run's origin on the clock, `stop` the
+    signal and how many came before it. A process with its own session is killed with all that it
+    started. `has_workers`: its children load data, and it continues without them. At its time
+    limit it is asked to stop, and some seconds later it is killed. Of several supervised processes
+    on one machine, one reads the sensors. `meanwhile` is called with each sample.
     """
 
     start: Callable[[int, int], ChildProcess]
@@ -142,17 +142,17 @@ def stop_signals(*, pausing: bool = True) -> Iterator[StopSignals]:
 
 def supervise(
     folder: RunFolder,
-    charge: SupervisedProcess,
+    supervised: SupervisedProcess,
     listener: RunListener,
     signals: StopSignals,
     *,
     elapsed_s: float,
     energy: bool = False,
 ) -> Outcome:
-    """Run a charge in a child process and wait for its end.
+    """Start a child process, supervise it and return how it ended.
 
-    `elapsed_s` is how long the run has already lived, before it was resumed; `energy` reads the
-    sensors of this machine meanwhile.
+    `elapsed_s` is the time that the run took before it was resumed. With `energy`, the sensors of
+    this machine are read meanwhile.
     """
     root = system_root()
     meter = EnergyWatch(folder, root, asked=energy)
@@ -163,7 +163,7 @@ def supervise(
     read_end, write_end = os.pipe()
     log = CsvLog(folder.path / schema.TELEMETRY)
     own_cpu = CpuShare()
-    child = charge.start(write_end, origin_ns)
+    child = supervised.start(write_end, origin_ns)
     try:
         os.close(write_end)
         around = Surroundings(root, folder.add_event, meter.power_w)
@@ -173,12 +173,12 @@ def supervise(
             child,
             sampler,
             listener.output,
-            charge.memory_limit,
-            has_workers=charge.has_workers,
-            may_end=charge.own_session,
+            supervised.memory_limit,
+            has_workers=supervised.has_workers,
+            may_end=supervised.own_session,
         )
         memory.begin()
-        watch = ChildWatch(folder, charge, child, sampler, listener, signals, memory, meter)
+        watch = ChildWatch(folder, supervised, child, sampler, listener, signals, memory, meter)
         watch.until_end(read_end)
         try:
             meter.read(seconds(now_ns() - origin_ns), all_now=True)
@@ -186,19 +186,19 @@ def supervise(
             log.close()
         except MachineError as error:
             watch.trouble = error
-        outcome = charge.judge(watch, child.wait())
+        outcome = supervised.judge(watch, child.wait())
         of_ranks = outcome.instrument.get("beside_cpu_share") or 0.0
         outcome.instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
         outcome.instrument["forked"] = isinstance(child, ForkedProcess)
         outcome.instrument["origin_unix_s"] = origin_unix_s
         if watch.overdue:
-            limit = format_duration(charge.time_limit_s or 0.0)
+            limit = format_duration(supervised.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
             outcome.reason = f"it took longer than its time limit of {limit}, and was ended"
         if outcome.status == schema.OUT_OF_MEMORY:
             memory.end()
     finally:
-        _end(charge, child)
+        _end(supervised, child)
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
     outcome.device_memory = watch.device_memory()
@@ -209,10 +209,10 @@ def supervise(
 
 @dataclass
 class ChildWatch:
-    """Everything that goes on between the start of a charge and its end."""
+    """The supervision of one process, from its start to its end."""
 
     folder: RunFolder
-    charge: SupervisedProcess
+    supervised: SupervisedProcess
     child: ChildProcess
     sampler: Sampler
     listener: RunListener
@@ -228,7 +228,7 @@ class ChildWatch:
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
 
     def until_end(self, messages: int) -> None:
-        """Relay messages and output, sample, pass on requests to stop, until both pipes close."""
+        """Forward messages, output and stop requests, and sample, until both pipes close."""
         with selectors.DefaultSelector() as selector, os.fdopen(messages, "rb") as message_pipe:
             selector.register(message_pipe, selectors.EVENT_READ, _Lines(self._message, False))
             if self.child.stdout is not None:
@@ -286,7 +286,7 @@ class ChildWatch:
             self.listener.message(message)
 
     def device_memory(self) -> dict[str, int] | None:
-        """Return the peak of the device's pool: as told at the end, else the most told before."""
+        """Return the peak device memory: the final report, else the largest one so far."""
         said = self.outcome.device_memory if self.outcome else self.last_words.get("device_memory")
         peak_bytes = self.sampler.peak_device_memory_bytes
         if said is None and peak_bytes is not None:
@@ -294,7 +294,7 @@ class ChildWatch:
         return said
 
     def _note_what_is_known(self, message: dict[str, Any]) -> None:
-        """Put what the child tells of itself into `run.json` now: it may be killed later."""
+        """Write what the child reported into `run.json` at once: it may be killed later."""
         try:
             info = self.folder.read_info()
             known = {"environment": {**info["environment"], **message.get("environment", {})}}
@@ -314,30 +314,30 @@ class ChildWatch:
         if self.signals.stops == self.signals.obeyed:
             return
         before, self.signals.obeyed = self.signals.obeyed, self.signals.stops
-        self.charge.stop(self.child, self.signals.last, before)
+        self.supervised.stop(self.child, self.signals.last, before)
         if before == 0:
             self.listener.stopping()
 
     def _end_when_overdue(self, lived_s: float) -> None:
-        """Tell a charge to stop at its time limit; what does not listen is killed."""
-        limit_s = self.charge.time_limit_s
+        """Ask the process to stop at its time limit, and kill it if it does not."""
+        limit_s = self.supervised.time_limit_s
         if limit_s is None or self.outcome is not None or self.child.poll() is not None:
             return
         if lived_s > limit_s + _GRACE_S * self.overdue and self.overdue < 2:
-            self.charge.stop(self.child, signal.SIGTERM, self.overdue)
+            self.supervised.stop(self.child, signal.SIGTERM, self.overdue)
             self.overdue += 1
 
     def _give_up(self, error: MachineError) -> None:
-        """The disk is full: the training finds out by itself, or is asked to end here.
+        """Stop recording because the disk is full, and end a training of ours.
 
-        Somebody's own script goes on without us.
+        A user's script continues without us.
         """
         self.trouble = error
-        if self.charge.own_session:
+        if self.supervised.own_session:
             self.child.terminate()
 
     def _pause(self) -> None:
-        """Stop with the whole training, as Ctrl-Z would without us, until somebody goes on."""
+        """Pause with the whole process tree, as Ctrl-Z does, until SIGCONT."""
         paused = list(_pause_all(self.child.pid))
         os.kill(os.getpid(), signal.SIGSTOP)
         for process in reversed(paused):
@@ -357,7 +357,7 @@ class ChildWatch:
             return
         try:
             reading = self.sampler.sample(is_last=is_last)
-            self.charge.meanwhile()
+            self.supervised.meanwhile()
         except MachineError as error:
             self._give_up(error)
             return
@@ -366,7 +366,7 @@ class ChildWatch:
 
 
 def _pause_all(pid: int) -> Iterator[psutil.Process]:
-    """Stop a process and all below it, which may have sessions of their own; parents first."""
+    """Suspend a process and its descendants, parents first."""
     try:
         process = psutil.Process(pid)
         process.suspend()
@@ -379,7 +379,7 @@ def _pause_all(pid: int) -> Iterator[psutil.Process]:
 
 
 class _Lines:
-    """Put bytes together to lines and hand each one on."""
+    """Joins bytes into lines and calls a handler for each."""
 
     def __init__(self, handle: Callable[[str], None], last_may_lack_end: bool) -> None:
         self._handle = handle
@@ -387,7 +387,7 @@ class _Lines:
         self._rest = b""
 
     def take(self, data: bytes) -> None:
-        """Take some bytes; none of them means that the pipe has closed."""
+        """Add bytes; an empty chunk means that the pipe has closed."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data and self._rest and self._last_may_lack_end:
             lines.append(self._rest)
@@ -395,10 +395,10 @@ class _Lines:
             self._handle(line.decode("utf-8", errors="replace"))
 
 
-def _end(charge: SupervisedProcess, child: ChildProcess) -> None:
-    """Leave nothing of the child behind, however the parent's part ended."""
+def _end(supervised: SupervisedProcess, child: ChildProcess) -> None:
+    """Kill what is left of the child and close its pipe."""
     with contextlib.suppress(ProcessLookupError):
-        if charge.own_session:
+        if supervised.own_session:
             os.killpg(child.pid, signal.SIGKILL)
         else:
             child.kill()

@@ -1,4 +1,4 @@
-"""The machine's peaks: measured in a process of their own, and found again for a run."""
+"""The peak rates of this machine: measured in a child process, stored, and looked up for a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PART_OF_MEMORY = 12
 
 @dataclass(frozen=True)
 class MeasuredPeaks:
-    """The peaks that are kept now, and why others could not be measured."""
+    """The stored peaks, and why others could not be measured."""
 
     peaks: list[Peak]
     left_out: dict[str, str]
@@ -39,7 +39,7 @@ def measure_peaks(
     precisions: Sequence[str] = (),
     matrix_sizes: Sequence[int] = MATRIX_SIZES,
 ) -> MeasuredPeaks:
-    """Measure the peaks of this machine, keep the best, and return what is kept.
+    """Measure the peaks of this machine, store the best, and return all stored ones.
 
     Without `threads`: with as many as torch takes, and on a CPU with one. Without `precisions`:
     those that such a device is made for.
@@ -85,7 +85,7 @@ def _named(left_out: Mapping[str, Any]) -> str:
 
 
 def peak_for(info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """Find the peak that a run is to be held against, by its `run.json`; else say why not."""
+    """Return the peak to compare a run with, or the reason why there is none."""
     precision = str(info["spec"].get("precision", "fp32"))
     conditions = conditions_of(info.get("environment") or {}, precision)
     if conditions is None:

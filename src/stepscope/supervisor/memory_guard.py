@@ -49,7 +49,7 @@ class Action(enum.Enum):
 
 @dataclass(frozen=True)
 class MemoryPool:
-    """Memory that the run shares with others."""
+    """Memory that the run shares with other processes."""
 
     name: str
     total_bytes: int
@@ -106,7 +106,7 @@ class Limits:
 
 
 def decide(reading: MemoryReading, limits: Limits) -> Action:
-    """Say what one reading asks for."""
+    """Return the action that a reading calls for."""
     own_pools = [pool for pool in reading.pools if _fills(reading, pool, limits)]
     swapped = bool(own_pools) and _is_swapped(reading, limits)
     if _is_over(reading, own_pools, limits) or (
@@ -145,7 +145,7 @@ def _is_near(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits
     return near or any(pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools)
 
 
-# --- The memory limit of a run, and who holds it: the kernel, or we by looking
+# --- The memory limit, enforced by the kernel or by the watchdog
 
 
 CONTROL_GROUP = "control group"
@@ -154,7 +154,7 @@ WATCHDOG = "watchdog"
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """How much a training and all that it starts may take; `reason` says why there is no group."""
+    """The memory limit of a process tree; `reason` says why no control group enforces it."""
 
     limit_bytes: int
     group: ControlGroup | None = None
@@ -162,13 +162,13 @@ class MemoryLimit:
 
     @property
     def held_by(self) -> str:
-        """Name who holds it."""
+        """Return what enforces the limit."""
         return WATCHDOG if self.group is None else CONTROL_GROUP
 
 
 @contextlib.contextmanager
 def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[MemoryLimit | None]:
-    """Have a limit for as long as a training goes on; `watchdog` makes no control group."""
+    """Enforce a memory limit while a training runs; `watchdog` uses no control group."""
     limit = None if limit_bytes is None else _find_holder(limit_bytes, watchdog)
     try:
         yield limit
@@ -186,7 +186,7 @@ def _find_holder(limit_bytes: int, watchdog: bool) -> MemoryLimit:
         return MemoryLimit(limit_bytes, reason=str(error))
 
 
-# --- Watch the memory of what is supervised, and do what the rule in `memory_guard` asks for
+# --- The watchdog
 
 
 # A training that allocates takes a gigabyte or so a second: 50 MiB between two looks at a limit.
@@ -239,7 +239,7 @@ class MemoryWatch:
 
     @property
     def look_every_s(self) -> float:
-        """How often to look."""
+        """The interval between two checks."""
         if not self.may_end:
             return _LOOK_AT_SCRIPT_EVERY_S
         return _LOOK_AT_MACHINE_EVERY_S if self.limit is None else _LOOK_AT_LIMIT_EVERY_S
@@ -250,13 +250,13 @@ class MemoryWatch:
         return self._asked_at is not None
 
     def begin(self) -> None:
-        """Put into the record who holds the limit."""
+        """Record what enforces the limit."""
         if self.limit is not None:
             held = {"held_by": self.limit.held_by, "reason": self.limit.reason}
             self._add_event("memory_limit", limit_bytes=self.limit.limit_bytes, **held)
 
     def take(self, tree: TreeReading) -> None:
-        """Keep what a full reading tells, for the looks until the next one."""
+        """Store a full reading for the checks until the next one."""
         self._workers = tree.workers if self.has_workers else 0
         if tree.swap_bytes is not None:
             self._swap_growth_bytes = tree.swap_bytes - self._swap_bytes
@@ -266,7 +266,7 @@ class MemoryWatch:
         self._container = () if tightest is None else (MemoryPool("container", *tightest),)
 
     def look(self) -> None:
-        """Look at the memory once, and act if need be."""
+        """Check the memory once, and act if necessary."""
         used_bytes = self._used_bytes()
         if used_bytes is None or self.killed:
             return
@@ -287,16 +287,16 @@ class MemoryWatch:
             self._act(action, now)
 
     def kernel_killed(self) -> bool:
-        """Say whether the kernel has killed anything here for want of memory since the start."""
+        """Return whether the kernel has killed a process here for lack of memory."""
         kills = self._count_kills()
         return kills is not None and kills != self._kills_before
 
     def end(self) -> None:
-        """Put into the record how memory stood at the end of a run that it ended."""
+        """Record the memory at the end of a run that ran out of it."""
         self._note("ended", self.seen)
 
     def what_happened(self) -> str:
-        """Say in words why the rule ended the run."""
+        """Return a sentence that says why the run was ended."""
         cause = self.cause or self.seen
         used = format_bytes(cause.used_bytes)
         limit = self._limits.limit_bytes

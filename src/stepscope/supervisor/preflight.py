@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything long starts, without importing torch."""
+"""Checks that find what is wrong before a long run starts, without importing torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check(spec: RunSpec) -> None:
-    """Refuse a run that could only fail: unknown names, missing data, sizes that do not fit."""
+    """Raise if the run could only fail: unknown names, missing data, sizes that do not fit."""
     check_requirements(spec.require, system_root())
     registry.check_name(spec.model)
     if spec.weights is not None:
@@ -58,7 +58,7 @@ def check(spec: RunSpec) -> None:
 
 
 def _check_model_takes(spec: RunSpec, dataset: DataSet) -> None:
-    """Refuse a network of the zoo for images on texts, and the other way round."""
+    """Raise if an image network is to train on text, or a text network on images."""
     entry = registry.ZOO.get(spec.model)
     if entry is None or (entry.tokens is None) == (dataset.tokens is None):
         return
@@ -71,7 +71,7 @@ def _check_model_takes(spec: RunSpec, dataset: DataSet) -> None:
 
 
 def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
-    """Ask an object store whether it holds what the run wants."""
+    """Raise if the object store does not hold the data set."""
     if dataset.records is None:
         raise RequestError(
             f"source: {dataset.name} cannot be read from an object store; the data sets of small "
@@ -87,7 +87,7 @@ def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
 
 
 def _check_shared_memory(spec: RunSpec, input_bytes: int) -> None:
-    """Workers hand batches over in shared memory; where that is full torch waits for ever."""
+    """Raise if /dev/shm is too small for the workers' batches: torch would wait forever."""
     free_bytes = shared_memory_free_bytes()
     if spec.workers == 0 or free_bytes is None:
         return

@@ -201,7 +201,7 @@ def replace_whole(file: Path, text: str) -> None:
         raise
 
 
-# --- The run of several ranks, put together from their folders
+# --- At the end of a run
 
 
 _WAIT_FOR_OTHERS_S = 60.0
@@ -387,7 +387,7 @@ def _whole(
     return whole
 
 
-# --- The run's own tables while its ranks train, looked after by a parent with each sample
+# --- While the ranks train
 
 
 _LAST_BYTES = 8192  # more than a row has

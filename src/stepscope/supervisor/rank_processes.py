@@ -1,8 +1,8 @@
-"""Several processes of one training, as torchrun starts them: each rank its folder, one run.
+"""The ranks of one training: where each one records, and how several are started.
 
-Every rank is supervised by a parent of its own, into `ranks/<n>/`, a run folder like any other.
-Under somebody's own torchrun, rank 0 makes the run's folder; the others ask where it is, and are
-told, through files beside it. How the run is put together in the end is in `supervisor.rank_merge`.
+Each rank has its own supervising parent and its own run folder, `ranks/<n>/`. Under a user's
+torchrun, rank 0 creates the folder of the run and the other ranks learn its path through files
+beside it. `supervisor.rank_merge` combines the ranks' tables into the run's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOOK_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which of how many processes this is, and what the training as a whole is called.
+    """The rank of this process, the world size, and the id of the training.
 
     `restarts` counts how often the launcher has started all of them again.
     """
@@ -128,7 +128,7 @@ class RankInfo:
 
 
 def find_rank() -> RankInfo | None:
-    """Return this process's place as torchrun tells it; None when it is alone."""
+    """Return the rank of this process from torchrun's variables; None without torchrun."""
     told = os.environ
     try:
         rank, world = int(told.get("RANK", "")), int(told.get("WORLD_SIZE", ""))
@@ -169,7 +169,7 @@ def _read(file: Path) -> Path | None:
     return run if (run / schema.RUN).is_file() else None
 
 
-# --- One training of ours over several processes, started by us or by somebody's own torchrun
+# --- `stepscope run --processes N`
 
 
 _CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
@@ -183,7 +183,7 @@ def supervised_training(
     time_limit_s: float | None = None,
     fork_server: ForkServer | None = None,
 ) -> SupervisedProcess:
-    """Return the training that a folder asks for, in as many processes as it asks for."""
+    """Return the training of a folder's settings, in one process or several."""
     if spec.processes == 1:
         return training_process_of(
             made,
@@ -229,7 +229,7 @@ def _start(
 def judge_run(
     made: run_folder.RunFolder, world: int, watch: ChildWatch, returncode: int
 ) -> Outcome:
-    """Put the run together, and decide from its ranks how it ended."""
+    """Merge the ranks' folders and return how the run ended."""
     rank_merge.wait_for_rest(made.path, world)
     gone = _CUT_OFF if watch.signals.stops > 1 else rank_merge.GONE
     outcome = rank_merge.outcome_of(rank_merge.put_together(made, world, gone), world)
@@ -246,7 +246,7 @@ def _was_for_memory(watch: ChildWatch, outcome: Outcome) -> bool:
 
 
 def require_one_process(spec: RunSpec, what: str) -> None:
-    """Refuse several processes where only a training itself can have them.
+    """Raise if several processes are requested where only one is possible.
 
     Raises:
         RequestError: several were asked for.

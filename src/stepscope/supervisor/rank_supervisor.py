@@ -1,4 +1,4 @@
-"""One rank of a training over several processes: supervised by a parent of its own, this one.
+"""The supervising parent of one rank of a distributed training.
 
 `python -m stepscope.supervisor.rank_supervisor RUN` is what the launcher starts for `stepscope run
 --processes N`. Rank 0 passes on what its training says to the parent of the run.
@@ -49,10 +49,10 @@ class Rank:
     meanwhile: Callable[[], None] = lambda: None
 
 
-def carry_out_rank(
+def run_rank(
     rank: Rank, listener: RunListener, origin_ns: int | None = None
 ) -> tuple[Path, Outcome]:
-    """Train as one rank, in a folder of its own: a new one, or that from before a stop.
+    """Train one rank in its folder: a new one, or the one from before a stop.
 
     `origin_ns` is the run's origin on this machine's clock, where the run has one.
     """
@@ -68,7 +68,7 @@ def carry_out_rank(
         elapsed_s = seconds(now_ns() - origin_ns)
     options = replace(rank.options, distributed=True)
     alone = training_process_of(made, None, has_workers=rank.spec.workers > 0, options=options)
-    charge = replace(
+    supervised = replace(
         alone,
         stop=functools.partial(stop_rank, rank, made),
         judge=functools.partial(judge_rank, rank),
@@ -77,7 +77,7 @@ def carry_out_rank(
     )
     outcome = run_to_end(
         made,
-        charge,
+        supervised,
         listener,
         elapsed_s=elapsed_s,
         resumed=resumed,
@@ -113,7 +113,7 @@ def judge_rank(rank: Rank, watch: ChildWatch, returncode: int) -> Outcome:
 
 
 def _is_ready(made: run_folder.RunFolder) -> bool:
-    """Say whether the training of a rank has met the others and has all that it needs."""
+    """Return whether the rank has joined its process group and is ready to train."""
     return "distributed" in made.read_info()["environment"]
 
 
@@ -123,7 +123,7 @@ def _failed_peer(rank: Rank) -> str | None:
 
 @dataclass
 class Relay:
-    """An listener who passes on what a rank says: messages of rank 0, and what any prints."""
+    """Forwards the messages of rank 0 and the output of every rank to the parent of the run."""
 
     rank: int
     messages: IO[str] | None
@@ -156,7 +156,7 @@ def main(argv: list[str]) -> int:
     spec = validate(run_reader.load_run(args.run).spec)
     rank = Rank(place, args.run, spec, ProcessOptions.of(args))
     relay = Relay(place.rank, _open_messages(place, launcher, args.messages))
-    _, outcome = carry_out_rank(rank, relay, args.origin_ns)
+    _, outcome = run_rank(rank, relay, args.origin_ns)
     return outcome.exit_code
 
 

@@ -1,4 +1,4 @@
-"""Conditions of a run: required before it starts, or set for it and put back after it."""
+"""Machine conditions of a run: checked before it starts, or set for it and restored after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def parse_requirements(text: str | None) -> dict[str, str]:
-    """Read conditions as a person writes them: `power_mode=MAXN,governor=performance`.
+    """Parse conditions such as `power_mode=MAXN,governor=performance`.
 
     Raises:
         RequestError: a name is unknown, named twice, or has no value.
@@ -48,7 +48,7 @@ def parse_requirements(text: str | None) -> dict[str, str]:
 
 
 def check_requirements(text: str | None, root: Path) -> None:
-    """Refuse to start where the machine is not as it is required to be.
+    """Raise if the machine does not meet the requirements.
 
     Raises:
         MachineError: it is not; all that differs is named.
@@ -74,7 +74,7 @@ def check_requirements(text: str | None, root: Path) -> None:
 
 
 def wanted_conditions(require: str | None, root: Path) -> dict[str, str]:
-    """Return what a preparation sets: what the protocol asks, and what is required besides."""
+    """Return the conditions to set: those of the edge protocol and those required."""
     required = {
         name: value if name == "power_mode" else value.lower()
         for name, value in parse_requirements(require).items()
@@ -85,7 +85,7 @@ def wanted_conditions(require: str | None, root: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[Change]]:
-    """Set conditions, and put back what was, however this ends.
+    """Set conditions, and restore the previous ones however this ends.
 
     A signal that would end the process is raised here as Interrupted, so that it too passes the
     putting back, which no signal cuts short.

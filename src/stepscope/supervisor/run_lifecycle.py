@@ -1,4 +1,4 @@
-"""From an empty folder to a closed one: supervise what runs in it, and write its last words."""
+"""The life of a run folder: supervise the process that fills it, then write its summary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stepscope.supervisor.machine_peaks import peak_for
 
 def run_to_end(
     made: run_folder.RunFolder,
-    charge: SupervisedProcess,
+    supervised: SupervisedProcess,
     listener: RunListener,
     *,
     elapsed_s: float = 0.0,
@@ -33,9 +33,9 @@ def run_to_end(
 ) -> Outcome:
     """Run a supervised process in a folder and close the folder, whatever happens.
 
-    `taken_up` is what `run.json` says anew, as soon as the folder is this process's alone.
+    `taken_up` is written to `run.json` as soon as this process holds the folder.
     """
-    with made.held(), stop_signals(pausing=charge.own_session) as signals:  # until it is closed
+    with made.held(), stop_signals(pausing=supervised.own_session) as signals:  # until it is closed
         if resumed:
             made.restore_missing_files()
             made.add_event("resume", elapsed_s, after=resumed)
@@ -49,8 +49,10 @@ def run_to_end(
             environment=environment,
         )
         try:
-            energy = charge.reads_energy and _asks_for_energy(before)
-            outcome = supervise(made, charge, listener, signals, elapsed_s=elapsed_s, energy=energy)
+            energy = supervised.reads_energy and _asks_for_energy(before)
+            outcome = supervise(
+                made, supervised, listener, signals, elapsed_s=elapsed_s, energy=energy
+            )
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
             run, measured = run_reader.load_run(made.path), _measured(outcome, before["summary"])
@@ -70,7 +72,7 @@ def run_to_end(
 
 
 def lived_s(run: run_reader.Run) -> float:
-    """Return how long a run had lived when it was last heard of."""
+    """Return the time of the last record of a run, in seconds after its start."""
     ends = [0.0]
     if len(run.steps):
         ends.append(run.steps["start_s"][-1] + run.steps["step_s"][-1])
@@ -80,18 +82,18 @@ def lived_s(run: run_reader.Run) -> float:
 
 
 def _at_the_end(environment: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Add to an environment how the machine was when the run ended."""
+    """Add the machine's conditions at the end of the run to its environment."""
     return {**environment, "conditions": describe_end(environment["conditions"], root)}
 
 
 def _asks_for_energy(info: dict[str, Any]) -> bool:
-    """Say whether sensors are to be read: not for a trial that is thrown away, and by one rank."""
+    """Return whether to read energy sensors: rank 0 does, temporary trials do not."""
     spec = info["spec"]
     return info["kind"] != "trial" and spec.get("energy") != "off" and not spec.get("rank")
 
 
 def _measured(outcome: Outcome, earlier: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the figures that are in no table, those from before a resume included."""
+    """Return the figures that are in no table, with those from before a resume."""
     earlier, device = earlier or {}, outcome.device_memory or {}
     measured_bytes = {**outcome.measured_bytes}
     if "context_bytes" in device:
@@ -113,7 +115,7 @@ def _measured(outcome: Outcome, earlier: dict[str, Any] | None) -> dict[str, Any
 
 
 def _beside_peak(run: run_reader.Run, measured: dict[str, Any]) -> dict[str, Any]:
-    """Add the machine's peak to the figures of a run whose operations were counted."""
+    """Add the machine's peak to the figures of a run whose FLOPs were counted."""
     if measured["flops"] is None:
         return measured
     peak, why_not = peak_for(run.info)

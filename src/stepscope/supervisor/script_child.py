@@ -1,7 +1,7 @@
-"""Somebody's own script as what is supervised: run as `python` would run it, and watched.
+"""Run a user's script as `python` would, under supervision: `stepscope trace`.
 
-The script shares the terminal and the process group of the parent, so that Ctrl-C, Ctrl-Z, input
-and output are what they would be without us. Its exit code is ours.
+The script shares the terminal and the process group of its parent, so Ctrl-C, Ctrl-Z, input and
+output work as without stepscope. Its exit code becomes ours.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ END_NOT_SEEN = (
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """What is to be run and watched; `loader` has settings for the loaders that it makes."""
+    """The script to trace; `loader` overrides arguments of the DataLoaders that it makes."""
 
     script: str | None
     module: str | None
@@ -65,12 +65,12 @@ class TraceRequest:
 
     @property
     def target(self) -> list[str]:
-        """What `python` is told to run."""
+        """The script or module, as arguments of `python`."""
         return [str(self.script)] if self.module is None else ["-m", self.module]
 
     @property
     def command(self) -> list[str]:
-        """What `python` is called with."""
+        """All arguments of `python`."""
         return [*self.target, *self.arguments]
 
 
@@ -90,7 +90,7 @@ class _Quiet:
 
 
 def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outcome]:
-    """Run a script and watch it; return where its folder is and how it ended."""
+    """Trace a script; return its run folder and how it ended."""
     check_script(request)
     spec = spec_of(request)
     place = find_rank()
@@ -101,7 +101,7 @@ def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outco
 
 
 def spec_of(request: TraceRequest) -> dict[str, Any]:
-    """Return what the folder says of a request."""
+    """Return the request as `run.json` records it."""
     return {
         **asdict(request),
         "arguments": hide_secrets(request.arguments),
@@ -116,10 +116,10 @@ def _watch(
     tables: GrowingTables | None = None,
 ) -> Outcome:
     start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
-    charge = SupervisedProcess(start, _pass_on, judge_script, own_session=False)
+    supervised = SupervisedProcess(start, _pass_on, judge_script, own_session=False)
     if tables is not None:
-        charge = replace(charge, meanwhile=tables.look)
-    return run_to_end(made, charge, _Quiet())
+        supervised = replace(supervised, meanwhile=tables.look)
+    return run_to_end(made, supervised, _Quiet())
 
 
 def _trace_rank(
@@ -128,7 +128,7 @@ def _trace_rank(
     spec: dict[str, Any],
     output_to_stderr: bool,
 ) -> tuple[Path, Outcome]:
-    """Watch one of several processes; rank 0 also answers for the run as a whole."""
+    """Trace one rank; rank 0 also closes the run as a whole."""
     out = Path(request.out)
     name = request.run_name
     top = place.find_run(out, lambda: run_folder.create(out, name, "trace", spec).path)
@@ -146,7 +146,7 @@ def _trace_rank(
 
 
 def check_script(request: TraceRequest) -> None:
-    """Refuse a script that is not there.
+    """Raise if the script does not exist or cannot be read.
 
     Raises:
         RequestError: it cannot be found or read.
@@ -165,7 +165,7 @@ def check_script(request: TraceRequest) -> None:
 
 
 def hide_secrets(arguments: tuple[str, ...]) -> list[str]:
-    """Return the arguments with the values of those that are named like secrets left out."""
+    """Return the arguments with the values of secrets replaced by `***`."""
     hidden, hide_next = [], False
     for argument in arguments:
         name, equals, _ = argument.partition("=")
@@ -198,7 +198,7 @@ def environment_for(
     is_trial: bool = False,
     through_prefetch: bool = False,
 ) -> dict[str, str]:
-    """Return the environment in which Python watches the script (`trace.bootstrap`)."""
+    """Return the environment that makes Python load `trace.bootstrap` before the script."""
     asked = {
         "folder": str(path),
         "messages": messages,
@@ -219,14 +219,14 @@ def environment_for(
 
 
 def _pass_on(child: ChildProcess, number: int, before: int) -> None:
-    """Pass a signal on to the script, unless the terminal has given it the signal already."""
+    """Forward a signal to the script, unless the terminal has already sent it."""
     if number == signal.SIGINT and _in_foreground():
         return
     child.send_signal(number)
 
 
 def _in_foreground() -> bool:
-    """Say whether a Ctrl-C at the terminal goes to this process and its children alike."""
+    """Return whether a Ctrl-C at the terminal reaches this process and its children."""
     with contextlib.suppress(OSError):
         terminal = os.open("/dev/tty", os.O_RDONLY)
         try:
@@ -237,7 +237,7 @@ def _in_foreground() -> bool:
 
 
 def judge_script(watch: ChildWatch, returncode: int) -> Outcome:
-    """Decide how the script ended. Its exit code is passed on, as `python` would give it."""
+    """Return how the script ended, with its own exit code."""
     words = watch.last_words
     raised = words.get("raised")
     outcome = _judge_code(watch, returncode, raised)

@@ -1,4 +1,4 @@
-"""One run from request to closed folder: started, resumed, supervised."""
+"""Start or resume one training of ours, from settings to a closed run folder."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def start(
     force: bool = False,
     watchdog: bool = False,
 ) -> tuple[Path, Outcome]:
-    """Make a folder, train in it, close it; return where it is and how it ended.
+    """Create a run folder, train in it and close it; return the folder and how the run ended.
 
-    A run of the kind `load` drives the loader of the training, and no network. `force` begins also
+    A run of kind `load` only drives the data loader. `force` begins also
     what is forecast not to fit; `watchdog` holds a memory limit by looking even where the kernel
     could hold it.
     """
@@ -42,16 +42,16 @@ def start(
     if place is not None:
         return run_in_place(place, None, spec, listener, force=force)
     made = run_folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
-    outcome = _carry_out(made, spec, listener, force=force, watchdog=watchdog)
+    outcome = _run(made, spec, listener, force=force, watchdog=watchdog)
     return made.path, outcome
 
 
 def resume(
     path: Path, listener: RunListener, *, processes: int | None = None
 ) -> tuple[Path, Outcome]:
-    """Go on with a run from its checkpoint, or from the beginning where it has none.
+    """Continue a run from its checkpoint, or from the beginning if it has none.
 
-    It may go on in another number of processes than before.
+    The number of processes may differ from before.
     """
     run = run_reader.load_run(path)
     if run.info.get("kind") not in get_args(Kind):
@@ -71,10 +71,10 @@ def resume(
     if place is not None:
         return run_in_place(place, run.path, spec, listener)
     made = run_folder.RunFolder(run.path)
-    return run.path, _carry_out(made, spec, listener, lived_s(run), run.status)
+    return run.path, _run(made, spec, listener, lived_s(run), run.status)
 
 
-def _carry_out(
+def _run(
     made: run_folder.RunFolder,
     spec: RunSpec,
     listener: RunListener,

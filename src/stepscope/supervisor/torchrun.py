@@ -1,4 +1,4 @@
-"""A training of ours under somebody's own torchrun, where each process is a rank of the run."""
+"""A training of ours under a user's torchrun, where each process is a rank of the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepscope.supervisor import rank_merge
 from stepscope.supervisor.child_supervisor import Outcome, RunListener, StopSignals, stop_signals
 from stepscope.supervisor.rank_merge import GrowingTables
 from stepscope.supervisor.rank_processes import RankInfo
-from stepscope.supervisor.rank_supervisor import Rank, carry_out_rank
+from stepscope.supervisor.rank_supervisor import Rank, run_rank
 
 
 def in_place(place: RankInfo, spec: RunSpec) -> RunSpec:
@@ -49,7 +49,7 @@ def run_in_place(
     *,
     force: bool = False,
 ) -> tuple[Path, Outcome]:
-    """Train as one rank of a run: a new one, or `run`; rank 0 answers for it as a whole."""
+    """Train one rank of a run: a new run, or `run`; rank 0 also closes the run as a whole."""
     out, asked = Path(spec.out), spec.model_dump(mode="json")
     is_new = run is None
     if run is None:
@@ -58,7 +58,7 @@ def run_in_place(
     launcher = Launcher(listener.output)
     rank = Rank(place, run, spec, ProcessOptions(force=force), meanwhile=launcher.look)
     if place.rank != 0:
-        return carry_out_rank(rank, listener)
+        return run_rank(rank, listener)
     tables = GrowingTables(run, place.world)
 
     def look_after_run() -> None:
@@ -71,7 +71,7 @@ def run_in_place(
     with top.held(), stop_signals(pausing=False) as signals:
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
         try:
-            mine, outcome = carry_out_rank(rank, listener)
+            mine, outcome = run_rank(rank, listener)
             ended = answer_for_all(place, run, mine, outcome, signals)
         except BaseException as error:
             top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
@@ -84,7 +84,7 @@ def run_in_place(
 
 @dataclass
 class Launcher:
-    """Who started this rank, and would stop it; where that is killed, the rank stops itself.
+    """The launcher of this rank. If it is killed, the rank stops itself.
 
     It asks all ranks to stop after the same step, and so ends those of other machines too.
     """
@@ -108,7 +108,7 @@ def answer_for_all(
     outcome: Outcome,
     signals: StopSignals,
 ) -> Outcome:
-    """Put the run of all ranks together and close it: rank 0's part under somebody's torchrun."""
+    """Merge the folders of all ranks and close the run; rank 0 does this."""
     rank_merge.wait_for_others(run, place.world, outcome, signals)
     top = run_folder.RunFolder(run)
     ranks = rank_merge.put_together(top, place.world)
@@ -128,7 +128,7 @@ def answer_for_all(
 
 
 def _figures(first: dict[str, Any], ranks: list[run_reader.Run]) -> dict[str, Any]:
-    """Return the figures of the whole that are in no table; memory is that of all ranks."""
+    """Return the figures of the whole run that are in no table; memory is summed over ranks."""
     names = ("wall_s", "preparation_s", "layers")
     peaks = ("peak_memory_bytes", "device_peak_memory_bytes")
     return {

@@ -1,4 +1,8 @@
-"""Say what to change where a run does not fit: settings that were forecast to take less."""
+"""The training process as its supervisor sees it: started, stopped, and how it ended.
+
+It runs in its own session, so only the parent receives the terminal's signals: the first Ctrl-C,
+SIGTERM or SIGHUP asks the training to stop between two steps, the second kills it.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,6 @@ def _more_room(pool: str) -> str:
     return "A device with more memory" if pool == "device" else "A larger --memory-limit"
 
 
-# --- Our own training as what is supervised
-
-
 _MODULE = "stepscope.processes.training_process"
 
 
@@ -60,7 +61,7 @@ def training_process_of(
     time_limit_s: float | None = None,
     fork_server: ForkServer | None = None,
 ) -> SupervisedProcess:
-    """Return the training that a folder asks for, forked where a fork server is given."""
+    """Return the training of a folder's settings; it is forked where a fork server is given."""
     return SupervisedProcess(
         functools.partial(_start, folder, limit, options or ProcessOptions(), fork_server),
         end_training,
@@ -102,7 +103,7 @@ def _start(
 def start_training(
     command: list[str], messages: int, limit: MemoryLimit | None, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, held to a limit where the kernel can hold it."""
+    """Start a process in its own session, in a control group where one enforces the limit."""
     if limit is not None and limit.group is not None:
         command = limit.group.command(command)
     return subprocess.Popen(
@@ -122,7 +123,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def end_training(child: ChildProcess, number: int, before: int) -> None:
-    """Ask a training to stop between two steps; the second time, end it."""
+    """Ask a training to stop between two steps; kill it the second time."""
     if before == 0:
         child.terminate()
     else:
@@ -130,7 +131,7 @@ def end_training(child: ChildProcess, number: int, before: int) -> None:
 
 
 def judge_training(watch: ChildWatch, returncode: int) -> Outcome:
-    """Decide how the training ended, from its own words or, without any, from how it died."""
+    """Return how the training ended: as it reported, or else by its exit status."""
     said = watch.outcome
     if _ended_by_guard(watch):
         verdict = out_of_memory(watch, _guard_words(watch))
@@ -157,7 +158,7 @@ def judge_training(watch: ChildWatch, returncode: int) -> Outcome:
 
 
 def out_of_memory(watch: ChildWatch, what_happened: str) -> Outcome:
-    """Make the outcome of a training that memory ended, with what it said of itself before."""
+    """Return the outcome of a training that ran out of memory, with the figures it reported."""
     said = watch.outcome or Outcome()
     return Outcome(
         schema.OUT_OF_MEMORY,
@@ -175,7 +176,7 @@ def out_of_memory(watch: ChildWatch, what_happened: str) -> Outcome:
 
 
 def _ended_by_guard(watch: ChildWatch) -> bool:
-    """Say whether the training ended because we saw to it; it may have been done just before."""
+    """Return whether the memory guard ended the training before it was done."""
     said, memory = watch.outcome, watch.memory
     if memory.killed:
         return said is None or said.exit_code != 0
