@@ -26,8 +26,8 @@ from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import run_folder, schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.settings.load_settings import validate
-from stepscope.train.accuracy import HitCounter
-from stepscope.train.device import layout_of, resolve
+from stepscope.train.accuracy import AccuracyCounter
+from stepscope.train.device import memory_format_of, resolve
 from stepscope.train.loop import LoopHooks, train_epoch
 from stepscope.train.profile_window import InsideView, ProfilePosition
 from stepscope.train.recorder import Recorder, Tally
@@ -40,7 +40,7 @@ MOST = 1.02
 
 
 def bare_epoch(job: Job, loader: DataLoader[Batch]) -> None:
-    layout, hits, loss_sum = layout_of(job.spec), HitCounter(job.device), 0.0
+    layout, hits, loss_sum = memory_format_of(job.spec), AccuracyCounter(job.device), 0.0
     job.model.train()
     for images, labels in loader:
         images = images.to(job.device, memory_format=layout, non_blocking=True)
@@ -76,7 +76,7 @@ def main() -> int:
         )
 
         def measured_epoch() -> None:
-            timing, tally, hits = EpochTiming(1), Tally(), HitCounter(torch.device("cpu"))
+            timing, tally, hits = EpochTiming(1), Tally(), AccuracyCounter(torch.device("cpu"))
             recorder.begin(1, 0, tally, hits)
             train_epoch(job, watch, timing, hits, 0, STEPS)
             hits.total()

@@ -10,7 +10,7 @@ from _alternate import alternate, report
 
 from stepscope.models import registry
 from stepscope.settings.load_settings import validate
-from stepscope.train.device import layout_of, resolve
+from stepscope.train.device import memory_format_of, resolve
 from stepscope.train.optimizers import make_optimizer
 
 BATCH = 32
@@ -20,7 +20,7 @@ LEAST = 1.3
 
 def stepper(memory_format: str):
     spec = resolve(validate({"model": "resnet18", "device": "cpu", "memory_format": memory_format}))
-    layout = layout_of(spec)
+    layout = memory_format_of(spec)
     torch.manual_seed(0)
     model = registry.build("resnet18", classes=10).to(memory_format=layout)
     optimizer = make_optimizer(spec, model.parameters())

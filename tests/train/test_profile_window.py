@@ -19,7 +19,7 @@ from stepscope.report.terminal.run_tables import print_run
 from stepscope.settings.load_settings import validate
 from stepscope.supervisor.start_run import resume, start
 from stepscope.train.epoch_plan import plan_stages
-from stepscope.train.profile_window import ProfilePosition, find_place
+from stepscope.train.profile_window import ProfilePosition, place_window
 
 
 def looked_at(run):
@@ -48,7 +48,7 @@ def test_the_place_is_in_the_middle_of_one_epoch_with_a_step_on_either_side(
     epochs, steps_per_epoch, max_steps, asked
 ):
     stages = plan_stages(epochs, steps_per_epoch, max_steps)
-    place = find_place(stages, asked)
+    place = place_window(stages, asked)
     longest = max(stage.steps for stage in stages)
     assert place.steps == max(0, min(asked, longest - 2))
     if place.steps:
@@ -60,11 +60,11 @@ def test_the_place_is_in_the_middle_of_one_epoch_with_a_step_on_either_side(
 
 
 def test_a_single_epoch_is_looked_at_in_its_middle():
-    assert find_place(plan_stages(1, 100, None), 10) == ProfilePosition(1, 46, 55)
+    assert place_window(plan_stages(1, 100, None), 10) == ProfilePosition(1, 46, 55)
 
 
 def test_nothing_asked_for_has_no_place():
-    assert find_place(plan_stages(3, 100, None), 0).steps == 0
+    assert place_window(plan_stages(3, 100, None), 0).steps == 0
 
 
 # --- the run --------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_a_run_may_go_on_with_a_look_that_was_not_asked_for_before(train):
 
 def test_the_layers_are_in_the_summary_and_on_the_terminal(tmp_path):
     asked = {"samples": 192, "batch_size": 32, "epochs": 1, "threads": 1, "layers": 3}
-    path, outcome = start(validate({**asked, "out": str(tmp_path)}), Silent(), summarize)
+    path, outcome = start(validate({**asked, "out": str(tmp_path)}), Silent())
     assert outcome.exit_code == 0, outcome.reason
     run = load_run(path)
     layers = run.summary["layers"]
@@ -206,5 +206,5 @@ def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
     info = json.loads((stopped.path / "run.json").read_text())
     info |= {"status": "interrupted", "summary": {"layers": seen}}
     (stopped.path / "run.json").write_text(json.dumps(info))
-    resume(stopped.path, Silent(), summarize)
+    resume(stopped.path, Silent())
     assert load_run(stopped.path).summary["layers"] == seen

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import Interrupted
-from stepscope.train.stop_request import StopRequest, start_worker
+from stepscope.train.split_loaders import start_worker
+from stepscope.train.stop_request import StopRequest
 
 
 @pytest.fixture

@@ -62,14 +62,14 @@ def test_the_test_split_is_not_opened_and_counts_for_no_memory(train, monkeypatc
 def batches(**changes):
     """Return the training labels and the held-out images and labels that a spec's loaders give."""
     spec = validate({"samples": 192, "batch_size": 32, "validation": HELD, **changes})
-    crew = WorkerPool(spec.workers, lambda fallback: None)
-    train = open_split(spec, "train", Path("data"), crew)
-    held = held_out_split(spec, train, crew)
+    worker_pool = WorkerPool(spec.workers, lambda fallback: None)
+    train = open_split(spec, "train", Path("data"), worker_pool)
+    held = held_out_split(spec, train, worker_pool)
     found = [(images, labels) for (images, labels), _ in held.loader]
     taken = sum(len(labels) for (_, labels), _ in train.loader)
     for split in (train, held):
         split.loader.close()
-    crew.stop_watching()
+    worker_pool.stop_watching()
     return taken, torch.cat([each[0] for each in found]), torch.cat([each[1] for each in found])
 
 

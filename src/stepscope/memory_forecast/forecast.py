@@ -32,7 +32,7 @@ from stepscope.models.step_tensors import (
 )
 from stepscope.settings import RunSpec
 from stepscope.train.optimizers import make_optimizer
-from stepscope.train.probe_step import SmallStep, as_it_was
+from stepscope.train.probe_step import ProbeStep, training_state_restored
 from stepscope.units import format_bytes
 
 # --- What a training will take, found out by the training process itself before it begins
@@ -104,13 +104,13 @@ def probe_steps(
 
     `memory` is the device's; on a CPU there is none.
     """
-    trial = SmallStep(spec, model, dataset, device)
+    trial = ProbeStep(spec, model, dataset, device)
     optimizer = weigh_optimizer(
         lambda parameters: make_optimizer(spec, parameters), device, all_at_once=memory is not None
     )
     weights = [*model.parameters(), *model.buffers()]
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with as_it_was(model, device):
+    with training_state_restored(model, device):
         logs = [_watch(trial, samples) for samples in TRIED_BATCHES]
         parameters_bytes = _size_bytes(weights)
         on_host_bytes = parameters_bytes if memory is None else 0
@@ -127,7 +127,7 @@ def probe_steps(
         return replace(seen, device=_try_device(trial, seen, samples, memory))
 
 
-def _watch(trial: SmallStep, samples: int) -> StepLog:
+def _watch(trial: ProbeStep, samples: int) -> StepLog:
     images, labels = trial.batch(samples)
     before = [*trial.model.parameters(), *trial.model.buffers()]
     log = watch_step(
@@ -144,13 +144,13 @@ def _trial_samples(spec: RunSpec, seen: StepProbe) -> int:
     return max(TRIED_BATCHES[0], min(most, _TRIAL_KEPT_BYTES // a_sample))
 
 
-def _some_steps(trial: SmallStep, samples: int) -> None:
+def _some_steps(trial: ProbeStep, samples: int) -> None:
     for _ in range(_TRIAL_STEPS):
         trial.take(samples)
         trial.model.zero_grad()
 
 
-def _try_allocator(trial: SmallStep, seen: StepProbe, samples: int) -> AllocatorTrial | None:
+def _try_allocator(trial: ProbeStep, seen: StepProbe, samples: int) -> AllocatorTrial | None:
     """Take a few steps, and see what the process takes beyond their tensors."""
     step = add_up(at_batch(*seen.logs, samples), NO_OPTIMIZER)
     grew_bytes = growth_during(lambda: _some_steps(trial, samples))
@@ -160,7 +160,7 @@ def _try_allocator(trial: SmallStep, seen: StepProbe, samples: int) -> Allocator
 
 
 def _try_device(
-    trial: SmallStep, seen: StepProbe, samples: int, memory: DeviceMemory
+    trial: ProbeStep, seen: StepProbe, samples: int, memory: DeviceMemory
 ) -> DeviceProbe:
     """Take a few steps, and see what the device's allocator reserves beyond what is counted."""
     counted_bytes = reserved_for(at_batch(*seen.logs, samples), NO_OPTIMIZER)

@@ -20,7 +20,7 @@ from stepscope.data.samples import MemorySamples
 from stepscope.meter.process_memory import private_bytes
 from stepscope.settings import RunSpec
 from stepscope.train.source_settings import data_source_of
-from stepscope.train.stop_request import start_worker
+from stepscope.train.split_loaders import start_worker
 
 _BATCHES = 3
 

@@ -24,7 +24,7 @@ _TIMES = 7
 _WARM_UP = 2  # the first ones connect
 
 
-def time_exchange(asked: dict[str, Any]) -> dict[str, Any]:
+def time_allreduce(asked: dict[str, Any]) -> dict[str, Any]:
     """Exchange several times, and give how long each took on the first process."""
     try:
         from torch.multiprocessing.spawn import ProcessException, spawn
@@ -62,4 +62,4 @@ def _exchange(rank: int, world: int, size_bytes: int, meeting: str, told: str, p
 
 
 if __name__ == "__main__":
-    answer_once(time_exchange)
+    answer_once(time_allreduce)

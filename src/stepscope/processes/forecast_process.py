@@ -25,8 +25,8 @@ def forecast(asked: dict[str, Any]) -> dict[str, Any]:
         raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
     spec = resolve(validate(asked))
     memory = device_memory_of(torch.device(spec.device), host_memory())
-    foretold = check_fit(spec, build_model(spec), memory)
-    return {"spec": spec.model_dump(mode="json"), **foretold.to_json()}
+    forecast = check_fit(spec, build_model(spec), memory)
+    return {"spec": spec.model_dump(mode="json"), **forecast.to_json()}
 
 
 if __name__ == "__main__":

@@ -28,10 +28,10 @@ from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.settings import RunSpec
 from stepscope.train import split_loaders
-from stepscope.train.accuracy import HitCounter
+from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import forget_rows_after
-from stepscope.train.cold_epochs import BeforeEpoch, cooling
-from stepscope.train.device import layout_of
+from stepscope.train.cold_epochs import BeforeEpoch, cold_epoch_hook
+from stepscope.train.device import memory_format_of
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Recorder, RunMessages, Tally
 from stepscope.train.split_loaders import LoadedSplit, open_split, plan
@@ -52,11 +52,11 @@ class _Loading:
     meter: StepMeter
     recorder: Recorder
     stop: StopRequest
-    telling: RunMessages
+    messages: RunMessages
     before_epoch: BeforeEpoch
 
 
-def load(spec: RunSpec, telling: RunMessages, stop: StopRequest, closing: dict[str, Any]) -> None:
+def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[str, Any]) -> None:
     """Go through all epochs of the training loader; one that was stopped begins again.
 
     What is to be said of the run however it ends is put into `closing`.
@@ -64,31 +64,33 @@ def load(spec: RunSpec, telling: RunMessages, stop: StopRequest, closing: dict[s
     began_ns = now_ns()
     without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
     closing["absent"] = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
-    telling.send({"type": "forecast", "forecast": FitCheck(reason=_NO_NETWORK).to_json()})
+    messages.send({"type": "forecast", "forecast": FitCheck(reason=_NO_NETWORK).to_json()})
     prepare_process(spec)
-    crew = WorkerPool(spec.workers, telling.fallback)
-    hear = partial(split_loaders.told_of, telling=telling, stop=stop)
-    train = open_split(spec, "train", Path(spec.data_dir).resolve(), crew, telling.notice, hear)
+    worker_pool = WorkerPool(spec.workers, messages.fallback)
+    add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
+    train = open_split(
+        spec, "train", Path(spec.data_dir).resolve(), worker_pool, messages.notice, add_listeners
+    )
     stages = plan(spec, train, judged_on=None)
-    telling.ready(spec, began_ns)
-    path = telling.folder.path
+    messages.ready(spec, began_ns)
+    path = messages.folder.path
     forget_rows_after(path, stages, Position(), spec.accumulate)
     buckets: dict[CatalogueSplit, FromBucket] = {"train": train.bucket} if train.bucket else {}
     split_loaders.record_downloads(path, buckets)
     with ExitStack() as opened:
-        opened.callback(crew.stop_watching)
+        opened.callback(worker_pool.stop_watching)
         opened.callback(train.loader.close)
         steps, epochs, records = (
             opened.enter_context(CsvLog(path / name))
             for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
         )
         recorder = Recorder(
-            epochs, records, telling.send, stages, spec.accumulate, len(train.order)
+            epochs, records, messages.send, stages, spec.accumulate, len(train.order)
         )
         queue = queue_of(torch.device(spec.device))
-        meter = StepMeter(steps, telling.origin_ns, queue, on_step=recorder.batch)
-        cool = cooling(spec, train.files, telling)
-        loading = _Loading(spec, train, meter, recorder, stop, telling, cool)
+        meter = StepMeter(steps, messages.origin_ns, queue, on_step=recorder.batch)
+        cool = cold_epoch_hook(spec, train.files, messages)
+        loading = _Loading(spec, train, meter, recorder, stop, messages, cool)
         try:
             for number, stage in enumerate(stages):
                 _load_stage(loading, number, stage)
@@ -102,10 +104,10 @@ def load(spec: RunSpec, telling: RunMessages, stop: StopRequest, closing: dict[s
 
 def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
     """Go through an epoch and write its row; raise where a stop was asked for in the middle."""
-    recorder, telling = loading.recorder, loading.telling
-    recorder.begin(number, 0, Tally(), HitCounter(torch.device(loading.spec.device)))
+    recorder, messages = loading.recorder, loading.messages
+    recorder.begin(number, 0, Tally(), AccuracyCounter(torch.device(loading.spec.device)))
     loading.before_epoch(stage.epoch)
-    timing = EpochTiming(stage.epoch, telling.elapsed_s(), time.time())
+    timing = EpochTiming(stage.epoch, messages.elapsed_s(), time.time())
     opened_ns = other_clock_ns()  # a clock pair apart from the meter's, to check it by
     finished = load_epoch(loading, timing, stage.steps)
     timing.total_s = seconds(other_clock_ns() - opened_ns)
@@ -113,13 +115,13 @@ def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
         loading.stop.check()
     recorder.epochs.append(",".join(epoch_values("train", timing, loss=None).values()))
     recorder.epochs.flush()
-    recorder.tell(finished, timing)
+    recorder.report_progress(finished, timing)
 
 
 def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
     """Load up to step `last` as `loop.train_epoch` does; return the last that was finished."""
     spec, train, meter = loading.spec, loading.train, loading.meter
-    layout, device = layout_of(spec), torch.device(spec.device)
+    layout, device = memory_format_of(spec), torch.device(spec.device)
     train.order.epoch = timing.epoch
     step, left = 0, len(train.order)
 

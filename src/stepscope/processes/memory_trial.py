@@ -23,8 +23,8 @@ from stepscope.meter.process_memory import give_back
 from stepscope.processes.answer import answer_once
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
-from stepscope.train.accuracy import HitCounter
-from stepscope.train.device import autocast_of, layout_of, resolve
+from stepscope.train.accuracy import AccuracyCounter
+from stepscope.train.device import autocast_of, memory_format_of, resolve
 from stepscope.train.loop import samples_of_step
 from stepscope.train.optimizers import make_optimizer
 from stepscope.train.training_setup import Job, build, build_model
@@ -75,7 +75,7 @@ def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
             _step_in_backward(job)
         if not options.phases:
             watch.peak.begin()
-        hits = HitCounter(job.device)
+        hits = AccuracyCounter(job.device)
         for epoch in range(1, options.epochs + 1):
             watch.epoch = epoch
             _epoch(job, options, watch, hits)
@@ -94,9 +94,9 @@ def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
     }
 
 
-def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: HitCounter) -> None:
+def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: AccuracyCounter) -> None:
     """Train some steps as `loop.train_epoch` does."""
-    layout, autocast = layout_of(job.spec), autocast_of(job.spec, job.device)
+    layout, autocast = memory_format_of(job.spec), autocast_of(job.spec, job.device)
     job.train.order.epoch, job.train.order.skip = watch.epoch, 0
     job.model.train()
     of_epoch = -(-len(job.train.order) // job.spec.accumulate)

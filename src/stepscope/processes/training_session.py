@@ -26,8 +26,8 @@ from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train import checkpoint, device, distributed, loop, split_loaders, training_setup
 from stepscope.train.checkpoint import folders_to_rewind, forget_rows_after
-from stepscope.train.cold_epochs import cooling
-from stepscope.train.distributed import ProcessGroup, settle_order
+from stepscope.train.cold_epochs import cold_epoch_hook
+from stepscope.train.distributed import ProcessGroup, fix_summation_order
 from stepscope.train.flop_counter import flops_of_step
 from stepscope.train.profile_window import seen_inside, view_of
 from stepscope.train.rank_consistency import has_unused_parameters
@@ -54,41 +54,43 @@ def run_session(
     began = now_ns()
     info = folder.read_info()
     spec = device.resolve(validate(info["spec"]))
-    team = distributed.join(spec) if options.distributed else ProcessGroup()
-    telling = RunMessages(folder, origin_ns, send)
+    process_group = distributed.join(spec) if options.distributed else ProcessGroup()
+    messages = RunMessages(folder, origin_ns, send)
     if info["kind"] == loader_only.KIND:
-        loader_only.load(spec, telling, stop, closing)
+        loader_only.load(spec, messages, stop, closing)
         return
     closing["absent"] = _why_untested(spec)
     # Before there are threads that compute: only those that come are counted.
     counters = open_hardware_counters() if spec.counters else None
     data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
     memory = device_memory_of(torch.device(spec.device), host_memory())
-    model = training_setup.build_model(spec, telling.weights)
-    foretold = FitCheck(reason=_NO_FORECAST)
+    model = training_setup.build_model(spec, messages.weights)
+    forecast = FitCheck(reason=_NO_FORECAST)
     if options.forecast:
-        foretold = check_fit(team.own_part(spec), model, memory, team.world_here)
-    send({"type": "forecast", "forecast": foretold.to_json()})
+        forecast = check_fit(process_group.own_part(spec), model, memory, process_group.world_here)
+    send({"type": "forecast", "forecast": forecast.to_json()})
     if not options.force:
-        refuse_what_does_not_fit(foretold)
+        refuse_what_does_not_fit(forecast)
     before_data_bytes = resident_bytes()
-    hear = partial(split_loaders.told_of, telling=telling, stop=stop)
+    add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
     built = training_setup.build(
-        spec, model, data_dir, telling.fallback, telling.notice, hear, team
+        spec, model, data_dir, messages.fallback, messages.notice, add_listeners, process_group
     )
-    team.require_alike(built.extent)
+    process_group.require_alike(built.extent)
     closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
-    telling.ready(spec, began, team.describe(model, spec.batch_size))
-    team.seed_apart(spec.seed)
+    messages.ready(spec, began, process_group.describe(model, spec.batch_size))
+    process_group.seed_apart(spec.seed)
     saved = (folder.path.parents[1] if options.distributed else folder.path) / schema.CHECKPOINT
-    start = checkpoint.TrainingProgress(processes=team.world)
+    start = checkpoint.TrainingProgress(processes=process_group.world)
     if saved.exists():
         start = checkpoint.load(saved, built)
-    if start.processes != team.world:
-        telling.event("processes", before=start.processes, now=team.world)
-    for tables in folders_to_rewind(folder.path, saved.parent, team.rank, team.world):
+    if start.processes != process_group.world:
+        messages.event("processes", before=start.processes, now=process_group.world)
+    for tables in folders_to_rewind(
+        folder.path, saved.parent, process_group.rank, process_group.world
+    ):
         forget_rows_after(tables, built.stages, start.position, spec.accumulate)
     split_loaders.record_downloads(folder.path, built.buckets)
     with ExitStack() as logs:
@@ -103,12 +105,12 @@ def run_session(
         recorder = Recorder(
             epochs, records, send, built.stages, spec.accumulate, len(built.train.order), pool
         )
-        recorder.processes = team.world
+        recorder.processes = process_group.world
         queue = queue_of(built.device)
         meter = StepMeter(steps, origin_ns, queue, recorder.step, recorder.batch)
-        has_unused = team.world > 1 and has_unused_parameters(spec, model, data_dir)
-        wrapped = team.wrap(model, meter.gradients_ready, has_unused=has_unused)
-        settle_order(spec, wrapped, data_dir, built.device, team.world)
+        has_unused = process_group.world > 1 and has_unused_parameters(spec, model, data_dir)
+        wrapped = process_group.wrap(model, meter.gradients_ready, has_unused=has_unused)
+        fix_summation_order(spec, wrapped, data_dir, built.device, process_group.world)
         built = replace(built, wrapped=wrapped)
         inside = view_of(built, meter, queue, counters)
 
@@ -119,16 +121,16 @@ def run_session(
                 log.flush()  # the checkpoint must not be ahead of the rows
             began = now_ns()
             checkpoint.save(saved, built, progress)
-            telling.event(
+            messages.event(
                 "checkpoint",
                 stage=progress.position.stage,
                 step=progress.position.step,
                 took_s=round(seconds(now_ns() - began), 6),
             )
 
-        cool = cooling(spec, built.files, telling)
-        agreed = team.agreeing(stop)
-        watch = loop.LoopHooks(meter, recorder, agreed, telling.elapsed_s, save, inside, cool)
+        cool = cold_epoch_hook(spec, built.files, messages)
+        agreed = process_group.shared_stop(stop)
+        watch = loop.LoopHooks(meter, recorder, agreed, messages.elapsed_s, save, inside, cool)
         try:
             loop.train(built, watch, start)
         finally:
@@ -144,7 +146,7 @@ def run_session(
                 closing["absent"]["flops"] = "a trial is not counted"
             else:
                 closing["flops"], why_not_counted = flops_of_step(
-                    team.own_part(spec), model, data_dir
+                    process_group.own_part(spec), model, data_dir
                 )
                 if why_not_counted is not None:
                     closing["absent"]["flops"] = why_not_counted

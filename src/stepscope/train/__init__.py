@@ -1,6 +1,5 @@
-"""Building and running one training of our own.
+"""Build and run one training.
 
 Start at `training_setup`, which builds model, data and optimiser from settings, and at
-`loop.train`, the training loop. What is timed is in `meter`, how the process is started in
-`processes`.
+`loop.train`, the training loop. `meter` times the steps; `processes` starts the training process.
 """

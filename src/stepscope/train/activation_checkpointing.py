@@ -1,8 +1,8 @@
 """Recompute activations in the backward pass instead of keeping them.
 
 Every block of the network (a composite child of an `nn.Sequential` or `nn.ModuleList`) keeps only
-its input. Its forward runs a second time in the backward pass; batch norm must not take that as
-another batch, so its running statistics stand still meanwhile.
+its input. Its forward runs a second time in the backward pass. The running statistics of batch norm
+are frozen during that second forward, which must not count as another batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_activations(model: nn.Module) -> int:
-    """Wrap the forward of every block in place; return how many blocks there are."""
-    blocks = list(dict.fromkeys(_blocks(model)))  # one that stands at two places counts once
+    """Wrap the forward of every block in place; return the number of blocks."""
+    blocks = list(dict.fromkeys(_blocks(model)))  # a shared block counts once
     for block in blocks:
         block.forward = functools.partial(_run, block, block.forward)
     return len(blocks)
@@ -27,7 +27,7 @@ def recompute_activations(model: nn.Module) -> int:
 
 @contextlib.contextmanager
 def recomputing(model: nn.Module) -> Iterator[int]:
-    """Recompute activations for a while; yields how many blocks there are."""
+    """Recompute activations inside the context; yield the number of blocks."""
     own = {block: vars(block).get("forward") for block in _blocks(model)}
     try:
         yield recompute_activations(model)
@@ -40,7 +40,7 @@ def recomputing(model: nn.Module) -> Iterator[int]:
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Find the outermost composite modules that stand in a row with others."""
+    """Yield the outermost composite modules of a sequence of modules."""
     for child in model.children():
         if isinstance(model, (nn.Sequential, nn.ModuleList)) and any(child.children()):
             yield child
@@ -58,15 +58,15 @@ def _run(block: nn.Module, forward: Any, *args: Any, **named: Any) -> Any:
 def _contexts(
     block: nn.Module,
 ) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
-    return contextlib.nullcontext(), _running_statistics_stand_still(block)
+    return contextlib.nullcontext(), _frozen_running_statistics(block)
 
 
 @contextlib.contextmanager
-def _running_statistics_stand_still(block: nn.Module) -> Iterator[None]:
+def _frozen_running_statistics(block: nn.Module) -> Iterator[None]:
     norms = [module for module in block.modules() if isinstance(module, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        norm.momentum = 0.0  # the running statistics then stay what they are, to the bit
+        norm.momentum = 0.0  # keeps the running statistics bit for bit
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked = norm.num_batches_tracked.clone()
     try:

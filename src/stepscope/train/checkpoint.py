@@ -1,8 +1,8 @@
-"""Checkpoints: all that a run needs to go on as if it had never stopped, in one file.
+"""Checkpoints: save and load the state of a training, and drop the rows written after it.
 
-Weights, optimiser, schedule, loss scaler, random state, the place in the run, and the sums of the
-epoch that is under way. Order and augmentation have no state (`data.sample_order`). The file is
-replaced in one move and read without executing anything that is in it.
+One file holds weights, optimiser, schedule, loss scaler, random state, the position in the run, and
+the sums of the current epoch. Order and augmentation are stateless (`data.sample_order`). The file
+is replaced atomically and loaded with `weights_only`, which executes no code.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from stepscope.train.training_setup import Job
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Settings that change no loss, nor what a row means: where things lie, who loads them, and which
-# rows, marked as such, were a look at the layers.
+# Settings that change neither a loss nor the meaning of a row: paths, loading, and the steps whose
+# rows are marked as profiled.
 _MAY_CHANGE = frozenset(
     {"name", "out", "data_dir", "source", "access", "endpoint_url", "memory_limit"}
     | {"workers", "prefetch", "persistent_workers", "pin_memory", "pipeline", "layers"}
@@ -37,10 +37,7 @@ _MAY_CHANGE = frozenset(
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where a run stands: its place, and the sums of the epoch that is under way.
-
-    `processes` is how many it was trained by until then.
-    """
+    """The position in a run, the sums of the current epoch, and the number of processes so far."""
 
     position: Position = field(default_factory=Position)
     timing: dict[str, Any] | None = None
@@ -49,14 +46,14 @@ class TrainingProgress:
 
 
 def save(path: Path, job: Job, progress: TrainingProgress) -> None:
-    """Write a checkpoint beside the old one, then put it in its place."""
+    """Write a checkpoint to a temporary file, then replace the old one."""
     own = {
         "progress": asdict(progress),
         "random": torch.get_rng_state(),
         "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
     }
-    ranks = job.team.gather(own)  # all have come this far, and their rows are on disk
-    if job.team.rank != 0:
+    ranks = job.process_group.gather(own)  # a barrier: the rows of all ranks are on disk
+    if job.process_group.rank != 0:
         return
     content = {
         **own,
@@ -68,7 +65,7 @@ def save(path: Path, job: Job, progress: TrainingProgress) -> None:
         "scaler": job.scaler.state_dict() if job.scaler else None,
     }
     beside = path.with_suffix(".tmp")
-    file = _NotingWriter(io.FileIO(beside, "w"))
+    file = _ErrorKeepingWriter(io.FileIO(beside, "w"))
     try:
         with file:
             torch.save(content, file)
@@ -83,7 +80,7 @@ def save(path: Path, job: Job, progress: TrainingProgress) -> None:
 
 
 def load(path: Path, job: Job) -> TrainingProgress:
-    """Put a checkpoint's state into a job that was built from the same spec."""
+    """Load a checkpoint into a job that was built from the same spec."""
     try:
         content = torch.load(path, map_location=job.device, weights_only=True)
         _check_same_training(path, content["spec"], job.spec.model_dump(mode="json"))
@@ -94,11 +91,11 @@ def load(path: Path, job: Job) -> TrainingProgress:
         if job.scaler:
             job.scaler.load_state_dict(content["scaler"])
         ranks = [content, *content.get("others", [])]
-        own = part_of_rank(ranks, job.team.rank, job.team.world)
+        own = part_of_rank(ranks, job.process_group.rank, job.process_group.world)
         if own["random"] is not None:
             torch.set_rng_state(own["random"].cpu())
         if own["random_cuda"]:
-            known = own["random_cuda"][: torch.cuda.device_count()]  # it may have had more
+            known = own["random_cuda"][: torch.cuda.device_count()]  # saved on a machine with more
             torch.cuda.set_rng_state_all([state.cpu() for state in known])
         position, timing, tally = (own["progress"][key] for key in ("position", "timing", "tally"))
         return TrainingProgress(Position(**position), timing, tally, len(ranks))
@@ -113,10 +110,10 @@ def load(path: Path, job: Job) -> TrainingProgress:
 
 
 def part_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
-    """Return what a rank goes on from: its own, or where their number changed, a fair account.
+    """Return the saved state that a rank resumes from.
 
-    Rank 0 then takes over the sums of all for the epoch that is under way, the others begin with
-    none; a rank that is new keeps the random state that it was seeded with.
+    If the number of ranks changed, rank 0 takes the sums of all ranks for the current epoch and the
+    others start from zero. A new rank keeps the random state that it was seeded with.
     """
     if len(saved) == world:
         return saved[rank]
@@ -130,14 +127,16 @@ def part_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str
         progress["tally"] = {
             "loss_sum": sum(each["loss_sum"] for each in tallies),
             "samples": sum(each["samples"] for each in tallies),
-            "hits": [sum(hits) for hits in zip(*(each["hits"] for each in tallies), strict=True)],
+            "hits": [
+                sum(counts) for counts in zip(*(each["hits"] for each in tallies), strict=True)
+            ],
         }
     return {**part, "progress": progress}
 
 
 def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuse to go on with other settings than those the weights and rows so far came from."""
-    # A setting that was added since then had its default.
+    """Raise RequestError if a setting that affects weights or rows has changed."""
+    # A setting that did not exist yet had its default.
     before = {name: saved.get(name, field.default) for name, field in RunSpec.model_fields.items()}
     changed = [
         f"{name} was {before[name]!r} and is now {asked[name]!r}"
@@ -151,8 +150,8 @@ def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any
         )
 
 
-class _NotingWriter(io.BufferedWriter):
-    """A file that remembers why a write failed: torch reports that as a bare RuntimeError."""
+class _ErrorKeepingWriter(io.BufferedWriter):
+    """Keep the OSError of a failed write, which torch reports as a bare RuntimeError."""
 
     error: OSError | None = None
 
@@ -171,14 +170,14 @@ class _NotingWriter(io.BufferedWriter):
             raise
 
 
-# --- Going back to a checkpoint: rows of what will be done again leave the files
+# --- Rewinding the tables
 
 
 def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]:
-    """List the folders whose tables a process takes back: its own, and for rank 0 nobody's.
+    """List the folders whose tables a process rewinds.
 
-    Those are the run's own, where it is not the process's, and those of ranks that were there
-    when the checkpoint was written and are no more.
+    Each rank rewinds its own folder. Rank 0 also rewinds the run's folder, and the folders of ranks
+    that existed when the checkpoint was written and no longer do.
     """
     if rank != 0:
         return [own]
@@ -191,7 +190,7 @@ def folders_to_rewind(own: Path, run: Path, rank: int, world: int) -> list[Path]
 def forget_rows_after(
     folder: Path, stages: list[Stage], position: Position, batches_per_step: int = 1
 ) -> None:
-    """Drop the rows after a position, so that each step stands in the files once."""
+    """Drop the rows after a position, so that each step occurs once."""
     number_of: dict[tuple[str, int], int] = {
         (stage.split, stage.epoch): number for number, stage in enumerate(stages)
     }
@@ -214,7 +213,7 @@ def forget_rows_after(
             case 2:
                 steps = -(-float(row["value1"]) // batches_per_step)
                 return step_is_done(row["epoch"], steps)
-        return True  # a download, which comes before all stages
+        return True  # a download, which precedes all stages
 
     keep_rows(folder / schema.STEPS, lambda row: step_is_done(row["epoch"], int(row["step"])))
     keep_rows(folder / schema.EPOCHS, lambda row: is_done(row["split"], row["epoch"]))

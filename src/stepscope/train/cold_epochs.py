@@ -1,4 +1,4 @@
-"""Cold files before an epoch, where the spec asks for them."""
+"""Drop the data files from the page cache before an epoch, if the spec asks for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stepscope.train.recorder import RunMessages
 BeforeEpoch = Callable[[int], None]
 
 
-def cooling(spec: RunSpec, files: Sequence[Path], telling: RunMessages) -> BeforeEpoch:
-    """Return what is to be done right before a training epoch is begun or gone on with.
+def cold_epoch_hook(spec: RunSpec, files: Sequence[Path], messages: RunMessages) -> BeforeEpoch:
+    """Return a callback to run before each training epoch.
 
-    A run that is resumed has read its files again to check them, which makes them warm.
+    It also runs when an epoch is resumed: verifying the files has warmed the page cache.
     """
 
     def before_epoch(epoch: int) -> None:
         if spec.page_cache == "cold-epochs" or (spec.page_cache == "cold" and epoch == 1):
-            telling.event("page_cache", epoch=epoch, **asdict(make_cold(files)))
+            messages.event("page_cache", epoch=epoch, **asdict(make_cold(files)))
 
     return before_epoch

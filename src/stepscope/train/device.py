@@ -1,6 +1,6 @@
-"""Where and in what form the numbers are computed: device, precision, memory format.
+"""Device, precision and memory format of a training.
 
-The rule for `--memory-format auto` is fixed by device, and was measured once (docs/decisions):
+The device decides `--memory-format auto`; the choice was benchmarked (docs/decisions.md):
 channels_last on a CPU and on CUDA, contiguous on MPS.
 """
 
@@ -14,16 +14,18 @@ import torch
 from stepscope.errors import MachineError
 from stepscope.settings import RunSpec
 
-_LAYOUT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
+_FORMAT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
 
 
 def resolve(spec: RunSpec) -> RunSpec:
-    """Replace every `auto` by what this machine makes of it; refuse what it does not have."""
+    """Replace every `auto` by a value for this machine; raise if the device is missing."""
     device = _resolve_device(spec.device)
     kind = torch.device(device).type
-    layout = _LAYOUT_BY_DEVICE[kind] if spec.memory_format == "auto" else spec.memory_format
+    memory_format = _FORMAT_BY_DEVICE[kind] if spec.memory_format == "auto" else spec.memory_format
     threads = spec.threads or torch.get_num_threads()
-    return spec.model_copy(update={"device": device, "memory_format": layout, "threads": threads})
+    return spec.model_copy(
+        update={"device": device, "memory_format": memory_format, "threads": threads}
+    )
 
 
 def _resolve_device(asked: str) -> str:
@@ -44,14 +46,14 @@ def _resolve_device(asked: str) -> str:
     return asked
 
 
-def layout_of(spec: RunSpec) -> torch.memory_format:
-    """Return torch's own name for the resolved layout."""
+def memory_format_of(spec: RunSpec) -> torch.memory_format:
+    """Return the resolved memory format as torch's constant."""
     channels_last = spec.memory_format == "channels_last"
     return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def autocast_of(spec: RunSpec, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which forward runs in the precision that was asked for."""
+    """Return the autocast context for the precision of the spec."""
     if spec.precision == "fp32":
         return contextlib.nullcontext()
     dtype = torch.bfloat16 if spec.precision == "bf16" else torch.float16
@@ -59,7 +61,7 @@ def autocast_of(spec: RunSpec, device: torch.device) -> contextlib.AbstractConte
 
 
 def describe_torch(device: torch.device) -> dict[str, Any]:
-    """Tell what of torch and of the device two runs must share to be compared."""
+    """Return the properties of torch and the device that comparable runs share."""
     described: dict[str, Any] = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),

@@ -1,10 +1,10 @@
-"""Several processes that train one network: each computes on its part of every batch.
+"""Data-parallel training: several processes train one network, each on its part of every batch.
 
-Gradients are summed over all ranks while the backward pass goes on (DistributedDataParallel). Each
-rank weighs its loss by its part of the step's samples, so that the sum is the gradient of the
-step's mean, as one process would compute it; torch's own average would be wrong for parts that
-differ in size. NCCL carries gradients on CUDA, gloo on a CPU; what is agreed on beside them goes
-over a gloo group of its own and never waits for a device.
+Gradients are summed over all ranks during the backward pass (DistributedDataParallel). Each rank
+weights its loss by its share of the step's samples, so that the sum is the gradient of the step's
+mean, as in one process; torch's average would be wrong for parts that differ in size. Gradients use
+NCCL on CUDA and gloo on a CPU. Stop requests and sums use a separate gloo group, which never waits
+for a device.
 """
 
 from __future__ import annotations
@@ -30,17 +30,15 @@ from stepscope.data import dataset_registry
 from stepscope.data.sample_order import GOLDEN, share_of
 from stepscope.errors import MachineError, RequestError
 from stepscope.settings import RunSpec
-from stepscope.train.probe_step import SmallStep, as_it_was
+from stepscope.train.probe_step import ProbeStep, training_state_restored
 from stepscope.train.rank_consistency import (
     differences_from_one_process,
+    gather_settings,
     refuse_disagreement,
-    tell_each_other,
 )
 from stepscope.train.recorder import Tally
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.stop_request import StopRequest
-
-# --- Who trains together: one process alone here, several in `train.distributed`
 
 
 class ProcessGroup:
@@ -48,62 +46,63 @@ class ProcessGroup:
 
     rank: int = 0
     world: int = 1
-    world_here: int = 1  # of them on this machine
+    world_here: int = 1  # processes on this machine
 
     def share(self, samples: int) -> int:
-        """Count the samples of a batch that are this process's."""
+        """Return how many samples of a batch this process computes."""
         first, last = share_of(samples, self.rank, self.world)
         return last - first
 
     def wrap(
         self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
     ) -> nn.Module:
-        """Return what is called to train `model`; `gradients_ready` hears of their exchange.
+        """Return the module to call in training.
 
-        A network that `has_unused` parameters makes no gradient of them that could be exchanged.
+        `gradients_ready` is called before each allreduce. `has_unused` says that some parameters
+        get no gradient.
         """
         return model
 
-    def without_exchange(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Return a context in which gradients only add up: more batches of the step follow."""
+    def no_sync(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Return a context that accumulates gradients without an allreduce."""
         return contextlib.nullcontext()
 
-    def agreeing(self, stop: StopRequest) -> StopRequest:
-        """Return the request to stop that the loop is to obey."""
+    def shared_stop(self, stop: StopRequest) -> StopRequest:
+        """Return the stop request that the loop checks."""
         return stop
 
     def total(self, tally: Tally) -> Tally:
-        """Return loss and hits of all processes."""
+        """Return the loss and the correct predictions of all processes."""
         return tally
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all processes the running statistics of the first."""
+        """Broadcast the buffers of rank 0, such as running statistics."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every process gives, in the order of ranks."""
+        """Return the values of all ranks, in the order of ranks."""
         return [value]
 
     def require_alike(self, found: dict[str, Any]) -> None:
-        """See that all processes have found the same data: there is one alone."""
+        """Raise RequestError if the ranks found different data."""
 
     def own_part(self, spec: RunSpec) -> RunSpec:
-        """Return the settings with what this process computes of a batch."""
+        """Return the spec with this process's share of the batch size."""
         return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
 
     def seed_apart(self, seed: int) -> None:
-        """Let chance inside the network, such as dropout, differ between processes."""
+        """Seed each rank differently, for dropout."""
 
     def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
-        """Tell of the team what belongs into the record."""
+        """Return the description of the process group for the run's environment."""
         return {}
 
 
 _GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
-# What may differ from machine to machine, and changes no loss.
+# Settings that may differ between machines and change no loss.
 _MAY_DIFFER = frozenset({"threads", "data_dir", "name", "memory_limit", "energy", "require"})
 
 
-# A later torch calls it by another name, and warns of the old one.
+# Newer versions of torch rename the parameter, and warn about the old name.
 _SENDS_BUFFERS = next(
     name
     for name in ("forward_sync_buffers", "broadcast_buffers")
@@ -112,70 +111,70 @@ _SENDS_BUFFERS = next(
 
 
 class Ranks(ProcessGroup):
-    """This process and the others of its training, connected."""
+    """A training in several connected processes."""
 
     def __init__(self) -> None:
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.world_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self._talk = dist.new_group(backend="gloo")
+        self._control_group = dist.new_group(backend="gloo")
 
     def wrap(
         self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
     ) -> nn.Module:
         """Return the network whose backward pass sums gradients over all ranks.
 
-        Buffers stay each rank's own until a test: to send rank 0's in every forward pass would
-        make all wait for it there, where a slow rank 0 looks like a slow network.
+        Buffers stay local until an evaluation. Broadcasting them in every forward pass would make
+        all ranks wait there, and a slow rank 0 would look like a slow network.
         """
         own_buffers: dict[str, Any] = {_SENDS_BUFFERS: False}
         network = DistributedDataParallel(
             model, gradient_as_bucket_view=True, find_unused_parameters=has_unused, **own_buffers
         )
 
-        def add_up(bucket: Any) -> Any:
+        def allreduce(bucket: Any) -> Any:
             gradients_ready()
             summed = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
             return summed.then(lambda future: future.value()[0])
 
-        # Without annotations: torch refuses those that are strings, as all are in this file.
-        network.register_comm_hook(None, lambda state, bucket: add_up(bucket))
+        # A lambda: torch rejects string annotations, and all annotations of this file are strings.
+        network.register_comm_hook(None, lambda state, bucket: allreduce(bucket))
         return network
 
-    def without_exchange(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Keep gradients here: more batches of the step follow."""
-        assert isinstance(network, DistributedDataParallel), "it was wrapped by this team"
+    def no_sync(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Accumulate gradients locally: more batches of the step follow."""
+        assert isinstance(network, DistributedDataParallel), "it was wrapped by this process group"
         return network.no_sync()
 
-    def agreeing(self, stop: StopRequest) -> StopRequest:
-        """Return a request to stop that all ranks obey after the same step."""
-        return AgreedStop(heard=stop, group=self._talk)
+    def shared_stop(self, stop: StopRequest) -> StopRequest:
+        """Return a stop request that all ranks obey after the same step."""
+        return AgreedStop(local=stop, group=self._control_group)
 
     def total(self, tally: Tally) -> Tally:
-        """Add up loss and hits of all ranks."""
+        """Sum the loss and the correct predictions over all ranks."""
         sums = torch.tensor([tally.loss_sum, tally.samples, *tally.hits], dtype=torch.float64)
-        dist.all_reduce(sums, group=self._talk)
-        loss_sum, samples, *hits = sums.tolist()
-        return Tally(loss_sum, int(samples), [int(count) for count in hits])
+        dist.all_reduce(sums, group=self._control_group)
+        loss_sum, samples, *correct = sums.tolist()
+        return Tally(loss_sum, int(samples), [int(count) for count in correct])
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Give all ranks the running statistics of rank 0, which has seen its own parts only."""
+        """Broadcast the buffers of rank 0; its running statistics cover its own samples only."""
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every rank gives. All of them wait for one another here."""
+        """Return the values of all ranks. A barrier."""
         gathered: list[Any] = [None] * self.world
-        dist.all_gather_object(gathered, value, group=self._talk)
+        dist.all_gather_object(gathered, value, group=self._control_group)
         return gathered
 
     def require_alike(self, found: dict[str, Any]) -> None:
-        """Refuse to train together on what is not the same everywhere."""
+        """Raise RequestError if the ranks found different data."""
         refuse_disagreement(
             self.gather(found), "found different data", "Give all of them the same data"
         )
 
     def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
-        """Tell which process this is, its part of a batch, and what differs from one process."""
+        """Return rank, share of a batch, and the differences from a single process."""
         return {
             "distributed": {
                 "rank": self.rank,
@@ -188,53 +187,53 @@ class Ranks(ProcessGroup):
         }
 
     def seed_apart(self, seed: int) -> None:
-        """Let dropout differ between ranks; rank 0 draws what one process would."""
+        """Seed each rank differently, for dropout; rank 0 keeps the seed of a single process."""
         if self.rank:
             torch.manual_seed((seed + GOLDEN * self.rank) % 2**63)
 
 
 @dataclass
 class AgreedStop(StopRequest):
-    """A stop that all ranks take at the same step, or those that go on would wait for ever.
+    """A stop request that all ranks obey after the same step; otherwise some would wait for ever.
 
-    What each has heard is exchanged while a step is computed, and is known at its end.
+    The ranks combine their requests with an asynchronous allreduce that overlaps a step.
     """
 
-    heard: StopRequest = field(default_factory=StopRequest)
+    local: StopRequest = field(default_factory=StopRequest)
     group: Any = None
-    _said: torch.Tensor | None = None
-    _exchange: Any = None
+    _vote: torch.Tensor | None = None
+    _pending: Any = None
 
     def next_batch(self, batches: Any) -> Any:
-        """Wait for a batch; None when there is none left, or a stop was agreed on."""
+        """Wait for a batch; None at the end of the epoch, or if the ranks agreed to stop."""
         return None if self.requested else next(batches, None)
 
     def consult(self) -> None:
-        """Learn what was said a step ago, and say what was heard since."""
-        if self._exchange is not None:
-            assert self._said is not None
-            self._exchange.wait()
-            agreed = int(self._said)
+        """Take the result of the previous allreduce, and start the next."""
+        if self._pending is not None:
+            assert self._vote is not None
+            self._pending.wait()
+            agreed = int(self._vote)
             self.requested = self.requested or agreed != _GO_ON
             self.for_memory = self.for_memory or agreed == _STOP_FOR_MEMORY
-        mine = _STOP_FOR_MEMORY if self.heard.for_memory else _STOP
-        self._said = torch.tensor(mine if self.heard.requested else _GO_ON)
-        self._exchange = dist.all_reduce(
-            self._said, op=dist.ReduceOp.MAX, group=self.group, async_op=True
+        mine = _STOP_FOR_MEMORY if self.local.for_memory else _STOP
+        self._vote = torch.tensor(mine if self.local.requested else _GO_ON)
+        self._pending = dist.all_reduce(
+            self._vote, op=dist.ReduceOp.MAX, group=self.group, async_op=True
         )
 
     def agree(self) -> None:
-        """Learn what all have heard until now. All ranks wait for one another here."""
+        """Combine the requests of all ranks until now. A barrier."""
         self.consult()
         self.consult()
 
 
 def join(spec: RunSpec) -> Ranks:
-    """Connect to the other processes, as torchrun's variables tell, and see that all agree.
+    """Connect to the other ranks, with the environment variables of torchrun.
 
     Raises:
-        RequestError: the ranks were asked for different trainings, or cannot train on this device.
-        MachineError: there are fewer devices than processes here.
+        RequestError: the ranks have different settings, or cannot train on this device.
+        MachineError: this machine has fewer devices than processes.
     """
     kind = torch.device(spec.device).type
     if kind == "mps":
@@ -242,13 +241,13 @@ def join(spec: RunSpec) -> Ranks:
     if kind == "cuda":
         _take_device(spec.device)
     store, rank, world = next(rendezvous("env://"))
-    # One store may serve all starts of a launcher, with the addresses of ranks that were killed.
+    # A launcher may keep one store over restarts, with the addresses of killed ranks.
     start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"start {start}", store)
     settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
     asked = {**settings, "stepscope": __version__, "torch": torch.__version__}
     refuse_disagreement(
-        tell_each_other(store, rank, world, asked),
+        gather_settings(store, rank, world, asked),
         "were asked for different trainings",
         "Start all of them with the same settings",
     )
@@ -258,7 +257,7 @@ def join(spec: RunSpec) -> Ranks:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Recognise how torch says that another process has gone."""
+    """Return whether torch raised this error because another rank has exited."""
     if isinstance(error, dist.DistNetworkError | dist.DistBackendError | dist.DistStoreError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -267,35 +266,38 @@ def is_lost_peer(error: Exception) -> bool:
 
 
 def _take_device(asked: str) -> None:
-    """Give each process of a machine its own CUDA device."""
+    """Select the CUDA device of this local rank."""
     if ":" in asked:
         raise RequestError(
             f"device: {asked} is one device, and each process takes one of its own. "
             "Use --device cuda."
         )
-    place, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if place >= found:
+    local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if local_rank >= found:
         raise MachineError(
             f"a CUDA device for each process was wanted, found {found} for "
-            f"{os.environ.get('LOCAL_WORLD_SIZE', place + 1)} on this machine. "
+            f"{os.environ.get('LOCAL_WORLD_SIZE', local_rank + 1)} on this machine. "
             "Start fewer processes, or use --device cpu."
         )
-    torch.cuda.set_device(place)
+    torch.cuda.set_device(local_rank)
 
 
-# --- A step before the first, after which several processes add gradients up in one order
+# --- Summation order
 
 
 _SAMPLES = 2
-_ANY_ORDER_WILL_DO = 2  # a + b is b + a
+_ORDER_INDEPENDENT = 2  # processes: a + b is b + a
 
 
-def settle_order(
+def fix_summation_order(
     spec: RunSpec, wrapped: nn.Module, data_dir: Path, device: torch.device, processes: int
 ) -> None:
-    """Take the small step, where the order of a sum shows; every process must."""
-    if processes <= _ANY_ORDER_WILL_DO:
+    """Take a probe step, after which the ranks sum gradients in a fixed order.
+
+    All ranks must call it. Two processes need no probe step.
+    """
+    if processes <= _ORDER_INDEPENDENT:
         return
     dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
-    with as_it_was(wrapped, device):
-        SmallStep(spec, wrapped, dataset, device).take(_SAMPLES)
+    with training_state_restored(wrapped, device):
+        ProbeStep(spec, wrapped, dataset, device).take(_SAMPLES)

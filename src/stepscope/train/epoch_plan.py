@@ -1,11 +1,10 @@
-"""The course of a run as a flat list of stages, so that a place in it is two numbers.
+"""The plan of a run: a flat list of stages, so that a position is two numbers.
 
     test 0, train 1, test 1, train 2, test 2, ...
 
-The test of epoch 0 is taken before training. Where samples are held out, they are what it is tested
-on, and the stages are called `validation`. A run that tests at its end has one test, one that
-evaluates nothing has none. A checkpoint names the stage and, inside a training stage, how many of
-its steps are done.
+The test of epoch 0 runs before training. If samples are held out, the run evaluates on them and the
+stages are called `validation`. A run that tests at its end has one test; a run without evaluation
+has none. A checkpoint stores the stage and, for a training stage, the number of steps done.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run has come: the stage it is in, and the steps of that stage that are done."""
+    """A position in a run: the current stage, and how many of its steps are done."""
 
     stage: int = 0
     step: int = 0
@@ -39,7 +38,7 @@ def plan_stages(
     judged_on: Literal["test", "validation"] | None = "test",
     at_end_only: bool = False,
 ) -> list[Stage]:
-    """Lay out the whole run. The last epoch may be short where `max_steps` ends it."""
+    """Return the stages of a run. `max_steps` may shorten the last epoch."""
     every_epoch = None if at_end_only else judged_on
     stages = [Stage(every_epoch, 0)] if every_epoch else []
     left = epochs * steps_per_epoch if max_steps is None else max_steps
@@ -57,5 +56,5 @@ def plan_stages(
 
 
 def total_steps(stages: list[Stage]) -> int:
-    """Count the optimiser steps of the whole run."""
+    """Return the number of optimiser steps of a run."""
     return sum(stage.steps for stage in stages)

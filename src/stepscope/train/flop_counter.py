@@ -1,9 +1,8 @@
-"""Count the operations of a training's step, beside the training and after it.
+"""Count the floating-point operations of a training step, after the training.
 
-A whole step of the real batch is taken with tensors that have shapes and no values (torch's device
-`meta`): nothing is computed, no memory is taken, and weights, statistics, gradients and random
-numbers of the network stay as they are. It comes after the last step all the same, when nothing is
-measured any more.
+The step runs on torch's `meta` device, whose tensors have shapes and no values. It computes and
+allocates nothing, and changes no weight, statistic, gradient or random state. It still runs after
+the last step, when nothing is measured any more.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from stepscope.models.model_summary import eagerly
 from stepscope.models.step_flops import NotCounted, StepWork, count_work
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.settings import RunSpec
-from stepscope.train.device import layout_of
+from stepscope.train.device import memory_format_of
+from stepscope.train.probe_step import meta_copy, train_mode
 from stepscope.train.source_settings import data_source_of
 
 COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
@@ -29,15 +29,15 @@ COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
 def flops_of_step(
     spec: RunSpec, model: nn.Module, data_dir: Path
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the work of a step of full batches, or None and the reason why it is unknown."""
+    """Return the operations and bytes of a step of full batches, or None and the reason."""
     if spec.data == "text" and spec.source != "synthetic":
         return None, "texts of a batch are as long as its longest, so that no step is like another"
     try:
         sample = dataset_registry.find(spec.data, data_source_of(spec, data_dir)).blank(1)
-        work = count_step(model, sample, spec.batch_size, layout_of(spec))
+        work = count_step(model, sample, spec.batch_size, memory_format_of(spec))
     except NotCounted as unknown:
         return None, f"how often {unknown} multiplies is not known"
-    except Exception as error:  # a network may want values, and what was read may be gone by now
+    except Exception as error:  # the network may need values, or the data may be gone
         first_line = str(error).strip().partition("\n")[0]
         return None, f"a step without values failed: {type(error).__name__}: {first_line}"
     flop = {"forward": work.forward.flop, "backward": work.backward.flop}
@@ -51,36 +51,31 @@ def flops_of_step(
 
 
 def count_step(
-    model: nn.Module, sample: torch.Tensor, samples: int, layout: torch.memory_format
+    model: nn.Module, sample: torch.Tensor, samples: int, memory_format: torch.memory_format
 ) -> StepWork:
-    """Count forward and backward of a batch of samples shaped like the one that is given.
+    """Count forward and backward of a batch of `samples` samples shaped like `sample`.
 
     Raises:
-        NotCounted: the network multiplies in a way that nobody has written down.
+        NotCounted: the network uses an operation that has no known count.
     """
     step = _CountedStep(model)
-    weights = {name: _shape_of(each) for name, each in step.named_parameters()}
-    weights |= {name: _shape_of(each) for name, each in step.named_buffers()}
-    images = sample.to("meta").expand(samples, *sample.shape[1:]).contiguous(memory_format=layout)
+    weights = {name: meta_copy(each) for name, each in step.named_parameters()}
+    weights |= {name: meta_copy(each) for name, each in step.named_buffers()}
+    images = (
+        sample.to("meta").expand(samples, *sample.shape[1:]).contiguous(memory_format=memory_format)
+    )
     labels = torch.empty(samples, dtype=torch.long, device="meta")
 
     def take(mark: Mark) -> None:
         with torch.device("meta"):
             torch.func.functional_call(step, weights, (images, labels, mark))
 
-    training = [module for module in model.modules() if module.training]
-    model.train()
-    try:
-        with eagerly(), torch.enable_grad():
-            return count_work(take, weights.values(), (images, labels))
-    finally:
-        model.eval()
-        for module in training:
-            module.training = True
+    with train_mode(model), eagerly(), torch.enable_grad():
+        return count_work(take, weights.values(), (images, labels))
 
 
 class _CountedStep(nn.Module):
-    """A step as the loop takes it, within one call: what is recomputed has no values either."""
+    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -91,7 +86,3 @@ class _CountedStep(nn.Module):
         mark(FORWARD)
         loss.backward()
         mark(BACKWARD)
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)

@@ -22,10 +22,10 @@ from stepscope.meter.step_rows import (
     EpochTiming,
     LoadTiming,
 )
-from stepscope.train.accuracy import HitCounter
+from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import TrainingProgress
 from stepscope.train.cold_epochs import BeforeEpoch
-from stepscope.train.device import autocast_of, layout_of
+from stepscope.train.device import autocast_of, memory_format_of
 from stepscope.train.epoch_plan import Position
 from stepscope.train.profile_window import InsideView, Window
 from stepscope.train.recorder import Recorder, Tally
@@ -37,7 +37,7 @@ _LoadedBatch = tuple[tuple[torch.Tensor, torch.Tensor], LoadTiming]
 
 @dataclass(frozen=True)
 class LoopHooks:
-    """Those who look on: they are told what happens and change nothing of it."""
+    """Observers of the loop. They receive events and do not change the training."""
 
     meter: StepMeter
     recorder: Recorder
@@ -49,9 +49,9 @@ class LoopHooks:
 
 
 def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:
-    """Go through the stages of the run from wherever it stands.
+    """Run the stages of the run from `start` on.
 
-    Raises `Interrupted` between two steps when a stop was asked for, with a checkpoint written.
+    Writes a checkpoint and raises `Interrupted` between two steps if a stop is requested.
     """
     first = start.position.stage
     for number, stage in enumerate(job.stages[first:], first):
@@ -63,44 +63,44 @@ def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:
             tally = Tally()
             if resumed and start.timing and start.tally:
                 timing, tally = EpochTiming(**start.timing), Tally(**start.tally)
-            hits = HitCounter(job.device, tally.hits, tally.samples)
-            watch.recorder.begin(number, done, tally, hits)
-            give_back()  # the holes that a test and a checkpoint leave would come on top of a step
-            opened_ns = other_clock_ns()  # a clock pair apart from the meter's, to check it by
-            finished = train_epoch(job, watch, timing, hits, done, stage.steps)
+            counter = AccuracyCounter(job.device, tally.hits, tally.samples)
+            watch.recorder.begin(number, done, tally, counter)
+            give_back()  # memory freed by a test and a checkpoint would add to the peak of a step
+            opened_ns = other_clock_ns()  # a second clock, to check the meter
+            finished = train_epoch(job, watch, timing, counter, done, stage.steps)
             timing.total_s += seconds(other_clock_ns() - opened_ns)
-            tally.hits = hits.total()
+            tally.hits = counter.total()
             if finished < stage.steps:
                 position = Position(number, finished)
                 watch.save(TrainingProgress(position, asdict(timing), asdict(tally)))
                 watch.stop.check()
-            watch.recorder.epoch("train", timing, job.team.total(tally))
+            watch.recorder.epoch("train", timing, job.process_group.total(tally))
             if number + 1 < len(job.stages) and job.stages[number + 1].split != "train":
-                continue  # what is saved next is saved after the test
+                continue  # the checkpoint is written after the test
             position = Position(number + 1)
         else:
-            watch.recorder.testing(stage.epoch)
-            tested = test_epoch(job, watch, stage.epoch)
-            if tested is not None:
-                timing, tally = tested
-                watch.recorder.epoch(stage.split, timing, job.team.total(tally))
+            watch.recorder.evaluating(stage.epoch)
+            evaluated = evaluate_epoch(job, watch, stage.epoch)
+            if evaluated is not None:
+                timing, tally = evaluated
+                watch.recorder.epoch(stage.split, timing, job.process_group.total(tally))
             watch.stop.agree()
-            position = Position(number if tested is None else number + 1)
+            position = Position(number if evaluated is None else number + 1)
         watch.save(TrainingProgress(position))
-        if position.stage < len(job.stages):  # a request that comes with the end is too late
+        if position.stage < len(job.stages):  # after the last stage a request is too late
             watch.stop.check()
 
 
 def train_epoch(
-    job: Job, watch: LoopHooks, timing: EpochTiming, hits: HitCounter, done: int, last: int
+    job: Job, watch: LoopHooks, timing: EpochTiming, counter: AccuracyCounter, done: int, last: int
 ) -> int:
-    """Train from after step `done` to step `last`; return the last step that was finished."""
-    spec, meter, team = job.spec, watch.meter, job.team
-    layout, autocast = layout_of(spec), autocast_of(spec, job.device)
+    """Train the steps after `done` up to `last`; return the last finished step."""
+    spec, meter, process_group = job.spec, watch.meter, job.process_group
+    memory_format, autocast = memory_format_of(spec), autocast_of(spec, job.device)
     job.train.order.epoch, job.train.order.skip = timing.epoch, done * spec.accumulate
     job.model.train()
     step = done
-    switch_after = watch.inside.begin(timing.epoch, done)  # a few steps have hooks on every layer
+    switch_after = watch.inside.begin(timing.epoch, done)  # a few steps are profiled
 
     meter.open_epoch(timing)
     batches: Iterator[_LoadedBatch] = iter(job.train.loader)
@@ -109,25 +109,25 @@ def train_epoch(
         samples = left = samples_of_step(job, step + 1)
         own_samples = 0
         step_loss: torch.Tensor | None = None
-        while left:  # more than once where gradients of several batches add up
+        while left:  # several batches if gradients are accumulated
             (images, labels), load_timing = loaded or next(batches)
-            loaded = None  # the batch as it came would fill the caches beside its copy
+            loaded = None  # frees the original beside its copy on the device
             meter.lap(DATA)
             meter.loaded(load_timing)
-            images = images.to(job.device, memory_format=layout, non_blocking=True)
+            images = images.to(job.device, memory_format=memory_format, non_blocking=True)
             labels = labels.to(job.device, non_blocking=True)
             meter.lap(TRANSFER)
             of_all = min(left, spec.batch_size)
-            own = team.share(of_all)  # 0 where a last batch is too small for all processes
+            own = process_group.share(of_all)  # 0 if the last batch is too small for all ranks
             left -= of_all
             own_samples += own
-            with team.without_exchange(job.network) if left else nullcontext():
+            with process_group.no_sync(job.network) if left else nullcontext():
                 with autocast:
                     outputs = job.network(images)
                     loss = F.cross_entropy(outputs, labels)
-                    if own < samples:  # its share of the step's mean
+                    if own < samples:  # this rank's share of the step's mean
                         loss = loss * (own / samples)
-                hits.add(outputs[:own], labels[:own])
+                counter.add(outputs[:own], labels[:own])
                 meter.lap(FORWARD)
                 (job.scaler.scale(loss) if job.scaler else loss).backward()
             meter.lap(BACKWARD)
@@ -143,7 +143,7 @@ def train_epoch(
             job.schedule.step()
         meter.lap(OPTIMIZER)
         assert step_loss is not None, "a step has at least one batch"
-        if own_samples < samples:  # the mean of its own samples is what a process writes down
+        if own_samples < samples:  # a rank records the mean of its own samples
             step_loss = step_loss * (samples / own_samples) if own_samples else None
         watch.stop.consult()
         step += 1
@@ -152,26 +152,26 @@ def train_epoch(
             switch_after = watch.inside.switch(step)
     watch.inside.end(step)
     if step == last:
-        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+        next(batches, None)  # the loader ends its workers at the end of the epoch
     del batches
     meter.close_epoch()
     return step
 
 
 @torch.no_grad()
-def test_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming, Tally] | None:
-    """Go over the samples to test on; None when a stop was asked for in the middle.
+def evaluate_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming, Tally] | None:
+    """Evaluate the model; return None if a stop was requested before the end.
 
     Reads its sums from the device once, at the end.
     """
-    layout, autocast = layout_of(job.spec), autocast_of(job.spec, job.device)
+    memory_format, autocast = memory_format_of(job.spec), autocast_of(job.spec, job.device)
     timing = EpochTiming(epoch, watch.elapsed_s(), time.time())
-    hits = HitCounter(job.device)
+    counter = AccuracyCounter(job.device)
     loss_sum = torch.zeros((), device=job.device)
-    assert job.test is not None, "a stage that tests is planned only where there is a test split"
-    job.test.order.epoch = epoch  # changes no batch: it is told where workers are lost
+    assert job.test is not None, "an evaluation is planned only if there is a split for it"
+    job.test.order.epoch = epoch  # changes no batch: reported if a worker dies
     job.model.eval()
-    job.team.share_buffers(job.model)
+    job.process_group.share_buffers(job.model)
     left = job.test.order.samples
 
     opened = now_ns()
@@ -180,20 +180,20 @@ def test_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming, Tal
     while (loaded := watch.stop.next_batch(batches)) is not None:
         (images, labels), _ = loaded
         timing.data_s += seconds(now_ns() - mark)
-        images = images.to(job.device, memory_format=layout, non_blocking=True)
+        images = images.to(job.device, memory_format=memory_format, non_blocking=True)
         labels = labels.to(job.device, non_blocking=True)
-        own = job.team.share(min(left, job.spec.batch_size))
+        own = job.process_group.share(min(left, job.spec.batch_size))
         left -= min(left, job.spec.batch_size)
         with autocast:
             outputs = job.model(images)[:own]
             loss_sum += F.cross_entropy(outputs, labels[:own], reduction="sum")
-        hits.add(outputs, labels[:own])
+        counter.add(outputs, labels[:own])
         timing.samples += own
         mark = now_ns()
     exhausted = now_ns()
     if watch.stop.requested:
         return None
-    tally = Tally(loss_sum.item(), timing.samples, hits.total())  # waits for the device
+    tally = Tally(loss_sum.item(), timing.samples, counter.total())  # waits for the device
     closed = now_ns()
     timing.loader_start_s = seconds(started - opened)
     timing.loader_stop_s = seconds(exhausted - mark)
@@ -203,6 +203,6 @@ def test_epoch(job: Job, watch: LoopHooks, epoch: int) -> tuple[EpochTiming, Tal
 
 
 def samples_of_step(job: Job, step: int) -> int:
-    """Count the samples that a step takes: the last one of an epoch takes what is left."""
+    """Return the number of samples of a step; the last step of an epoch may have fewer."""
     full = job.spec.batch_size * job.spec.accumulate
     return min(full, job.train.order.samples - (step - 1) * full)

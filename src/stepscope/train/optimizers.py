@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules by name, each with exactly what was asked for."""
+"""Build the optimiser, the learning-rate schedule and the loss scaler of a spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.settings import RunSpec
 
 
 def make_optimizer(spec: RunSpec, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-    """Make the optimiser; momentum goes to those that have one (sgd, rmsprop)."""
+    """Return the optimiser. Only sgd and rmsprop use momentum."""
     trained = list(parameters)
     lr, decay = spec.lr, spec.weight_decay
     match spec.optimizer:
@@ -35,9 +35,9 @@ def make_optimizer(spec: RunSpec, parameters: Iterable[nn.Parameter]) -> optim.O
 def make_schedule(
     spec: RunSpec, optimizer: optim.Optimizer, total_steps: int
 ) -> LRScheduler | None:
-    """Make the schedule over the whole run, to be stepped once every optimiser step.
+    """Return the schedule of the whole run, to be stepped after every optimiser step.
 
-    A constant rate has none: torch's own constant schedule takes 20 µs a step to change nothing.
+    A constant rate has none: torch's constant schedule costs 20 µs a step.
     """
     match spec.schedule:
         case "constant":
@@ -45,13 +45,13 @@ def make_schedule(
         case "cosine":
             return CosineAnnealingLR(optimizer, T_max=total_steps)
         case "one-cycle":
-            # The momentum that was asked for stays; torch would cycle it too unless told not to.
-            # One more than will be taken: after the last step the schedule is stepped once too.
+            # cycle_momentum=False keeps the momentum of the spec. One more step than the run has:
+            # the schedule is also stepped after the last step.
             return OneCycleLR(
                 optimizer, max_lr=spec.lr, total_steps=total_steps + 1, cycle_momentum=False
             )
 
 
 def make_scaler(spec: RunSpec, device: torch.device) -> torch.amp.GradScaler | None:
-    """Make a loss scaler, which only fp16 needs."""
+    """Return a loss scaler for fp16; other precisions need none."""
     return torch.amp.GradScaler(device.type) if spec.precision == "fp16" else None

@@ -1,4 +1,4 @@
-"""One step of a training with a few blank samples, which leaves the training as it was."""
+"""Probe steps: a forward and backward pass that leave the state of the training unchanged."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stepscope.data.dataset_registry import DataSet
 from stepscope.models.model_summary import eagerly
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.settings import RunSpec
-from stepscope.train.device import autocast_of, layout_of
+from stepscope.train.device import autocast_of, memory_format_of
 
 
 @dataclass(frozen=True)
-class SmallStep:
-    """What a step of the loop does to a network, but for the optimiser's part."""
+class ProbeStep:
+    """The forward and backward pass of a training step, on blank samples."""
 
     spec: RunSpec
     model: nn.Module
@@ -27,21 +27,18 @@ class SmallStep:
     device: torch.device
 
     def take(self, samples: int) -> None:
-        """Do forward and backward of a step."""
+        """Run forward and backward on a blank batch."""
         images, labels = self.batch(samples)
         self.take_with(images, labels, lambda phase: None)
 
     def batch(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Make a blank batch on the device, in the layout of the training's."""
+        """Return a blank batch on the device, in the memory format of the training."""
         images = self.dataset.blank(samples).to(self.device)
-        images = images.contiguous(memory_format=layout_of(self.spec))
+        images = images.contiguous(memory_format=memory_format_of(self.spec))
         return images, torch.arange(samples, device=self.device) % self.dataset.classes
 
     def take_with(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
-        """Do forward and backward of a step, with a batch that stays the caller's.
-
-        `mark` is told where each of them ends.
-        """
+        """Run forward and backward on a batch; call `mark` at the end of each."""
         with autocast_of(self.spec, self.device):
             outputs = self.model(images)
             loss = F.cross_entropy(outputs, labels)
@@ -51,8 +48,8 @@ class SmallStep:
 
 
 @contextlib.contextmanager
-def as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put back the running statistics and the random numbers that a step changes."""
+def training_state_restored(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Restore the buffers, the gradients and the random state that a step changes."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     training = model.training
     model.train()
@@ -66,3 +63,21 @@ def as_it_was(model: nn.Module, device: torch.device) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in before:
                 buffer.copy_(value)
+
+
+@contextlib.contextmanager
+def train_mode(model: nn.Module) -> Iterator[None]:
+    """Put all modules into training mode; restore the mode of each at the end."""
+    training = [module for module in model.modules() if module.training]
+    model.train()
+    try:
+        yield
+    finally:
+        model.eval()
+        for module in training:
+            module.training = True
+
+
+def meta_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same shape on torch's `meta` device, which has no values."""
+    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)

@@ -1,8 +1,8 @@
-"""A look inside: a few steps in the middle of the run with hooks on every layer, or with counters.
+"""The profile window: a few steps in the middle of a run with layer hooks or hardware counters.
 
-They lie within one epoch, so that no test falls between them, and leave at least one step of it on
-either side. Their rows have the detail `layers` or `counters`, and take no part in the figures of
-the others.
+The window lies within one epoch, so that no evaluation interrupts it, and leaves at least one step
+on either side. Its rows have the detail `layers` or `counters` and are excluded from the figures of
+the other steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEVER = -1
 
 @dataclass(frozen=True)
 class ProfilePosition:
-    """Steps `first` to `last` of an epoch. Epoch 0 trains nothing: no step at all."""
+    """Steps `first` to `last` of an epoch. Epoch 0 has no steps: an empty window."""
 
     epoch: int = 0
     first: int = 0
@@ -34,12 +34,12 @@ class ProfilePosition:
 
     @property
     def steps(self) -> int:
-        """Count the steps."""
+        """The number of steps."""
         return self.last - self.first + 1
 
 
-def find_place(stages: Sequence[Stage], asked: int) -> ProfilePosition:
-    """Find room for `asked` steps, or fewer, around the middle step of the run."""
+def place_window(stages: Sequence[Stage], asked: int) -> ProfilePosition:
+    """Return a window of at most `asked` steps around the middle step of the run."""
     middle = total_steps(list(stages)) // 2
     for stage in stages:
         if middle < stage.steps:
@@ -53,13 +53,13 @@ def find_place(stages: Sequence[Stage], asked: int) -> ProfilePosition:
 
 
 class Window(Protocol):
-    """Something that looks while it is open."""
+    """A measurement that can be switched on and off."""
 
     def open(self) -> None:
-        """Begin to look."""
+        """Start to measure."""
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop measuring."""
 
 
 W = TypeVar("W", bound=Window, covariant=True)
@@ -67,7 +67,7 @@ W = TypeVar("W", bound=Window, covariant=True)
 
 @dataclass
 class InsideView(Generic[W]):
-    """Open a window and close it at its place; `detail` marks the steps in between."""
+    """Open and close a window at its position; `detail` marks the rows in between."""
 
     place: ProfilePosition
     window: W
@@ -77,9 +77,9 @@ class InsideView(Generic[W]):
     _seen_steps: int = field(default=0, init=False)
 
     def begin(self, epoch: int, done: int) -> int:
-        """Return the step of this epoch after which to switch first.
+        """Return the step of this epoch after which to open the window, or `NEVER`.
 
-        A run that was stopped among these steps keeps what it had seen, and looks no more.
+        A run that was stopped inside the window keeps its measurements and does not reopen it.
         """
         before = self.place.first - 1
         if epoch != self.place.epoch or done > before:
@@ -87,18 +87,18 @@ class InsideView(Generic[W]):
         return before if done < before else self.switch(done)
 
     def switch(self, step: int) -> int:
-        """Switch the hooks after a step; return the one after which to switch next."""
+        """Open or close the window after a step; return the step of the next switch."""
         if self._opened_after is None:
             self.window.open()
             self._opened_after = step
             self.meter.detail = self.detail
             return self.place.last
         self.end(step)
-        self.meter.lap(OTHER)  # the next step counts, and this is no wait for data
+        self.meter.lap(OTHER)  # keeps this time out of the next step's wait for data
         return NEVER
 
     def end(self, step: int) -> None:
-        """Take the hooks off after a step, if they are still on."""
+        """Close the window after a step, if it is open."""
         if self._opened_after is not None:
             self.window.close()
             self.meter.detail = schema.FULL
@@ -107,30 +107,30 @@ class InsideView(Generic[W]):
 
     @property
     def seen_steps(self) -> int:
-        """Count the steps that were looked at."""
+        """The number of profiled steps."""
         return self._seen_steps
 
 
-# --- What is looked at in the middle of a run, and what is said of it at the end
+# --- Choice and results
 
 
-# What was seen, by its name in the summary, and why something was not.
+# Results by their name in the summary, and the reasons for missing ones.
 Seen = tuple[dict[str, Any], dict[str, str]]
 
 
 def view_of(
     job: Job, meter: StepMeter, queue: DeviceQueue | None, counters: Counters | None
 ) -> InsideView[Window]:
-    """Choose what to look at: the processor's counters where they are open, else the layers."""
+    """Return a view of the hardware counters if they are open, otherwise of the layers."""
     if counters is not None and counters.descriptors:
-        place = find_place(job.stages, job.spec.counters)
+        place = place_window(job.stages, job.spec.counters)
         return InsideView(place, CounterWindow(counters.read, meter), meter, schema.COUNTERS)
-    place = find_place(job.stages, job.spec.layers)
+    place = place_window(job.stages, job.spec.layers)
     return InsideView(place, LayerWindow([("", job.model)], queue), meter)
 
 
 def seen_inside(view: InsideView[Window], spec: RunSpec, counters: Counters | None) -> Seen:
-    """Return what was seen, and where there was nothing to see, why not."""
+    """Return the results of the window, and the reasons for missing ones."""
     absent = {}
     if counters is not None and not counters.descriptors:
         absent["counters"] = "; ".join(sorted(set(counters.absent.values())))

@@ -1,4 +1,4 @@
-"""Where processes of one training are not alike: to one another, or to a single process."""
+"""Differences between the ranks of a training, and between them and a single process."""
 
 from __future__ import annotations
 
@@ -16,27 +16,24 @@ from stepscope.data import dataset_registry
 from stepscope.errors import RequestError
 from stepscope.models.model_summary import eagerly
 from stepscope.settings import RunSpec
+from stepscope.train.probe_step import meta_copy, train_mode
 from stepscope.train.source_settings import data_source_of
 
 
-def tell_each_other(
-    store: Store, rank: int, world: int, mine: dict[str, Any]
+def gather_settings(
+    store: Store, rank: int, world: int, own: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return what every rank says, through the store: a group forms only of those that agree."""
-    store.set(f"asked of {rank}", json.dumps(mine))
+    """Return the settings of all ranks, from the store: the process group does not exist yet."""
+    store.set(f"asked of {rank}", json.dumps(own))
     return [json.loads(store.get(f"asked of {each}")) for each in range(world)]
 
 
-def refuse_disagreement(said: list[dict[str, Any]], what: str, advice: str) -> None:
-    """Raise where ranks say different things; the message names each.
-
-    Raises:
-        RequestError: they do.
-    """
-    first = said[0]
+def refuse_disagreement(by_rank: list[dict[str, Any]], what: str, advice: str) -> None:
+    """Raise RequestError, which names each difference, if the values of the ranks differ."""
+    first = by_rank[0]
     complaints = [
         f"{name} is {theirs.get(name)!r} for rank {rank} and {first.get(name)!r} for rank 0"
-        for rank, theirs in enumerate(said)
+        for rank, theirs in enumerate(by_rank)
         for name in {**first, **theirs}
         if theirs.get(name) != first.get(name)
     ]
@@ -45,7 +42,7 @@ def refuse_disagreement(said: list[dict[str, Any]], what: str, advice: str) -> N
 
 
 def differences_from_one_process(model: nn.Module) -> list[str]:
-    """Say why losses are not those that one process would have, where they are not."""
+    """List the reasons why losses differ from those of a single process."""
     found = []
     if any(
         isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
@@ -63,35 +60,34 @@ def _drops_out(layer: nn.Module) -> bool:
     return isinstance(layer, _DropoutNd) and layer.p > 0
 
 
-# --- Which parameters of a network take no part in its steps?
+# --- Unused parameters
 
 
 def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bool:
-    """Say whether a step makes no gradient for some parameter.
+    """Return whether some parameter gets no gradient in a step.
 
-    A network that wants values cannot be asked, and is taken to use all of them.
+    False for a network that cannot run on the `meta` device.
     """
     blank = dataset_registry.find(spec.data, data_source_of(spec, data_dir)).blank(2)
     try:
         return bool(unused_parameters(model, blank))
-    except Exception:  # whatever somebody's network raises where tensors have no values
+    except Exception:  # a user's network may raise anything on `meta`
         return False
 
 
 def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
-    """Name the parameters that are to be trained and get no gradient in a step."""
+    """List the trainable parameters that get no gradient in a step."""
     step = _ProbedStep(model)
-    weights = {name: _shape_of(each) for name, each in step.named_parameters()}
-    buffers = {name: _shape_of(each) for name, each in step.named_buffers()}
-    training = [module for module in model.modules() if module.training]
-    model.train()
-    try:
-        with eagerly(), torch.enable_grad(), torch.random.fork_rng(), torch.device("meta"):
-            torch.func.functional_call(step, weights | buffers, (blank.to("meta"),))
-    finally:
-        model.eval()
-        for module in training:
-            module.training = True
+    weights = {name: meta_copy(each) for name, each in step.named_parameters()}
+    buffers = {name: meta_copy(each) for name, each in step.named_buffers()}
+    with (
+        train_mode(model),
+        eagerly(),
+        torch.enable_grad(),
+        torch.random.fork_rng(),
+        torch.device("meta"),
+    ):
+        torch.func.functional_call(step, weights | buffers, (blank.to("meta"),))
     prefix = "network."
     return [
         name.removeprefix(prefix)
@@ -101,7 +97,7 @@ def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
 
 
 class _ProbedStep(nn.Module):
-    """Forward and backward within one call: what is recomputed has no values either."""
+    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -109,7 +105,3 @@ class _ProbedStep(nn.Module):
 
     def forward(self, samples: torch.Tensor) -> None:
         self.network(samples).sum().backward()
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)

@@ -1,8 +1,8 @@
-"""What a training writes down of itself: epochs, the published record format, progress.
+"""Record the epochs of a training, and send events and progress to the parent process.
 
-Steps are written by the meter; this keeps the sums of loss and hits that belong to an epoch, writes
-the rows of `epochs.csv` and `records.csv`, and tells the parent twice a second how it goes and what
-it holds of its device.
+The meter writes the steps. `Recorder` sums loss and correct predictions of an epoch, writes the
+rows of `epochs.csv` and `records.csv`, and sends progress and device memory twice a second.
+`RunMessages` writes events to the run folder and sends messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stepscope.models.pretrained import Taken
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
 from stepscope.settings import RunSpec
-from stepscope.train.accuracy import RANKS, HitCounter
+from stepscope.train.accuracy import RANKS, AccuracyCounter
 from stepscope.train.device import describe_torch
 from stepscope.train.epoch_plan import Stage
 from stepscope.train.stop_request import Send
@@ -40,7 +40,11 @@ _TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
 
 @dataclass(slots=True)
 class Tally:
-    """Loss and hits of an epoch so far. `hits[r]` counts samples whose class came at rank r."""
+    """Loss and correct predictions of an epoch so far.
+
+    `hits[r]` counts the samples whose label came at rank r. The field names are keys of the
+    checkpoint file.
+    """
 
     loss_sum: float = 0.0
     samples: int = 0
@@ -48,23 +52,23 @@ class Tally:
 
     @property
     def loss(self) -> float | None:
-        """Mean loss of a sample."""
+        """The mean loss of a sample."""
         return self.loss_sum / self.samples if self.samples else None
 
     @property
     def accuracy(self) -> float | None:
-        """Share of samples whose class came first."""
+        """The top-1 accuracy."""
         return self.hits[0] / self.samples if self.samples else None
 
     @property
     def top5(self) -> float | None:
-        """Share of samples whose class was among the first five."""
+        """The top-5 accuracy."""
         return sum(self.hits) / self.samples if self.samples else None
 
 
 @dataclass(slots=True)
 class Recorder:
-    """Write what belongs to epochs, and report progress through `send`."""
+    """Write the rows of epochs, and report progress through `send`."""
 
     epochs: CsvLog
     records: CsvLog
@@ -73,26 +77,26 @@ class Recorder:
     batches_per_step: int = 1
     batches_per_epoch: int = sys.maxsize
     device: DevicePool | None = None
-    processes: int = 1  # that share each batch, at the same pace
+    processes: int = 1  # which share each batch
     tally: Tally = field(default_factory=Tally)
 
-    _hits: HitCounter | None = None
+    _counter: AccuracyCounter | None = None
     _stage: int = 0
     _steps: int = 0
     _done: int = 0
-    _told_at: float = 0.0
+    _reported_at: float = 0.0
 
-    def begin(self, stage: int, done: int, tally: Tally, hits: HitCounter) -> None:
-        """Turn to a training stage, of which `done` steps are already behind."""
-        self._stage, self._done, self.tally, self._hits = stage, done, tally, hits
+    def begin(self, stage: int, done: int, tally: Tally, counter: AccuracyCounter) -> None:
+        """Start a training stage of which `done` steps are finished."""
+        self._stage, self._done, self.tally, self._counter = stage, done, tally, counter
         self._steps = self.stages[stage].steps
 
-    def testing(self, epoch: int) -> None:
-        """Tell the parent that a test begins, which has no steps to tell of."""
+    def evaluating(self, epoch: int) -> None:
+        """Report the start of an evaluation, which has no steps to report."""
         self.send({"type": "testing", "epoch": epoch})
 
     def step(self, samples: int, loss: float) -> None:
-        """Take the loss of one training step; one that is no number ends the run."""
+        """Add the loss of a training step; raise AnswerIsNo if it is not finite."""
         self._done += 1
         self.tally.samples += samples
         self.tally.loss_sum += loss * samples
@@ -106,23 +110,23 @@ class Recorder:
     def batch(self, step: int, timing: EpochTiming) -> None:
         """Write the record of a training batch: every 100th of its epoch, and the last.
 
-        Where gradients of several batches add up, times are known for whole steps only: the record
-        is of the step's last batch, when the 100th is among its batches.
+        With gradient accumulation, times are known for whole steps only: the record describes the
+        last batch of the step that contains the 100th.
         """
         batches, of = self._batches(step), self._batches(self._steps)
         if batches // RECORD_EVERY > self._batches(step - 1) // RECORD_EVERY or batches == of:
             since_start_s = timing.loader_start_s + timing.steps_s
             self._record(_TRAIN_BATCH, timing, timing.loading_s, since_start_s, batches, of)
-        if monotonic() - self._told_at >= PROGRESS_EVERY_S:
-            self.tell(step, timing)
+        if monotonic() - self._reported_at >= PROGRESS_EVERY_S:
+            self.report_progress(step, timing)
 
     def _batches(self, steps: int) -> int:
-        """Count the batches of the first so many steps of an epoch."""
+        """Return the number of batches in the first `steps` steps of an epoch."""
         return min(steps * self.batches_per_step, self.batches_per_epoch)
 
-    def tell(self, step: int, timing: EpochTiming) -> None:
-        """Tell the parent how far the run has come."""
-        self._told_at = monotonic()
+    def report_progress(self, step: int, timing: EpochTiming) -> None:
+        """Send the progress of the run to the parent."""
+        self._reported_at = monotonic()
         stage = self.stages[self._stage]
         before = sum(earlier.steps for earlier in self.stages[: self._stage])
         total = sum(each.steps for each in self.stages)
@@ -139,7 +143,7 @@ class Recorder:
                 "steps_left": total - before - step,
                 "step_s": timing.steps_s / timing.steps if timing.steps else None,
                 "loss": self.tally.loss,
-                "accuracy": self._hits.glance() if self._hits else None,
+                "accuracy": self._counter.glance() if self._counter else None,
                 "samples_per_s": self.processes * timing.samples / spent_s if spent_s else None,
                 "data_share": timing.loading_s / spent_s if spent_s else None,
             }
@@ -148,7 +152,7 @@ class Recorder:
             self.send(self.device.now())
 
     def epoch(self, split: str, timing: EpochTiming, tally: Tally) -> None:
-        """Write an epoch's rows, on disk when this returns."""
+        """Write the rows of an epoch and flush them to disk."""
         values = epoch_values(
             split, timing, loss=tally.loss, accuracy=tally.accuracy, top5=tally.top5
         )
@@ -174,44 +178,44 @@ class Recorder:
         self.records.append(f"{kind},{timing.epoch}," + ",".join(f"{n:f}" for n in numbers))
 
 
-# --- What the training process tells: events into its folder, messages to its parent
+# --- Events and messages
 
 
 @dataclass(frozen=True)
 class RunMessages:
-    """Tell of a run that began at `origin_ns`."""
+    """Write events to the run folder and send messages to the parent."""
 
     folder: RunFolder
     origin_ns: int
     send: Send
 
     def elapsed_s(self) -> float:
-        """Return how long the run has lived."""
+        """Return the seconds since the run began."""
         return seconds(now_ns() - self.origin_ns)
 
     def event(self, kind: str, **detail: Any) -> None:
-        """Write down what happened just now."""
+        """Write an event to the run folder."""
         self.folder.add_event(kind, self.elapsed_s(), **detail)
 
     def fallback(self, fallback: Fallback) -> None:
-        """Tell that a loader goes on with fewer workers."""
-        told = asdict(fallback)
-        told["from"], told["to"] = told.pop("before"), told.pop("after")
-        self.event("workers_fallback", **told)
-        self.send({"type": "workers", **told})
+        """Report that a loader continues with fewer workers."""
+        detail = asdict(fallback)
+        detail["from"], detail["to"] = detail.pop("before"), detail.pop("after")
+        self.event("workers_fallback", **detail)
+        self.send({"type": "workers", **detail})
 
     def notice(self, notice: Notice) -> None:
-        """Tell what was noticed while a batch was made."""
+        """Record a notice about a batch."""
         self.event(notice.event, path=notice.path, reason=notice.reason)
 
     def weights(self, taken: Taken, has_vocabulary: bool) -> None:
-        """Tell what a network took of the checkpoint that it starts from."""
-        told = {**asdict(taken), "has_vocabulary": has_vocabulary}
-        self.event("weights", **told)
-        self.send({"type": "weights", **told})
+        """Report which pretrained weights were loaded."""
+        detail = {**asdict(taken), "has_vocabulary": has_vocabulary}
+        self.event("weights", **detail)
+        self.send({"type": "weights", **detail})
 
     def ready(self, spec: RunSpec, began_ns: int, more: dict[str, Any] | None = None) -> None:
-        """Tell that all is built which was begun at `began_ns`; `more` tells of where it runs."""
+        """Report that the training is built; `more` extends the environment."""
         self.send(
             {
                 "type": "ready",

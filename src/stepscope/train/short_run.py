@@ -1,11 +1,11 @@
-"""Make a training short that only wants to know its memory: few batches, each kind of them.
+"""Shorten a training that only measures its peak memory.
 
-    test, train, test, train a little, test
+    test, train, test, train a few steps, test
 
-An epoch keeps some full batches, as many as workers have ready at once and two at least, and its
-last one, which may be smaller and leave holes of its own. The second epoch begins on what a test
-and a checkpoint left. All samples are in memory as ever. Where the training has no tests, neither
-has this.
+An epoch keeps as many full batches as the workers prefetch, at least two, and the last batch, which
+may be smaller and fragment the memory differently. The second epoch starts with the memory that a
+test and a checkpoint left behind. All samples stay in memory. A training without tests stays
+without.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from stepscope.data.sample_order import EpochOrder
 from stepscope.train.epoch_plan import plan_stages
 from stepscope.train.training_setup import Job
 
-_FULL_BATCHES = 2  # in the second, gradients meet the state that the first step made
+_FULL_BATCHES = 2  # from the second on, the optimiser has its state
 
 
 def shorten(job: Job) -> Job:
-    """Return the job with short epochs; the orders of its loaders are changed in place."""
+    """Return the job with short epochs; shorten the orders of its loaders in place."""
     spec = job.spec
     ready_at_once = spec.workers * spec.prefetch
     steps = -(-max(_FULL_BATCHES, ready_at_once + 1) // spec.accumulate)
@@ -34,5 +34,5 @@ def shorten(job: Job) -> Job:
 
 
 def _cut(order: EpochOrder, full: int, times: int) -> None:
-    """Keep so many full portions of an epoch, and the rest at its end."""
+    """Keep `times` full portions of an epoch, and the remainder at its end."""
     order.samples = min(order.samples, full * times + order.samples % full)

@@ -1,4 +1,4 @@
-"""From the settings of a run to how its data is wanted. Needs no torch."""
+"""Build the `DataSource` of a run from its settings. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stepscope.settings import RunSpec
 def data_source_of(
     spec: RunSpec, data_dir: Path | None = None, *, training: bool = False
 ) -> DataSource:
-    """Return how a run wants its data; `data_dir` is its folder where the working one changed."""
+    """Return the data source of a run. `data_dir` overrides the folder of the spec."""
     return DataSource(
         data_dir=Path(spec.data_dir) if data_dir is None else data_dir,
         source=spec.source,
@@ -33,6 +33,6 @@ def data_source_of(
 
 
 def _tokens_of(model: str) -> int:
-    """Return how many tokens a network can tell apart; for one of images that is of no matter."""
+    """Return the vocabulary size of a network; a network for images gets the default."""
     entry = registry.ZOO.get(model)
     return (entry.tokens if entry else None) or DataSource.tokens

@@ -1,7 +1,10 @@
-"""What feeds a training: the batches of a split, from wherever its spec wants them."""
+"""The loaders of a training's splits, and what it reports of an object store."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +28,7 @@ from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.sample_order import EpochOrder
 from stepscope.data.samples import Split
 from stepscope.data.validation_split import hold_out
+from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.batch_timing import TimedDataset
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
@@ -32,23 +36,21 @@ from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
 from stepscope.settings import RunSpec
 from stepscope.train.epoch_plan import Stage, plan_stages
-from stepscope.train.recorder import RunMessages
+from stepscope.train.recorder import PROGRESS_EVERY_S, RunMessages
 from stepscope.train.source_settings import data_source_of
-from stepscope.train.stop_request import StopRequest, start_worker
-
-# --- A loader that tells what was noticed while its batches were made, and hands on the batches.
+from stepscope.train.stop_request import StopRequest
 
 
 class NoticingLoader:
-    """Take the notices off the batches of a loader, and tell each of them once."""
+    """Unwrap the batches of a loader, and report each of their notices once."""
 
-    def __init__(self, loader: RecoveringLoader, tell: Callable[[Notice], None]) -> None:
-        self._loader, self._tell = loader, tell
-        self._told: set[Notice] = set()
+    def __init__(self, loader: RecoveringLoader, on_notice: Callable[[Notice], None]) -> None:
+        self._loader, self._on_notice = loader, on_notice
+        self._reported: set[Notice] = set()
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. Workers start now, not at the first batch."""
-        return map(self._hand_on, iter(self._loader))  # keeps no batch while the loop computes
+        """Start an epoch. Workers start now, not at the first batch."""
+        return map(self._hand_on, iter(self._loader))  # holds no reference to a batch
 
     def close(self) -> None:
         """End the workers."""
@@ -59,24 +61,24 @@ class NoticingLoader:
         if not isinstance(made, Noticed):
             return loaded
         for notice in made.notices:
-            if notice not in self._told:
-                self._told.add(notice)
-                self._tell(notice)
+            if notice not in self._reported:
+                self._reported.add(notice)
+                self._on_notice(notice)
         return made.batch, timing
 
 
 class Loader(Protocol):
-    """Something that gives the batches of an epoch, each with the time it took to make."""
+    """Iterates over the batches of an epoch, each with its load timing."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
     def close(self) -> None:
-        """End whatever makes the batches."""
+        """End the workers."""
 
 
 @dataclass(frozen=True)
 class LoadedSplit:
-    """The batches of one split, the order they come in, and the files they are read from."""
+    """The loader of a split, its order, and the files or bucket that it reads."""
 
     loader: Loader
     order: EpochOrder
@@ -89,19 +91,19 @@ def open_split(
     spec: RunSpec,
     split: dataset_registry.Split,
     data_dir: Path,
-    crew: WorkerPool,
-    tell: Callable[[Notice], None] = lambda notice: None,
-    hear: Callable[[DataSource], DataSource] = lambda reading: reading,
+    worker_pool: WorkerPool,
+    on_notice: Callable[[Notice], None] = lambda notice: None,
+    add_listeners: Callable[[DataSource], DataSource] = lambda reading: reading,
 ) -> LoadedSplit:
-    """Make the batches of a split ready to be asked for.
+    """Return the loader of a split.
 
-    `crew` are the workers that make them; `tell` hears what they notice in the making, and `hear`
-    puts into a reading who is told of an object store.
+    `on_notice` receives notices about batches. `add_listeners` adds the callbacks for an object
+    store to the data source.
     """
     if spec.source == "synthetic":
         return _synthetic(spec, split, data_dir)
     training = split == "train"
-    reading = hear(data_source_of(spec, data_dir, training=training))
+    reading = add_listeners(data_source_of(spec, data_dir, training=training))
     opened = dataset_registry.find(spec.data, reading).open(split, reading)
     batches: Dataset[Any] = opened.batches
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
@@ -116,19 +118,19 @@ def open_split(
         chosen=None if held is None else ~held,
     )
     timed = TimedDataset(batches)
-    loader = _loader(spec, split, timed, order, crew, tell)
+    loader = _loader(spec, split, timed, order, worker_pool, on_notice)
     return LoadedSplit(loader, order, timed, opened.files, opened.bucket)
 
 
 def held_out_split(
     spec: RunSpec,
     train: LoadedSplit,
-    crew: WorkerPool,
-    tell: Callable[[Notice], None] = lambda notice: None,
+    worker_pool: WorkerPool,
+    on_notice: Callable[[Notice], None] = lambda notice: None,
 ) -> LoadedSplit:
-    """Make batches of the held-out samples, as they are, from what the training split has opened.
+    """Return the held-out samples, not augmented, from the data that the training split opened.
 
-    Files and bucket are the training split's, and stay with it.
+    Files and bucket belong to the training split.
     """
     assert train.order.chosen is not None, "some samples are held out"
     held = ~train.order.chosen
@@ -136,7 +138,9 @@ def held_out_split(
         spec.validation, spec.batch_size, spec.seed, "none", chosen=held, augment=False
     )
     return LoadedSplit(
-        _loader(spec, "validation", train.dataset, order, crew, tell), order, train.dataset
+        _loader(spec, "validation", train.dataset, order, worker_pool, on_notice),
+        order,
+        train.dataset,
     )
 
 
@@ -145,8 +149,8 @@ def _loader(
     split: str,
     timed: TimedDataset,
     order: EpochOrder,
-    crew: WorkerPool,
-    tell: Callable[[Notice], None],
+    worker_pool: WorkerPool,
+    on_notice: Callable[[Notice], None],
 ) -> Loader:
     def make(workers: int, keys: Remaining) -> DataLoader[Any]:
         return make_loader(
@@ -159,7 +163,17 @@ def _loader(
             on_worker_start=start_worker,
         )
 
-    return NoticingLoader(RecoveringLoader(split, order, make, crew), tell)
+    return NoticingLoader(RecoveringLoader(split, order, make, worker_pool), on_notice)
+
+
+def start_worker(worker: int) -> None:
+    """Set up a loader worker: ignore Ctrl-C, and end when the training process ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(os.getppid())
+    # When memory is short, the kernel kills a worker first: the run continues without a worker, not
+    # without the training. Without that file (not Linux) or permission, the kernel chooses.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _synthetic(spec: RunSpec, split: dataset_registry.Split, data_dir: Path) -> LoadedSplit:
@@ -172,7 +186,7 @@ def _synthetic(spec: RunSpec, split: dataset_registry.Split, data_dir: Path) -> 
             pin_memory=_pins_memory(spec),
         )
     )
-    # The order is of no matter, and to draw one would be work that a loader does.
+    # All samples are alike: shuffling would only cost time.
     samples = dataset.count(split, spec.samples) - spec.validation
     order = EpochOrder(samples, spec.batch_size, spec.seed, "none")
     return LoadedSplit(DirectLoader(timed, order), order, timed)
@@ -185,7 +199,7 @@ def _pins_memory(spec: RunSpec) -> bool:
 def plan(
     spec: RunSpec, train: LoadedSplit, *, judged_on: Literal["test", "validation"] | None
 ) -> list[Stage]:
-    """Lay out a run over the batches that feed it."""
+    """Return the stages of a run over the training split."""
     return plan_stages(
         spec.epochs,
         -(-len(train.order) // spec.accumulate),
@@ -195,11 +209,8 @@ def plan(
     )
 
 
-# --- What a training tells of an object store: retried requests, a download's progress and its
-# row.
+# --- Object stores
 
-
-PROGRESS_EVERY_S = 0.5
 
 # Row types of the published record format (docs/run-folder.md).
 _ROW_TYPES: dict[Split, int] = {"train": 10, "test": 11}
@@ -207,32 +218,32 @@ _ROW_TYPES: dict[Split, int] = {"train": 10, "test": 11}
 
 @dataclass(frozen=True)
 class RunJournal:
-    """Write events into a run's folder, from whatever process has them."""
+    """Write events to a run folder, from any process."""
 
     folder: Path
     origin_ns: int
 
     def __call__(self, event: str, detail: Mapping[str, Any]) -> None:
-        """Append an event, timed from the run's origin."""
+        """Append an event with the seconds since the run began."""
         RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **detail)
 
 
-def told_of(
-    reading: DataSource, telling: RunMessages | None, stop: StopRequest | None
+def with_listeners(
+    reading: DataSource, messages: RunMessages | None, stop: StopRequest | None
 ) -> DataSource:
-    """Let a run hear what reading its data meets; a request to stop ends a download."""
-    if telling is None:
+    """Return a data source that reports downloads and retries; a stop request ends a download."""
+    if messages is None:
         return reading
-    told_at = -PROGRESS_EVERY_S
+    reported_at = -PROGRESS_EVERY_S
 
     def report(split: Split, progress: DownloadProgress) -> None:
-        nonlocal told_at
+        nonlocal reported_at
         if stop is not None:
             stop.check()
         whole = progress.done_bytes == progress.total_bytes
-        if whole or monotonic() - told_at >= PROGRESS_EVERY_S:
-            told_at = monotonic()
-            telling.send(
+        if whole or monotonic() - reported_at >= PROGRESS_EVERY_S:
+            reported_at = monotonic()
+            messages.send(
                 {
                     "type": "download",
                     "split": split,
@@ -242,12 +253,12 @@ def told_of(
                 }
             )
 
-    journal = RunJournal(telling.folder.path, telling.origin_ns)
+    journal = RunJournal(messages.folder.path, messages.origin_ns)
     return replace(reading, journal=journal, report=report)
 
 
 def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
-    """Write the rows of finished downloads; a resumed run has its rows already."""
+    """Write the rows of finished downloads that are not yet recorded."""
     lines = (folder / schema.RECORDS).read_text(encoding="utf-8").splitlines()
     recorded = {line.partition(",")[0] for line in lines}
     with CsvLog(folder / schema.RECORDS) as records:
@@ -260,5 +271,5 @@ def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
 
 
 def requests_of(buckets: Iterable[FromBucket]) -> dict[str, Any] | None:
-    """Return how many requests there were and how long they took; None without a bucket."""
+    """Return the number and latency of requests; None without a bucket."""
     return summarize([bucket.requests.counts() for bucket in buckets])

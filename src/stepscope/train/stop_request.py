@@ -1,32 +1,27 @@
-"""How long the training lives: until it is done, is told to stop, or its parent is gone.
+"""Stop requests: signals from the parent that end the training between two steps.
 
-The supervising parent alone answers the terminal. It asks the training to stop with SIGTERM, or
-with SIGUSR1 where memory runs short; the training ends its step, writes a checkpoint and goes.
-Loader workers hear nothing of that.
+Only the supervising parent handles the terminal. It sends SIGTERM to stop the training, or SIGUSR1
+when memory is short. The training finishes its step, writes a checkpoint and exits.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 from stepscope.errors import Interrupted, OutOfMemoryError
-from stepscope.hardware.die_with_parent import die_with_parent
 
 T = TypeVar("T")
 
-# How the training tells its parent something: one plain mapping at a time.
+# Sends one message to the parent process.
 Send = Callable[[dict[str, Any]], None]
 
 
 class StopNow(BaseException):
-    """Raised by the signal itself while the training is at rest.
+    """Raised by the signal handler while the training waits for a batch.
 
     Not an Exception: torch's loader catches those while it waits for its workers.
     """
@@ -34,10 +29,10 @@ class StopNow(BaseException):
 
 @dataclass
 class StopRequest:
-    """Whether somebody asked the training to stop.
+    """Whether a stop was requested.
 
-    A request waits for the end of the step, except while the loop is `at_rest`: waiting for a batch
-    that may never come, it has changed nothing since the last step and can go at once.
+    A request takes effect at the end of the step. While the loop is `at_rest`, waiting for a batch
+    that may never come, it takes effect at once: nothing has changed since the last step.
     """
 
     requested: bool = False
@@ -45,7 +40,7 @@ class StopRequest:
     for_memory: bool = False
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGUSR1 as requests; leave Ctrl-C to the parent."""
+        """Handle SIGTERM and SIGUSR1 as requests; leave Ctrl-C to the parent."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGUSR1, self._on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -59,10 +54,10 @@ class StopRequest:
             raise StopNow
 
     def next_batch(self, batches: Iterator[T]) -> T | None:
-        """Wait for a batch; None when there is none left, or a stop was asked for."""
+        """Wait for a batch; None at the end of the epoch, or if a stop was requested."""
         try:
             try:
-                self.at_rest = True  # first: a signal from here on is not only noted
+                self.at_rest = True  # first: from here on a signal raises
                 return None if self.requested else next(batches, None)
             finally:
                 self.at_rest = False
@@ -70,24 +65,14 @@ class StopRequest:
             return None
 
     def consult(self) -> None:
-        """Exchange requests with the other processes of the training: there are none."""
+        """Combine requests with other ranks after a step; a single process has none."""
 
     def agree(self) -> None:
-        """Wait until all processes of the training know of a request: there is one alone."""
+        """Wait until all ranks know of a request; a single process does not wait."""
 
     def check(self) -> None:
-        """Raise when a stop was asked for. Called between steps only."""
+        """Raise if a stop was requested. Call between steps only."""
         if self.for_memory:
             raise OutOfMemoryError("memory ran short, and the run ended between two steps")
         if self.requested:
             raise Interrupted("stopped on request, between two steps")
-
-
-def start_worker(worker: int) -> None:
-    """Set up a loader worker: the training decides when it ends, and it ends with the training."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(os.getppid())
-    # The first to be killed when memory is short: the run goes on without a worker, not without
-    # the training. Where there is no such file (not Linux) or it is not ours, the kernel chooses.
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,4 +1,4 @@
-"""Everything that a training needs, built from its spec before the first step."""
+"""Build a training from its spec: model, data, optimiser and stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepscope.models import registry
 from stepscope.models.pretrained import Taken, load_weights
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recompute_activations
-from stepscope.train.device import layout_of
+from stepscope.train.device import memory_format_of
 from stepscope.train.distributed import ProcessGroup
 from stepscope.train.epoch_plan import Stage, total_steps
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
@@ -31,9 +31,9 @@ from stepscope.train.split_loaders import LoadedSplit, held_out_split, open_spli
 
 @dataclass(frozen=True)
 class Job:
-    """A training, ready to begin.
+    """A training that is ready to start.
 
-    It is tested on the test split or on held-out samples; one that evaluates nothing on neither.
+    `test` is the test split or the held-out samples, None for a run without evaluation.
     """
 
     spec: RunSpec
@@ -45,23 +45,23 @@ class Job:
     train: LoadedSplit
     test: LoadedSplit | None
     stages: list[Stage]
-    crew: WorkerPool
-    team: ProcessGroup = field(default_factory=ProcessGroup)
+    worker_pool: WorkerPool
+    process_group: ProcessGroup = field(default_factory=ProcessGroup)
     wrapped: nn.Module | None = None
 
     @property
     def network(self) -> nn.Module:
-        """What is called to train the model: itself, or what its team put around it."""
+        """The module to call in training: the model, or its DistributedDataParallel wrapper."""
         return self.model if self.wrapped is None else self.wrapped
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that samples are read from while training."""
+        """The files that the loaders read."""
         return self.train.files + (self.test.files if self.test is not None else ())
 
     @property
     def buckets(self) -> dict[dataset_registry.Split, FromBucket]:
-        """The splits that come out of an object store."""
+        """The buckets of the splits in an object store."""
         splits: dict[dataset_registry.Split, LoadedSplit | None] = {
             "train": self.train,
             "test": self.test,
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def extent(self) -> dict[str, int]:
-        """How much there is to do: processes that train together must find the same."""
+        """The numbers of samples and steps, which must be the same for all ranks."""
         return {
             "training samples": self.train.order.samples,
             "test samples": 0 if self.test is None else self.test.order.samples,
@@ -78,30 +78,30 @@ class Job:
         }
 
     def close(self) -> None:
-        """End the loader workers and the watch for them."""
+        """End the loader workers, and stop watching them."""
         self.train.loader.close()
         if self.test is not None:
             self.test.loader.close()
-        self.crew.stop_watching()
+        self.worker_pool.stop_watching()
 
 
 def prepare_process(spec: RunSpec) -> None:
-    """Set what torch keeps for the whole process: the device, the seed, the threads."""
+    """Set torch's device, seed and number of threads for this process."""
     device = torch.device(spec.device)
     if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)  # events and copies then go to the stream of this device
+        torch.cuda.set_device(device)  # the default device of events and copies
     torch.manual_seed(spec.seed)
     if spec.threads is not None:
         torch.set_num_threads(spec.threads)
 
 
 def build_model(
-    spec: RunSpec, tell_weights: Callable[[Taken, bool], None] = lambda taken, has_vocabulary: None
+    spec: RunSpec, on_weights: Callable[[Taken, bool], None] = lambda taken, has_vocabulary: None
 ) -> nn.Module:
-    """Build the network of a resolved spec. The same seed builds the same weights.
+    """Return the network of a resolved spec. The same seed gives the same weights.
 
-    Where the network starts from a checkpoint, `tell_weights` hears what was taken of it, and
-    whether its vocabulary lies with it.
+    With pretrained weights, `on_weights` receives what was loaded, and whether a vocabulary was
+    found with it.
     """
     dataset, device = (
         dataset_registry.find(spec.data, data_source_of(spec)),
@@ -112,7 +112,7 @@ def build_model(
     if spec.weights is not None:
         folder = Path(spec.weights)
         taken = load_weights(model, spec.model, folder)
-        tell_weights(taken, read_vocabulary(folder) is not None)
+        on_weights(taken, read_vocabulary(folder) is not None)
     _try_forward(spec, model, dataset)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RequestError(
@@ -124,7 +124,7 @@ def build_model(
             f"checkpoint_activations: {spec.model} has no row of blocks whose activations could be "
             "recomputed. Leave the setting out, or use a network of blocks, such as resnet18."
         )
-    model.to(device=device, memory_format=layout_of(spec))  # type: ignore[call-overload]
+    model.to(device=device, memory_format=memory_format_of(spec))  # type: ignore[call-overload]
     return model
 
 
@@ -132,28 +132,28 @@ def build(
     spec: RunSpec,
     model: nn.Module,
     data_dir: Path,
-    tell: Callable[[Fallback], None] = lambda fallback: None,
-    tell_notice: Callable[[Notice], None] = lambda notice: None,
-    hear: Callable[[DataSource], DataSource] = lambda reading: reading,
-    team: ProcessGroup | None = None,
+    on_fallback: Callable[[Fallback], None] = lambda fallback: None,
+    on_notice: Callable[[Notice], None] = lambda notice: None,
+    add_listeners: Callable[[DataSource], DataSource] = lambda reading: reading,
+    process_group: ProcessGroup | None = None,
 ) -> Job:
-    """Build the rest of a training around its network.
+    """Return the training of a network.
 
-    `tell` hears of each time that a loader goes on with fewer workers, `tell_notice` what was
-    noticed while batches were made. `hear` puts into a reading who is told of an object store.
-    Each batch is shared by the `team`.
+    `on_fallback` is called when a loader continues with fewer workers, `on_notice` with notices
+    about batches. `add_listeners` adds the callbacks for an object store to the data source. The
+    ranks of `process_group` share each batch.
     """
-    device, team = torch.device(spec.device), team or ProcessGroup()
-    crew = WorkerPool(spec.workers, tell)
-    train = open_split(spec, "train", data_dir, crew, tell_notice, hear)
+    device, process_group = torch.device(spec.device), process_group or ProcessGroup()
+    worker_pool = WorkerPool(spec.workers, on_fallback)
+    train = open_split(spec, "train", data_dir, worker_pool, on_notice, add_listeners)
     test = None
     if spec.judged_on == "validation":
-        test = held_out_split(spec, train, crew, tell_notice)
+        test = held_out_split(spec, train, worker_pool, on_notice)
     elif spec.judged_on == "test":
-        test = open_split(spec, "test", data_dir, crew, tell_notice, hear)
+        test = open_split(spec, "test", data_dir, worker_pool, on_notice, add_listeners)
     for split in (train, test):
         if split is not None:
-            split.order.rank, split.order.world = team.rank, team.world
+            split.order.rank, split.order.world = process_group.rank, process_group.world
     stages = plan(spec, train, judged_on=spec.judged_on)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(
@@ -166,13 +166,13 @@ def build(
         train=train,
         test=test,
         stages=stages,
-        crew=crew,
-        team=team,
+        worker_pool=worker_pool,
+        process_group=process_group,
     )
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: dataset_registry.DataSet) -> None:
-    """Send two blank samples through, so that a network that does not fit fails now, not later."""
+    """Run two blank samples through the network, to fail before the training starts."""
     wanted = (2, dataset.classes)
     samples = "images" if dataset.tokens is None else "texts"
     training = model.training
