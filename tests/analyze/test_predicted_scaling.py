@@ -10,8 +10,8 @@ from stepscope.analyze.predicted_scaling import (
     Base,
     NetworkLink,
     ScalingInputs,
+    bucket_count,
     overlap_share,
-    portions,
     predict,
 )
 
@@ -22,17 +22,17 @@ SLOW = NetworkLink(bandwidth_bytes_per_s=1e7, latency_s=0.001)
 
 
 def test_a_ring_sends_its_share_over_each_link_in_twice_the_turns() -> None:
-    assert SLOW.exchange_s(1e6, 4) == pytest.approx(0.156)
-    assert SLOW.exchange_s(1e6, 2) == pytest.approx(0.102)
-    assert SLOW.exchange_s(1e6, 1) == 0
+    assert SLOW.allreduce_s(1e6, 4) == pytest.approx(0.156)
+    assert SLOW.allreduce_s(1e6, 2) == pytest.approx(0.102)
+    assert SLOW.allreduce_s(1e6, 1) == 0
 
 
 def test_every_portion_of_the_gradients_takes_its_own_turns() -> None:
     mib, network = 2**20, NetworkLink(bandwidth_bytes_per_s=2**20, latency_s=1)
     # One of 1 MiB, then up to 25 MiB each: 60 MiB go as 1 + 25 + 25 + 9.
     sizes = {1: 1, mib: 1, mib + 1: 2, 26 * mib: 2, 60 * mib: 4}
-    assert {size: portions(size) for size in sizes} == sizes
-    assert network.exchange_s(60 * mib, 4) == pytest.approx(6 / 4 * 60 + 6 * 4)
+    assert {size: bucket_count(size) for size in sizes} == sizes
+    assert network.allreduce_s(60 * mib, 4) == pytest.approx(6 / 4 * 60 + 6 * 4)
 
 
 def test_portions_are_those_of_the_training() -> None:
@@ -42,7 +42,7 @@ def test_portions_are_those_of_the_training() -> None:
     parameters = [torch.zeros(2**18) for _ in range(60)]  # of 1 MiB each
     limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20]
     buckets, _ = dist._compute_bucket_assignment_by_size(parameters, limits)
-    assert len(buckets) == portions(60 * 2**20)
+    assert len(buckets) == bucket_count(60 * 2**20)
 
 
 def test_with_the_same_batch_each_computes_on_a_part_and_waits_for_the_exchange() -> None:

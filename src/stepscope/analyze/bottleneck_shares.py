@@ -1,6 +1,8 @@
-"""What a training waits for: one word, and the figures that carry it.
+"""What is a training bound by?
 
-All figures are seconds of a mean step once the training has got going (`trial_metrics.steady`).
+`bound_by` names the bottleneck from the figures of one setting; `data_stalls` divides the time of a
+sample by running the same training on synthetic data, from memory and from its source. All figures
+are seconds of a mean step after start-up (`sweep_summary.steady_steps`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from stepscope.units import format_duration, format_share
 Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
 Figures = Mapping[str, Any]
 
-# How much slower a network is beside workers, when it lacks cores.
+# Slowdown of the network beside workers from which on it lacks cores.
 SLOWED = 1.15
 
 # Workers that are waited for this share of a step do not keep up. Without workers loading and
@@ -28,11 +30,11 @@ _READS_BYTES_PER_S = 1e6
 
 @dataclass(frozen=True)
 class Evidence:
-    """A setting's figures, and what is known beside them.
+    """The figures of one setting, and what is known about its loading.
 
-    `alone` has the same training's figures without workers, `from_memory` with its data in memory;
-    `read_bytes_per_s` is what its processes read from a disk. `reads_files` is False for data in
-    memory, None where nobody knows.
+    `alone` has the figures of the same training without workers, `from_memory` with its data in
+    memory; `read_bytes_per_s` is the disk reads of its processes. `reads_files` is False for data
+    in memory, None where unknown.
     """
 
     figures: Figures
@@ -61,12 +63,12 @@ def wait_share(figures: Figures) -> float:
 
 
 def lags(waiting: float, workers: int) -> bool:
-    """Say whether a loader that is waited for so much is what binds."""
+    """Return whether a loader with this share of waiting is the bottleneck."""
     return waiting >= (_WAIT_WITH_WORKERS if workers else _WAIT_WITHOUT)
 
 
 def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
-    """Say what a training does that hardly waits for its loader."""
+    """Name the bottleneck of a training that hardly waits for its loader."""
     figures = evidence.figures
     names: tuple[tuple[str, Bound], ...] = (("transfer", "transfer"), ("other", "host"))
     for phase, bound in names:
@@ -83,7 +85,7 @@ def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
 
 
 def _waiting(evidence: Evidence) -> tuple[Bound, str]:
-    """Say what a loader does that does not keep up."""
+    """Name the bottleneck of a training whose loader does not keep up."""
     load_s = evidence.figures.get("load_s")
     if not load_s:
         return "unclear", "what the loader did meanwhile was not seen"
@@ -102,7 +104,7 @@ def _waiting(evidence: Evidence) -> tuple[Bound, str]:
 
 
 def slowed_by_workers(evidence: Evidence) -> float | None:
-    """Return how many times as long the network takes beside workers as without any."""
+    """Return the time of the network beside workers over its time without any."""
     if evidence.alone is None or evidence.workers == 0:
         return None
     beside, alone = compute_s(evidence.figures), compute_s(evidence.alone)
@@ -110,13 +112,13 @@ def slowed_by_workers(evidence: Evidence) -> float | None:
 
 
 def compute_s(figures: Figures) -> float | None:
-    """Return what the network and its optimiser take of a step."""
+    """Return the time that the network and its optimiser take in a step."""
     parts = [figures.get(f"{phase}_s") for phase in ("forward", "backward", "optimizer")]
     return None if None in parts else float(sum(part for part in parts if part is not None))
 
 
 def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
-    """Return the share of a batch's making that goes when its samples lie in memory."""
+    """Return the share of a batch's loading time that vanishes with the samples in memory."""
     if evidence.from_memory is None or not evidence.from_memory.get("load_s"):
         return None
     return max(0.0, 1 - float(evidence.from_memory["load_s"]) / load_s)
@@ -129,14 +131,13 @@ def _reads_much(evidence: Evidence) -> bool:
 
 
 def _lacks_cores(evidence: Evidence) -> bool:
-    """Say whether the loader's wall time grew by more than half beside what it is alone."""
+    """Return whether workers take more than 1.5 times as long for a batch as without others."""
     alone_s = (evidence.alone or {}).get("load_s")
     load_s = evidence.figures.get("load_s")
     return bool(alone_s and load_s and evidence.workers and load_s > 1.5 * alone_s)
 
 
-# --- What a training loses to preparing and to fetching its data, by the same training three
-# ways.
+# --- Data stalls
 
 
 Way = Literal["synthetic", "memory", "source"]
@@ -146,7 +147,7 @@ _LITTLE = 0.1  # of the time, lost to sharing the cores
 
 @dataclass(frozen=True)
 class Stalls:
-    """Seconds a sample by where they go, and what follows. Rates are None where nothing is done."""
+    """Seconds per sample by cause. A rate is None where there is nothing of its kind to do."""
 
     compute_s: float
     preprocessing_s: float
@@ -164,13 +165,13 @@ class Stalls:
 
     @property
     def bound_by(self) -> str:
-        """What binds: the loader where it lags, cores where the network lacks them."""
+        """The bottleneck: the loader where it lags, the cores where the network lacks them."""
         if lags(self.share(self.preprocessing_s + self.fetching_s), self.workers):
             return "preprocessing" if self.preprocessing_s >= self.fetching_s else "storage"
         return "contention" if self.share(self.contention_s) >= _LITTLE else "compute"
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the stalls and the rates as plain values."""
         return {
             "bound_by": self.bound_by,
             "rates": {
@@ -200,10 +201,10 @@ class Stalls:
 
 
 def data_stalls(ways: Mapping[Way, Figures], samples_a_step: float, workers: int) -> Stalls:
-    """Put the three ways together; figures are seconds of a mean step of each.
+    """Combine the figures of the three ways, each in seconds of a mean step.
 
-    All parts are of the step from the source, so that they add up to it; the other two ways say
-    how its wait divides, and what the network would take without a loader beside it.
+    All parts belong to the step from the source and add up to it. The other two ways divide its
+    waiting time, and show the time of the network without a loader beside it.
     """
     synthetic, memory, source = ways["synthetic"], ways["memory"], ways["source"]
     alone_s, total_s = float(synthetic["step_s"]), float(source["step_s"])

@@ -1,9 +1,9 @@
-"""Which is faster, and is that sure? Some sides against the first, the baseline.
+"""Which is faster, and how certain is that? Sides of a comparison against the first, the baseline.
 
-Settings of one sweep are compared round by round, over the rounds that both have. Everything else
-is compared as independent sets of runs, which cannot tell a difference of settings from a machine
-that was slower that day. With several others against one baseline, each interval is widened so
-that all of them hold together with 95 % confidence.
+Settings of one sweep are compared round by round, over the rounds that both have. All other sides
+are compared as independent sets of runs, which cannot separate a difference of settings from a
+machine that was slower that day. With several sides against one baseline, each interval is widened
+so that all of them hold together with 95 % confidence.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from stepscope.stats import (
 )
 from stepscope.stats.ratios import Verdict
 
-# --- In what do two sides differ? What was asked of them, and the machines that they ran on
+# --- Differences in settings and machines
 
 
-# Where a run lies, and what was required of the machine, changes nothing of it.
+# Settings without an effect on the training.
 _LABELS = frozenset({"name", "out", "require"})
 _OF_THE_MOMENT = frozenset({"memory_available_bytes", "swap_used_bytes", *TEMPERATURES})
-_BY_DESIGN = _LABELS | {"seed"}  # runs of one side may differ in it
+_BY_DESIGN = _LABELS | {"seed"}  # may differ among the runs of one side
 
 Differences = dict[str, dict[str, Any]]
 
 
 def changed_settings(baseline: Side, other: Side) -> Differences:
-    """Return the settings that the sides do not share: of each, its values on either side.
+    """Return the settings in which two sides differ, with their values on either side.
 
-    Of two settings of one sweep that is what the sweep varied.
+    For two settings of one sweep, those are the axes that the sweep varied.
     """
     if in_rounds(baseline, other):
         return _differences([baseline.values or {}], [other.values or {}], without=frozenset())
@@ -59,14 +59,14 @@ def changed_settings(baseline: Side, other: Side) -> Differences:
 
 
 def environment_differences(baseline: Side, other: Side) -> Differences:
-    """Return what differs of the machines, other than by what was asked for."""
+    """Return the differences of the machines that no setting explains."""
     asked = changed_settings(baseline, other)
     both = (_environments(baseline), _environments(other))
     return _differences(*both, without=_OF_THE_MOMENT | asked.keys())
 
 
 def mixtures_in(side: Side) -> list[str]:
-    """Say in what the runs of one side differ among themselves."""
+    """Return sentences on how the runs of one side differ among themselves."""
     sentences = []
     for what, records, without in (
         ("were asked for with different", _settings(side), _BY_DESIGN),
@@ -80,7 +80,7 @@ def mixtures_in(side: Side) -> list[str]:
 
 
 def as_sentence(differences: Differences) -> str:
-    """Write differences on a line: `workers 0 -> 2, seed 0 -> 1`."""
+    """Return differences on one line: `workers 0 -> 2, seed 0 -> 1`."""
     return ", ".join(
         f"{key} {as_text(values['baseline'])} -> {as_text(values['other'])}"
         for key, values in differences.items()
@@ -102,7 +102,7 @@ def _differences(
     without: frozenset[str],
 ) -> Differences:
     if not baseline or not other:
-        return {}  # nothing is known of a side: that is no difference
+        return {}  # unknown on one side: no difference
     found = {}
     for key in _keys([*baseline, *other]):
         ours, theirs = _values(baseline, key), _values(other, key)
@@ -116,7 +116,7 @@ def _keys(records: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _values(records: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """List the distinct values, sorted, so that the order of runs makes no difference."""
+    """List the distinct values, sorted, so that the order of runs does not matter."""
     found: list[Any] = []
     for record in records:
         if record.get(key) not in found:
@@ -128,17 +128,17 @@ def _unwrapped(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-# --- The command that would tell: the same settings again, in rounds, as often as it takes
+# --- The sweep that would decide an open comparison
 
 
 _OF_A_SCRIPT = ("name", "out", "max_steps")
-_HIDDEN = "***"  # a secret that was not recorded
+_HIDDEN = "***"  # a redacted secret
 
 
 def command_for(baseline: Side, others: Sequence[Side], rounds: int) -> str | None:
-    """Write the sweep that runs these sides that often; None where no sweep would.
+    """Return the command of a sweep of these sides with so many rounds; None if there is none.
 
-    That is so for runs that differ in more than one setting, or were made by different programs.
+    No sweep compares runs that differ in more than one setting, or that different programs made.
     """
     sides = [baseline, *others]
     if baseline.sweep is None:
@@ -149,14 +149,14 @@ def command_for(baseline: Side, others: Sequence[Side], rounds: int) -> str | No
 
 
 def _as_a_sweep(sides: Sequence[Side], rounds: int) -> str | None:
-    """Write a sweep over the one setting in which runs of ours differ."""
+    """Return a sweep over the one setting in which built-in trainings differ."""
     axes = {key for side in sides[1:] for key in changed_settings(sides[0], side)}
     runs = [each.run for side in sides for each in side.runs if each.run]
     if len(axes) != 1 or any(run.info.get("kind") != "run" for run in runs):
         return None
     (axis,) = axes
     values = [run.spec.get(axis) for run in runs]
-    if None in values:  # what was left to chance, or to torch, cannot be asked for
+    if None in values:  # None cannot be given as a flag
         return None
     fields = RunSpec.model_fields
     flags = {
@@ -168,7 +168,7 @@ def _as_a_sweep(sides: Sequence[Side], rounds: int) -> str | None:
 
 
 def _again(sweep: Sweep, sides: Sequence[Side], rounds: int) -> str | None:
-    """Write a recorded sweep again; of one axis, only the values that are compared."""
+    """Repeat a recorded sweep; with one axis, only the values that are compared."""
     info, over = sweep.info, sweep.info.get("over")
     if not over:
         return None
@@ -197,12 +197,12 @@ def _written(flags: Mapping[str, Any], over: Mapping[str, Sequence[Any]], rounds
     return " ".join(word for word in words if word)
 
 
-# --- What do the runs of a side come to? Medians over its runs, and what to doubt about them
+# --- Figures of one side
 
 
 @dataclass(frozen=True)
 class SideFigures:
-    """What the runs of a side came to: medians over its runs, None where no run knows."""
+    """Medians over the runs of a side; None where no run has the figure."""
 
     name: str
     runs: int
@@ -215,7 +215,7 @@ class SideFigures:
 
 
 def figures_of(side: Side) -> SideFigures:
-    """Put the runs of a side together."""
+    """Return the figures of a side and its warnings."""
     return SideFigures(
         side.name,
         len(side.runs),
@@ -229,7 +229,7 @@ def figures_of(side: Side) -> SideFigures:
 
 
 def _lost_workers(side: Side) -> list[str]:
-    """Say how many runs went on with fewer loader workers than were asked for."""
+    """Warn of runs that continued with fewer loader workers than configured."""
     lost = sum(map(_has_lost_workers, side.runs))
     return [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
 
@@ -242,7 +242,7 @@ def _has_lost_workers(measured: MeasuredSide) -> bool:
 
 
 def _doubts(side: Side) -> list[str]:
-    """Say how many runs have steps that drift or do not settle, with one of them as an example."""
+    """Warn of runs whose steps drift or are noisy, with one of them as an example."""
     found: dict[str, list[str]] = {}
     for run in (each.run for each in side.runs if each.run):
         for doubt, how in doubts_about(run).items():
@@ -271,14 +271,14 @@ def _recorded(measured: MeasuredSide, figure: str) -> Any:
     return summary.get(figure, (measured.metrics or {}).get(figure))
 
 
-CONFIDENCE = 0.95  # of everything that one comparison says, together
+CONFIDENCE = 0.95  # of all statements of one comparison together
 SOUGHT_SLOWDOWN = 0.05
 _USUAL_ROUNDS = 6
 
 
 @dataclass(frozen=True)
 class Against:
-    """One side against the baseline; `runs_each` is how often both were run."""
+    """One side against the baseline; `runs_each` is the number of runs of both."""
 
     figures: SideFigures
     ratio: Ratio | None
@@ -292,10 +292,10 @@ class Against:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All others against the baseline.
+    """All sides against the baseline.
 
-    Where a question stays open, `rounds` would settle it, and `offer` is the command that runs
-    them, if there is one.
+    For an open question, `rounds` is the number of rounds that would decide it, and `offer` the
+    command that runs them, if there is one.
     """
 
     baseline: SideFigures
@@ -326,14 +326,14 @@ def _rounds_that_would_tell(compared: Against) -> int | None:
 
 
 def slowdown_is_excluded(compared: Against) -> bool:
-    """Say whether the interval leaves no room for a slowdown of the size that is sought."""
+    """Return whether the interval excludes a slowdown of the size that is sought."""
     return slower_than(compared, SOUGHT_SLOWDOWN) is False
 
 
 def slower_than(compared: Against, most_slowdown: float) -> bool | None:
-    """Say whether a side certainly loses more than this share of the baseline's throughput.
+    """Return whether a side certainly loses more than this share of the baseline's throughput.
 
-    True: the whole interval is below. False: the whole interval is not. None: it cannot be told.
+    True: the whole interval is below. False: the whole interval is not. None: undecided.
     """
     ratio = compared.ratio
     if ratio is None or ratio.low is None or ratio.high is None:
@@ -381,7 +381,7 @@ def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:
 
 
 def _on_other_nodes(baseline: Side, other: Side) -> bool:
-    """Say whether two settings of a sweep were made on nodes of different kinds."""
+    """Return whether two settings of a sweep ran on nodes of different kinds."""
     kinds = [(side.values or {}).get(NODE) for side in (baseline, other)]
     return in_rounds(baseline, other) and kinds[0] != kinds[1]
 
@@ -396,8 +396,8 @@ def _warnings_about_both(baseline: Side, other: Side) -> list[str]:
         warnings.append(f"shares runs with the baseline, which hides a difference: {named}")
     bases = [{each.basis for each in side.runs} - {OF_A_SUMMARY} for side in (baseline, other)]
     if all(bases) and len(bases[0] | bases[1]) > 1:
-        told = [" and ".join(sorted(each)) for each in bases]
-        warnings.append(f"throughput is of {told[1]}, the baseline's of {told[0]}")
+        by_side = [" and ".join(sorted(each)) for each in bases]
+        warnings.append(f"throughput is of {by_side[1]}, the baseline's of {by_side[0]}")
     runs = [[each.run for each in side.runs if each.run] for side in (baseline, other)]
     if (throttled := throttled_on_one_side(*runs)) is not None:
         warnings.append(throttled)

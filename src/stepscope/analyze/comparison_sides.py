@@ -24,11 +24,11 @@ from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, is_sweep, load_sweep
 from stepscope.stats import Interval, interval_of
 
-# --- The settings of a sweep, and how a person names one of them: `workers=2,batch_size=16`
+# --- Settings of a sweep
 
 
 def settings_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """List the settings of a sweep in the order in which they were asked for."""
+    """List the settings of a sweep in the order in which they were requested."""
     asked = sweep.info.get("settings") or []
     found: list[dict[str, Any]] = []
     for trial in sweep.trials:
@@ -38,7 +38,7 @@ def settings_of(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def find_setting(sweep: Sweep, text: str) -> dict[str, Any]:
-    """Find the one setting that `workers=2,batch_size=16` names."""
+    """Return the setting that `workers=2,batch_size=16` names."""
     settings = settings_of(sweep)
     axes = {axis for values in settings for axis in values}
     matching = settings
@@ -56,16 +56,16 @@ def find_setting(sweep: Sweep, text: str) -> dict[str, Any]:
 
 
 def name_of(values: dict[str, Any]) -> str:
-    """Name a setting by its values: `workers=2,batch_size=16`."""
+    """Return the name of a setting: `workers=2,batch_size=16`."""
     return ",".join(f"{axis}={as_text(value)}" for axis, value in values.items())
 
 
 def as_text(value: Any) -> str:
-    """Write a value as a person would type it on the command line."""
+    """Return a value as it is typed on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# --- Which trials ran on machines that are alike? Only those of one kind of node are compared
+# --- Kinds of node
 
 
 NODE = "node"
@@ -74,9 +74,9 @@ _OWN_MACHINE = "the machine that the sweep was begun on"
 
 
 def kinds_of(sweep: Sweep) -> dict[str, str]:
-    """Give every kind of node a letter, in the order in which they first made a trial.
+    """Return a letter for each kind of node, in the order of their first trials.
 
-    Empty where nothing is to be told apart: trials of one kind, or nodes that were to be mixed.
+    Empty if all trials ran on one kind, or if nodes were to be mixed.
     """
     found = (_kind_of(trial) for trial in sweep.trials)
     kinds = dict.fromkeys(kind for kind in found if kind is not None)
@@ -86,7 +86,7 @@ def kinds_of(sweep: Sweep) -> dict[str, str]:
 
 
 def by_node_kind(sweep: Sweep) -> Sweep:
-    """Tell trials on different kinds of node apart as by one more setting, `node`."""
+    """Add the kind of node to the settings of each trial, as the setting `node`."""
     kinds = kinds_of(sweep)
     if not kinds:
         return sweep
@@ -105,12 +105,12 @@ def by_node_kind(sweep: Sweep) -> Sweep:
 
 
 def _kind_of(trial: Trial) -> str | None:
-    """Return what made a trial; nobody did yet is None."""
+    """Return the kind of node that ran a trial; None if it has not been run."""
     return trial.node_kind or (None if trial.is_missing else _OWN_MACHINE)
 
 
 def _letters(place: int) -> str:
-    """Count with letters: A to Z, then AA, AB and so on."""
+    """Return the letters of a number: A to Z, then AA, AB and so on."""
     place, last = divmod(place, len(ascii_uppercase))
     return (_letters(place - 1) if place else "") + ascii_uppercase[last]
 
@@ -123,7 +123,7 @@ _WHAT_CAN_BE_COMPARED = (
 
 @dataclass(frozen=True)
 class MeasuredSide:
-    """One run of a side: its record where there is one, its throughput, its round in a sweep."""
+    """One run of a side: its record if it exists, its throughput, and its round in a sweep."""
 
     samples_per_s: float
     basis: str
@@ -134,7 +134,7 @@ class MeasuredSide:
 
 @dataclass(frozen=True)
 class Side:
-    """What stands on one side of a comparison. `left_out` says which runs do not count, and why."""
+    """One side of a comparison. `left_out` lists the runs that do not count, with the reason."""
 
     name: str
     runs: tuple[MeasuredSide, ...]
@@ -144,17 +144,17 @@ class Side:
 
     @property
     def rates(self) -> list[float]:
-        """List the throughputs, one a run."""
+        """Return the throughputs, one per run."""
         return [each.samples_per_s for each in self.runs]
 
     @property
     def rate_by_round(self) -> dict[int, float]:
-        """Give the throughput of each round of a sweep."""
+        """Return the throughput of each round of a sweep."""
         return {each.round: each.samples_per_s for each in self.runs if each.round is not None}
 
 
 def in_rounds(one: Side, other: Side) -> bool:
-    """Say whether two sides are settings of the same sweep, and so were run in rounds."""
+    """Return whether two sides are settings of the same sweep, which runs in rounds."""
     return bool(one.sweep and other.sweep and one.sweep.path == other.sweep.path)
 
 
@@ -168,16 +168,16 @@ def read_sides(arguments: Sequence[str]) -> list[Side]:
     if len(sides) < 2:
         found = sides[0].name if sides else "none"
         raise RequestError(f"wanted two or more to compare, found {found}. {_WHAT_CAN_BE_COMPARED}")
-    if len(arguments) == 1:  # a sweep's: its name would say nothing
+    if len(arguments) == 1:  # a trial of a sweep, whose own name says nothing
         return [replace(side, name=name_of(side.values or {})) for side in sides]
     return sides
 
 
 def _sides_of(argument: str) -> list[Side]:
     path = Path(argument)
-    if argument and _is_there(path):  # an empty one, of a variable that is unset, is no folder
+    if argument and _is_there(path):  # empty, from an unset shell variable: not a folder
         return _sides_in(path, argument)
-    # A colon may be a part of the folder's name, and of the setting's: arg:--lr=0.1.
+    # The folder and the setting may both contain a colon: arg:--lr=0.1.
     for end in (place for place, letter in enumerate(argument) if letter == ":"):
         folder = Path(argument[:end])
         if _is_there(folder) and is_sweep(folder):
@@ -191,7 +191,7 @@ def _sides_of(argument: str) -> list[Side]:
 
 
 def _is_there(path: Path) -> bool:
-    """Say whether something is there; a long list of runs is not even a possible file name."""
+    """Return whether a path exists; a long list of runs is not even a valid file name."""
     try:
         return path.exists()
     except OSError:
@@ -207,7 +207,9 @@ def _sides_in(path: Path, argument: str) -> list[Side]:
     if (folder / schema.RUN).exists():
         return [_side_of_runs(argument, [load_run(folder)])]
     within = sorted(file.parent for file in folder.glob(f"*/{schema.RUN}"))
-    runs = [load_run(each) for each in within if not each.is_symlink()]  # `latest` is one of them
+    runs = [
+        load_run(each) for each in within if not each.is_symlink()
+    ]  # `latest` links to one of them
     if not runs:
         raise RequestError(
             f"{argument} is neither a run nor a sweep folder, and has no run folders in it. "
@@ -264,7 +266,7 @@ def _side_of_setting(name: str, sweep: Sweep, values: dict[str, Any]) -> Side:
 
 
 def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
-    """Return a trial's figures, or why there are none."""
+    """Return a trial's figures, or the reason why there are none."""
     if trial.status != schema.COMPLETED:
         return _how_it_stands(vars(trial))
     run = _run_of(sweep, trial)
@@ -277,7 +279,7 @@ def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
 
 
 def _run_of(sweep: Sweep, trial: Trial) -> Run | None:
-    """Open a trial's run, where it is still there."""
+    """Return a trial's run if its folder still exists."""
     folder = sweep.folder_of(trial)
     return load_run(folder) if (folder / schema.RUN).exists() else None
 
@@ -290,7 +292,7 @@ def _how_it_stands(record: dict[str, Any]) -> str:
     return f"{status} ({reason})" if reason else status
 
 
-# --- Which runs repeat each other? Runs of the same settings on the same machine are one group
+# --- Groups of runs with the same settings and machine
 
 
 _MAY_DIFFER = frozenset({"seed", "out"})
@@ -299,26 +301,26 @@ _OF_THE_MACHINE = ("hostname", "cpu", "device", "torch")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ by chance alone. `values` are the settings that set it apart."""
+    """Runs that differ by chance alone. `values` are the settings that distinguish the group."""
 
     name: str
     runs: tuple[Run, ...]
     values: dict[str, Any]
 
     def interval(self, figures: Iterable[float | None]) -> Interval | None:
-        """Return median and interval of a figure of the runs; None where no run knows it."""
+        """Return median and interval of a figure over the runs; None if no run has it."""
         known = [figure for figure in figures if figure is not None]
         return interval_of(known) if known else None
 
     def throughput(self) -> Interval | None:
-        """Return the samples a second of the runs."""
+        """Return the samples per second of the runs."""
         return self.interval(throughput_of(run).samples_per_s for run in self.runs)
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Put runs together that were asked for alike, in the order in which they come.
+    """Group runs of the same settings, in the order in which they come.
 
-    Names set runs apart: whoever gave two runs two names wants to see both, by those names.
+    Runs with different names are never grouped: a user who named them wants to see both.
     """
     asked = [_asked(run) for run in runs]
     keys = dict.fromkeys(key for each in asked for key in each)
@@ -338,7 +340,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def groups_of(sweep: Sweep) -> list[Group]:
-    """Put the finished trials of each setting of a sweep together, where their folders are left."""
+    """Group the finished trials of a sweep by setting, where their folders still exist."""
     found = []
     sweep = by_node_kind(sweep)
     for values in settings_of(sweep):

@@ -1,4 +1,4 @@
-"""What did an asynchronous device do while the host issued its work, and who waited for whom?"""
+"""What does an asynchronous device do while the host issues its work, and which waits?"""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stepscope.records.table import Table
 from stepscope.stats import quantile
 
 _PHASES = ("transfer", "forward", "backward", "optimizer")
-# The host runs ahead of a busy device and is done with issuing long before it. Where issuing takes
+# The host runs ahead of a busy device and finishes issuing long before it. Where issuing takes
 # about as long as the work itself, the device has nothing queued and waits for the host.
 _HOST_BOUND_FROM = 0.9
 _WAITING_FROM = 0.1
 
 
 def device_time(steps: Table, dropped: list[int]) -> dict[str, Any] | None:
-    """Return the device's time by phase beside the host's; None where there is no such device."""
+    """Return the device's time by phase beside the host's; None without such a device."""
     rows = [
         row
         for row in steps.rows()

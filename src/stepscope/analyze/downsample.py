@@ -1,7 +1,7 @@
-"""Any number of values as few buckets, whose extremes stay: what a chart can show.
+"""Reduce any number of values to buckets that keep their extremes, for charts.
 
-A bucket is a run of neighbouring rows. Buckets depend on the number of rows alone, so columns of
-one table fall into the same ones and can be stacked.
+A bucket is a range of neighbouring rows. Buckets depend only on the number of rows, so the columns
+of one table share them and can be stacked.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MOST_BUCKETS = 400  # about as many as a chart has dots to tell them apart
+MOST_BUCKETS = 400  # about the number of points that a chart can resolve
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Neighbouring values: where they lie, their mean, the least and the most of them."""
+    """Neighbouring values: their position, mean, minimum and maximum."""
 
     at: float
     mean: float
@@ -27,16 +27,16 @@ class Bucket:
 def thin(
     places: Sequence[float], values: Sequence[Any], most: int = MOST_BUCKETS
 ) -> Iterator[Bucket]:
-    """Reduce values to at most so many buckets; one in which no value is known is left out.
+    """Reduce values to at most `most` buckets; buckets without a known value are left out.
 
-    `places` are where the values lie, in their order. Unknown, infinite and undefined values do not
-    count. Costs one pass.
+    `places` are the positions of the values, in order. Unknown, infinite and NaN values do not
+    count. The cost is one pass.
     """
     for begin, end in _bounds(len(places), most):
         known, total = _known(values[begin:end])
         if known:
             least, greatest = min(known), max(known)
-            # Rounding can push a mean of equal values past them.
+            # Rounding can push the mean of equal values past them.
             mean = min(max(total / len(known), least), greatest)
             yield Bucket((places[begin] + places[end - 1]) / 2, mean, least, greatest)
 
@@ -48,12 +48,12 @@ def _bounds(rows: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _known(values: Sequence[Any]) -> tuple[Sequence[float], float]:
-    """Return the values that count, and their sum, which tells whether all of them do."""
+    """Return the values that count, and their sum, which is finite if all of them do."""
     try:
         total = sum(values)
         if math.isfinite(total):
             return values, total
-    except TypeError:  # an unknown one among them
+    except TypeError:  # one of them is None
         pass
     known = [value for value in values if value is not None and math.isfinite(value)]
     return known, math.fsum(known)

@@ -1,9 +1,8 @@
-"""From readings to joules over time: a line through what a sensor told, that can be cut anywhere.
+"""From sensor readings to joules over time, as a curve that can be cut anywhere.
 
 A counter is followed through its wraps, from one change to the next: between two changes it only
-looks as if nothing was used. Power is integrated by trapezoids. What cannot be known, because a
-counter jumped or the run was away, is bridged at the mean power of the rest, and how long that was
-is kept beside the joules.
+looks as if no energy was used. Power is integrated by trapezoids. Gaps, where a counter jumped or
+the run was stopped, are bridged at the mean power of the rest; `bridged_s` says how long they were.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from itertools import pairwise
 from stepscope.records.energy_readings import STALL_S, grown_j, widest
 from stepscope.stats import median
 
-Reading = tuple[float, float]  # when, and what the sensor said
+Reading = tuple[float, float]  # time, value
 _SLACK_PERIODS = 2.0
-_LEAST_SLACK_S = 0.25  # a reading or two, at ten a second
+_LEAST_SLACK_S = 0.25  # one or two readings, at ten a second
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Joules used since the first reading, straight between two points."""
+    """Joules since the first reading, linear between two points."""
 
     times_s: Sequence[float]
     joules: Sequence[float]
-    period_s: float | None  # between two changes of what the sensor says
+    period_s: float | None  # between two changes of the reading
     bridged_s: float = 0.0
 
     @property
     def start_s(self) -> float:
-        """When the first reading was taken."""
+        """The time of the first reading."""
         return self.times_s[0]
 
     @property
     def end_s(self) -> float:
-        """When the last one was."""
+        """The time of the last reading."""
         return self.times_s[-1]
 
     @property
@@ -46,14 +45,14 @@ class Curve:
         return self.joules[-1] / (self.end_s - self.start_s)
 
     def at(self, time_s: float) -> float:
-        """Return the joules until then; beyond an end at the power of that end."""
+        """Return the joules up to a time, extrapolated at the power of the nearest end."""
         place = min(max(bisect_right(self.times_s, time_s), 1), len(self.times_s) - 1)
         before_s, after_s = self.times_s[place - 1], self.times_s[place]
         before_j, after_j = self.joules[place - 1], self.joules[place]
         return before_j + (after_j - before_j) * (time_s - before_s) / (after_s - before_s)
 
     def between(self, from_s: float, to_s: float) -> float | None:
-        """Return the joules of a time; None where nothing was read then."""
+        """Return the joules between two times; None where the sensor was not read."""
         slack_s = max(_LEAST_SLACK_S, _SLACK_PERIODS * (self.period_s or 0.0))
         if from_s < self.start_s - slack_s or to_s > self.end_s + slack_s:
             return None
@@ -66,10 +65,10 @@ def curve_of(
     range_j: float | None = None,
     away_s: Collection[float] = (),
 ) -> Curve | None:
-    """Draw the curve of one sensor; None where it gave too little to draw one.
+    """Return the curve of one sensor; None if it has too few readings.
 
-    `away_s` are times when the run came back from somewhere: what a counter counted meanwhile was
-    not the run's.
+    `away_s` are the times at which the run was resumed: energy counted while it was stopped is not
+    the run's.
     """
     ordered = _forward(readings)
     changed = _changes(ordered)
@@ -93,7 +92,7 @@ def curve_of(
 
 
 def _forward(readings: Sequence[Reading]) -> list[Reading]:
-    """Leave out readings whose times a resumed run lived through again."""
+    """Drop readings whose times a resumed run repeated."""
     kept: list[Reading] = []
     for reading in readings:
         while kept and kept[-1][0] >= reading[0]:
@@ -103,7 +102,7 @@ def _forward(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _changes(readings: Sequence[Reading]) -> list[Reading]:
-    """Return the first reading, and each that differs from the one before it."""
+    """Return the first reading, and each that differs from its predecessor."""
     differing = [after for before, after in pairwise(readings) if after[1] != before[1]]
     return [*readings[:1], *differing]
 
@@ -111,7 +110,7 @@ def _changes(readings: Sequence[Reading]) -> list[Reading]:
 def _tail(
     readings: Sequence[Reading], changed: Sequence[Reading], period_s: float | None
 ) -> list[Reading]:
-    """Go on to the last reading, whose change was still to come; not after a counter stalled."""
+    """Return the last reading if it lies after the last change, unless the counter stalled."""
     if not readings or readings[-1][0] <= changed[-1][0]:
         return []
     still_s = readings[-1][0] - changed[-1][0]
@@ -122,7 +121,7 @@ def _tail(
 def _pieces(
     readings: Sequence[Reading], kind: str, range_j: float | None, away_s: Collection[float]
 ) -> Iterator[tuple[float, float, float | None]]:
-    """Give the joules from each reading to the next; None where they cannot be known."""
+    """Yield the joules from each reading to the next; None where they are unknown."""
     for (from_s, before), (to_s, after) in pairwise(readings):
         took_s = to_s - from_s
         if took_s <= 0:
@@ -132,12 +131,12 @@ def _pieces(
         elif kind == "power":
             yield from_s, to_s, (before + after) / 2 * took_s
         else:
-            # No growth at all is only ever the tail: the next change was still to come.
+            # Only the tail has no growth: its next change had not come yet.
             yield from_s, to_s, grown_j(before, after, took_s, range_j) or None
 
 
 def joined(curves: Sequence[Curve]) -> Curve:
-    """Put curves after one another, as sensors of one domain stood in for each other."""
+    """Join the curves of sensors that replaced each other in one domain."""
     first, *others = sorted(curves, key=lambda curve: curve.start_s)
     times_s, joules, bridged_s = list(first.times_s), list(first.joules), first.bridged_s
     for other in others:
@@ -160,7 +159,7 @@ def joined(curves: Sequence[Curve]) -> Curve:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time in which the same domains were added up."""
+    """An interval of time in which the same domains were added up."""
 
     from_s: float
     to_s: float
@@ -170,7 +169,7 @@ class Stretch:
 def add_up(
     curves: Mapping[str, Curve], contains: Mapping[str, Collection[str]]
 ) -> tuple[Curve | None, list[Stretch]]:
-    """Add the widest domains that were read at each time; say which those were."""
+    """Add the widest domains that were read at each time; return the sum and its stretches."""
     edges = sorted({edge for curve in curves.values() for edge in (curve.start_s, curve.end_s)})
     times_s, joules, bridged_s = edges[:1], [0.0], 0.0
     stretches: list[Stretch] = []

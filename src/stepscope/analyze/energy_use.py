@@ -1,8 +1,8 @@
-"""How many joules did a run take, each of its epochs and each of its phases?
+"""How many joules did a run take, in total, by epoch and by phase?
 
-From the folder alone: `energy.csv` has the readings as they came, and events say what the sensors
-are, what the machine took before the run, and which sensor failed. Domains that contain one another
-are never added up: the total takes the widest that were read, and says what it leaves out.
+Everything comes from the run folder: `energy.csv` has the raw readings, and events describe the
+sensors, the idle power before the run, and failures. Domains that contain one another are never
+added up: the total takes the widest that were read, and says what it leaves out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stepscope.records.table import Table
 from stepscope.stats import median
 from stepscope.stats.least_squares import least_squares
 
-# --- What a total of joules has in it, and what it leaves out
+# --- What the total covers
 
 
-_LEAST_STRETCH = 0.01  # of the time, to be worth a word
-# How domains are called, with a number where there are several: `battery 2`, `package-1`.
+_LEAST_STRETCH = 0.01  # share of the time
+# Names of domains; several of a kind are numbered: `battery 2`, `package-1`.
 _WHOLE_MACHINE = ("battery", "machine")
 _GPUS = ("gpu", "apu")
 _PROCESSORS = ("package", "apu")
@@ -39,9 +39,9 @@ _OF_PARTS = "the rest of the machine: storage, network, fans, losses of the powe
 def left_out(
     covers: Sequence[str], domains: Collection[str], contains: Mapping[str, Collection[str]]
 ) -> list[str]:
-    """Say in words what a total of domains does not have in it.
+    """Return a sentence on what a total of domains leaves out.
 
-    `domains` are all that were read, `contains` what those contain that may be added up.
+    `domains` are all that were read; `contains` lists what the addable ones contain.
     """
     said = [f"{name}: what it feeds is not known" for name in domains if name not in contains]
     everything = [name for name in covers if EVERYTHING in contains[name]]
@@ -62,7 +62,7 @@ def left_out(
 
 
 def changes_of(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
-    """List which domains were added when, where that changed on the way."""
+    """List which domains were added when; empty if that never changed."""
     all_s = sum(each.to_s - each.from_s for each in stretches)
     long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
     if len({each.domains for each in long}) < 2:
@@ -72,38 +72,38 @@ def changes_of(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
     ]
 
 
-# --- How many joules did each phase of a step take?
+# --- Joules by phase
 
 
 MEASURED, ESTIMATED = "measured", "estimated"
-_SEVERAL = 4.0  # periods of the sensor
-_LEAST_SHARE = 0.02  # of the time: below, a phase is too short to be told from the rest
+_SEVERAL = 4.0  # in periods of the sensor
+_LEAST_SHARE = 0.02  # share of the time below which a phase cannot be separated from the rest
 _MOST_WINDOWS = 2000
-_WINDOWS_EACH = 3  # for every phase, at least
+_WINDOWS_EACH = 3  # at least, for every phase
 _ALIKE = "windows all spend their time alike: the joules of phases cannot be told apart"
-_FILLED = 0.98  # of a window must be in phases
+_FILLED = 0.98  # share of a window that must be in phases
 ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
 
 
 @dataclass(frozen=True)
 class SeenSteps:
-    """Steps of full detail: when each began, how long it took, and its phases in their order."""
+    """Steps of full detail: their starts, durations and phases."""
 
     start_s: Sequence[float]
     step_s: Sequence[float]
     phases: Mapping[str, Sequence[float]]
-    before_s: Mapping[str, Sequence[float]]  # by phase, its time in all steps before each
-    unseen: float  # all steps' time over that of these: the others stand in by extrapolation
+    before_s: Mapping[str, Sequence[float]]  # by phase, its cumulative time before each step
+    unseen: float  # time of all steps over that of these, for extrapolation
 
 
 def joules_by_phase(
     seen: SeenSteps, curve: Curve, lag_s: float, *, in_one_piece: bool
 ) -> dict[str, dict[str, Any]]:
-    """Return joules, how they were got and an interval by phase.
+    """Return joules, method and interval by phase.
 
-    `lag_s` is how old a reading may be. `in_one_piece`: every phase comes once a step and in its
-    usual order, so that it can be cut out.
-    On a device with a time of its own, phases are the device's, and always estimated.
+    `lag_s` is the largest age of a reading. `in_one_piece` says that every phase comes once a step
+    and in its usual order, so that it can be cut out of the curve. With an asynchronous device,
+    phases are the device's, and always estimated.
     """
     if curve.period_s is None:
         same = "the sensor said the same throughout: its period, and with it phases, are unknown"
@@ -117,14 +117,14 @@ def joules_by_phase(
 
 
 def unknown_by_phase(seen: SeenSteps, reason: str) -> dict[str, dict[str, Any]]:
-    """Return what `joules_by_phase` does where nothing can be said of any phase."""
+    """Return the result of `joules_by_phase` where no phase can be measured."""
     return {phase: _unknown(reason) for phase in seen.phases}
 
 
 def seen_steps(steps: Table) -> SeenSteps | None:
-    """Take the steps whose phases are known, by the device's time where it has one of its own.
+    """Return the steps whose phases are known, in the device's time if it is asynchronous.
 
-    None where there is no such step.
+    None without such a step.
     """
     chosen = [place for place, detail in enumerate(steps["detail"]) if detail == schema.FULL]
     names = {phase: f"{phase}_s" for phase in schema.PHASES}
@@ -147,7 +147,7 @@ def seen_steps(steps: Table) -> SeenSteps | None:
 
 
 def _measure(seen: SeenSteps, phase: str, curve: Curve) -> dict[str, Any] | None:
-    """Cut a phase out of the curve; None where it is too short for that, or was not read."""
+    """Cut a phase out of the curve; None if it is too short for that, or was not read."""
     times_s = seen.phases[phase]
     if median(times_s) < _SEVERAL * (curve.period_s or 0.0):
         return None
@@ -163,7 +163,7 @@ def _measure(seen: SeenSteps, phase: str, curve: Curve) -> dict[str, Any] | None
 
 
 def _estimate(seen: SeenSteps, curve: Curve, lag_s: float) -> dict[str, dict[str, Any]]:
-    """Fit the power of each phase over windows, and put the fits for both ages together."""
+    """Fit the power of each phase over windows, and combine the fits for both reading ages."""
     fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
     return {phase: _either(fresh[phase], old[phase]) for phase in seen.phases}
 
@@ -197,7 +197,7 @@ def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, dict[str, Any
         middle, margin = (w * windowed_s for w in (fit.coefficients[place], fit.margin(place)))
         low, high = max(0.0, middle - margin), min(known_j, middle + margin)
         if low <= high and high - low < known_j:
-            # Beyond the windows (a step that was not read) phases are taken to need as much.
+            # Steps outside the windows are assumed to take the same power.
             beyond = sum(seen.phases[name]) / windowed_s * seen.unseen
             found[name] = {
                 "joules": min(max(middle, low), high) * beyond,
@@ -215,10 +215,10 @@ def _unknown(reason: str) -> dict[str, Any]:
 def _windows(
     seen: SeenSteps, curve: Curve, age_s: float
 ) -> Iterator[tuple[dict[str, float], float]]:
-    """Give the time in each phase, and the joules, from one reading to a later one.
+    """Yield the time in each phase, and the joules, of each window between two readings.
 
-    `age_s`: how old the readings are taken to be.
-    Windows in which something else went on, an evaluation or a step without detail, are left out.
+    `age_s` is the assumed age of the readings. Windows with an evaluation or a step without detail
+    are left out.
     """
     spent = ((read_s, _spent_until(seen, read_s - age_s)) for read_s in _edges(curve))
     for (read_s, before), (read_again_s, after) in pairwise(spent):
@@ -228,7 +228,7 @@ def _windows(
 
 
 def _edges(curve: Curve) -> list[float]:
-    """Choose readings that lie several periods apart."""
+    """Return readings that are several periods apart."""
     least_s = max(_SEVERAL * (curve.period_s or 0.0), (curve.end_s - curve.start_s) / _MOST_WINDOWS)
     edges = [curve.start_s]
     for time_s in curve.times_s:
@@ -238,7 +238,7 @@ def _edges(curve: Curve) -> list[float]:
 
 
 def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
-    """Return how long each phase has lasted until then, the step cut that goes on at that time."""
+    """Return the time in each phase up to a moment, cutting the step in progress."""
     place = max(0, bisect_right(seen.start_s, time_s) - 1)
     left_s = time_s - seen.start_s[place]
     spent = {}
@@ -250,51 +250,51 @@ def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
 
 _NOT_READ = "nobody read energy sensors during this run"
 _NOT_ADDED = "phases are told of the domains that are added up"
-_TOTAL = ""  # beside the names of domains
+_TOTAL = ""  # beside the names of domains, in the same mapping
 _Phases = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class _Read:
-    """What the folder says of energy, sensor by sensor."""
+    """What the run folder records about energy, by sensor."""
 
-    sensors: dict[str, dict[str, Any]]  # by name, as `Sensor.describe` gave them
+    sensors: dict[str, dict[str, Any]]  # by name, from `Sensor.describe`
     readings: dict[str, list[Reading]]
     curves: dict[str, Curve]
     domains: dict[str, Curve]
-    contains: dict[str, list[str]]  # of domains that may be added up
-    refresh_s: dict[str, float]  # by sensor, where it was seen
+    contains: dict[str, list[str]]  # of domains that can be added up
+    refresh_s: dict[str, float]  # by sensor, where it was observed
 
     def lag_s(self, domains: Sequence[str]) -> float:
-        """Return how old a reading of these domains may be: the sensor's own period."""
+        """Return the largest age of a reading of these domains: the sensor's period."""
         names = [name for name in self.curves if self.sensors[name]["domain"] in domains]
         lags_s = (self.refresh_s.get(name) or self.curves[name].period_s for name in names)
         return max(filter(None, lags_s), default=0.0)
 
     def sensor_of(self, domain: str) -> str:
-        """Name what measured a domain, in their order if there were several."""
+        """Return the sensor of a domain; several are joined in their order."""
         return ", then ".join(
             name for name in self.curves if self.sensors[name]["domain"] == domain
         )
 
 
 def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
-    """Return the figures of energy, or None and why there are none.
+    """Return the energy figures, or None and the reason.
 
-    `summary` has the run's other figures. `joules` may be None where only parts are known of which
-    nobody can say how they go together.
+    `summary` has the run's other figures. `joules` is None where the domains read cannot be added
+    up.
     """
-    told = _events(run, "energy_sensors")
+    sensor_events = _events(run, "energy_sensors")
     if run.spec.get("energy") == "off":
         return None, "not asked for: --energy auto"
-    if not told:
+    if not sensor_events:
         return None, _NOT_READ
     hosts = {rank["host"] for rank in summary.get("ranks") or ()}
     if len(hosts) > 1:
         return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
-    if not any(event["sensors"] for event in told):
-        return None, str(told[-1].get("reason") or _NOT_READ)
-    read = _read(run, told)
+    if not any(event["sensors"] for event in sensor_events):
+        return None, str(sensor_events[-1].get("reason") or _NOT_READ)
+    read = _read(run, sensor_events)
     if not read.domains:
         return None, "energy sensors answered, and none of them gave two readings that differ"
     total, stretches = add_up({name: read.domains[name] for name in read.contains}, read.contains)
@@ -305,7 +305,7 @@ def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | No
     figures = {
         "joules": None,
         "sensors": [_about_sensor(name, read) for name in read.curves],
-        "refused": {name: why for event in told for name, why in event["refused"].items()},
+        "refused": {name: why for event in sensor_events for name, why in event["refused"].items()},
         "failed": [_without_kind(event) for event in _events(run, "energy_sensor_failed")],
         "covers": covers,
         "leaves_out": left_out(covers, read.domains, read.contains),
@@ -328,8 +328,8 @@ def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | No
     return figures, ""
 
 
-def _read(run: Run, told: Sequence[Mapping[str, Any]]) -> _Read:
-    sensors = {each["name"]: each for event in told for each in event["sensors"]}
+def _read(run: Run, sensor_events: Sequence[Mapping[str, Any]]) -> _Read:
+    sensors = {each["name"]: each for event in sensor_events for each in event["sensors"]}
     readings: dict[str, list[Reading]] = defaultdict(list)
     table = run.energy
     columns = (table["time_s"], table["sensor"], table["energy_j"], table["power_w"])
@@ -371,7 +371,7 @@ def _about_sensor(name: str, read: _Read) -> dict[str, Any]:
 
 
 def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> dict[str, Any]:
-    """Return what a curve says of the run and its epochs, beside its phases."""
+    """Return the joules and the power of a curve, by run and by epoch."""
     return {
         "joules": curve.joules[-1],
         "covered_s": curve.end_s - curve.start_s,
@@ -394,10 +394,10 @@ def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> dict[str, Any]:
 def _phases_of(
     run: Run, read: _Read, covers: Sequence[str], total: Curve | None, stretches: Sequence[Stretch]
 ) -> dict[str, _Phases]:
-    """Return the joules of phases by domain, and of the total; nothing where there is no step.
+    """Return the joules of phases by domain, and of the total; empty without a step.
 
-    A fit goes through all steps, so it is made for what is added up alone, or where nothing can be
-    added up for all there is; and once where one domain is the total.
+    A fit reads all steps, so only what is added up is fitted, or every domain where nothing can be
+    added up. If one domain is the total, it is fitted once.
     """
     seen = seen_steps(run.steps)
     if seen is None:
@@ -416,7 +416,7 @@ def _phases_of(
 
 
 def _per_joule(summary: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a joule brought, beside what a second did."""
+    """Return samples and accuracy per joule, and accuracy per second."""
     joules, idle_w, wall_s = figures["joules"], figures["idle_w"], summary.get("wall_s")
     samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
     above_j = None if idle_w is None else joules - idle_w * figures["covered_s"]
@@ -429,9 +429,11 @@ def _per_joule(summary: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[s
 
 
 def _idle_w(run: Run, read: _Read) -> dict[str, float]:
-    """Return what each domain took before the run, where it was read then."""
+    """Return the idle power of each domain, where it was read before the run."""
     found: dict[str, float] = {}
-    for event in _events(run, "energy_idle")[:1]:  # a resumed run finds the machine still warm
+    for event in _events(run, "energy_idle")[
+        :1
+    ]:  # not those of a resume: the machine is still warm then
         for name, readings in event["readings"].items():
             about = read.sensors[name]
             curve = curve_of([(t, v) for t, v in readings], about["kind"], about["range_j"])

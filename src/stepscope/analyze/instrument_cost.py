@@ -1,4 +1,4 @@
-"""What did measuring cost? Blocks of steps with the detail off, against those beside them."""
+"""What does measuring cost? Blocks of steps without detail against their neighbours."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LEAST_BLOCKS = 5
 def cost_by_off_blocks(steps: Table) -> dict[str, Any] | None:
     """Compare each block with as many full steps on both sides; None with too few blocks.
 
-    A machine's speed drifts, so only neighbours are compared, and the cost is the median of the
-    differences, with their quartiles. It can come out below zero: then it drowned in the noise.
+    A machine's speed drifts, so only neighbours are compared. The cost is the median of the
+    differences, with their quartiles. A negative cost means that it is below the noise.
     """
     step_s, details = steps["step_s"], steps["detail"]
     differences, shares, at = [], [], 0

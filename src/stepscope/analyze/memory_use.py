@@ -1,8 +1,8 @@
-"""Where did the memory of a run go? The bill that was forecast, beside what was measured.
+"""Where did the memory of a run go? The forecast memory bill beside the measured peaks.
 
-An item that was measured in the run counts with that; the others with their forecast. What their
-sum leaves of a pool's peak is unexplained. Pools are the host's memory and the device's, or one
-where they are the same.
+An item counts with its measured size where there is one, else with its forecast. The rest of a
+pool's peak is unexplained. Pools are the host's memory and the device's, or one where they are the
+same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def compare_with_forecast(
     *,
     took_a_step: bool = True,
 ) -> tuple[dict[str, Any] | None, str]:
-    """Return the bill of a run that has ended; where there is none, None and the reason.
+    """Return the memory bill of a finished run, or None and the reason.
 
-    Its `pools` compares each pool; the same figures beside it are those of all pools together. The
-    forecast is of a step: the peak of a run that took none says nothing about it.
+    `pools` compares each pool; the same figures beside it are sums over all pools. The forecast is
+    of a training step, so a run without a step has no comparison.
     """
     forecast: dict[str, Any] = known.get("forecast") or {}
     if "items" not in forecast:
@@ -56,7 +56,7 @@ def compare_with_forecast(
 
 
 def pools_of(items: Mapping[str, dict[str, Any]]) -> list[str]:
-    """Return the pools that a bill's items lie in."""
+    """Return the pools of a bill's items."""
     used = {item.get("pool", "host") for item in items.values()}
     return [pool for pool in _POOLS if pool in used]
 
@@ -80,5 +80,5 @@ def _compare(
 
 
 def _together(peaks: list[int | None]) -> int | None:
-    """Add up peaks, which need not fall into the same moment; None where one is unknown."""
+    """Add up peaks, which need not coincide; None if one is unknown."""
     return None if None in peaks else sum(peak for peak in peaks if peak is not None)

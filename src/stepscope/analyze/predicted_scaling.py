@@ -1,17 +1,18 @@
-"""What would still more processes bring, each on a machine of its own, over a given network?
+"""What would still more processes bring, each on a separate machine, over a given network?
 
-A prediction, from what a process of the base was measured to do and from arithmetic:
+The prediction combines the measured step of the base with arithmetic:
 
-    own(n)       loading, transfer, forward and backward shrink with the samples n of a process's
-                 part; the optimiser and the rest work on all weights, and stay as they are
-    exchange(p)  a ring all-reduce sends 2 (p-1)/p of the gradients over each link, in 2 (p-1)
-                 turns for each portion that they are sent in:
-                 2 (p-1)/p * bytes / bandwidth + 2 (p-1) * portions * latency
-    hidden(p)    a share of that goes on beside the backward pass, and never more than that takes
-    step(p)      own + exchange - hidden
+    own(n)        loading, transfer, forward and backward shrink with the samples n of a process's
+                  part; the optimiser and the rest work on all weights and stay constant
+    allreduce(p)  a ring all-reduce sends 2 (p-1)/p of the gradients over each link, in 2 (p-1)
+                  turns for each bucket:
+                  2 (p-1)/p * bytes / bandwidth + 2 (p-1) * buckets * latency
+    hidden(p)     the share of it that overlaps with the backward pass, at most all of that pass
+    step(p)       own + allreduce - hidden
 
-The process with the largest part of the batch sets the pace: ceil(batch / p) samples. It is too
-hopeful for small parts, on which a machine computes less efficiently, and knows of no stragglers.
+The process with the largest part of the batch sets the pace: ceil(batch / p) samples. The
+prediction is optimistic for small parts, on which a machine computes less efficiently, and it
+ignores stragglers.
 """
 
 from __future__ import annotations
@@ -24,50 +25,50 @@ from stepscope.analyze.scaling import Mode, Scale, communication_of, trials_with
 from stepscope.records.sweep_folder import Sweep
 
 _FIXED = ("optimizer_s", "other_s")
-# Of DistributedDataParallel: a small first portion, so that sending begins early.
-_FIRST_PORTION_BYTES = 2**20
-_PORTION_BYTES = 25 * 2**20
+# The bucket sizes of DistributedDataParallel: a small first one, so that sending starts early.
+_FIRST_BUCKET_BYTES = 2**20
+_BUCKET_BYTES = 25 * 2**20
 
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """What lies between the machines: the bandwidth of each link, and the time of a message."""
+    """The network between the machines: bandwidth of each link, latency of a message."""
 
     bandwidth_bytes_per_s: float
     latency_s: float
 
-    def exchange_s(self, size_bytes: float, processes: int) -> float:
-        """Return how long a ring all-reduce takes, portion after portion."""
+    def allreduce_s(self, size_bytes: float, processes: int) -> float:
+        """Return the time of a ring all-reduce, bucket after bucket."""
         turns = 2 * (processes - 1)
         sending_s = turns / processes * size_bytes / self.bandwidth_bytes_per_s
-        return sending_s + turns * portions(size_bytes) * self.latency_s
+        return sending_s + turns * bucket_count(size_bytes) * self.latency_s
 
 
-def portions(size_bytes: float) -> int:
-    """Return in how many portions gradients are sent: a portion is as large as can be."""
-    return 1 + max(0, ceil((size_bytes - _FIRST_PORTION_BYTES) / _PORTION_BYTES))
+def bucket_count(size_bytes: float) -> int:
+    """Return the number of buckets in which DistributedDataParallel sends the gradients."""
+    return 1 + max(0, ceil((size_bytes - _FIRST_BUCKET_BYTES) / _BUCKET_BYTES))
 
 
 @dataclass(frozen=True)
 class ScalingInputs:
-    """What a prediction stands on, beside the base: `overlap_share` of an exchange is hidden."""
+    """The inputs of a prediction: `overlap_share` of an all-reduce is hidden."""
 
     network: NetworkLink
     gradient_bytes: int
     overlap_share: float
 
     def exposed_s(self, processes: int, backward_s: float) -> float:
-        """Return what of an exchange is not hidden behind a backward pass."""
-        exchange_s = self.network.exchange_s(self.gradient_bytes, processes)
-        return exchange_s - min(self.overlap_share * exchange_s, backward_s)
+        """Return the time of an all-reduce that the backward pass does not hide."""
+        allreduce_s = self.network.allreduce_s(self.gradient_bytes, processes)
+        return allreduce_s - min(self.overlap_share * allreduce_s, backward_s)
 
 
 @dataclass(frozen=True)
 class Base:
-    """What the fewest processes were measured to do in a step.
+    """The measured step of the fewest processes.
 
-    `communication_s`, part of `step_s` and of `backward_s`, is 0 for one process. `fixed_s` is what
-    of a step does not depend on the samples of a process's part.
+    `communication_s`, part of `step_s` and of `backward_s`, is 0 for one process. `fixed_s` is the
+    part of a step that does not depend on the samples of a process.
     """
 
     processes: int
@@ -79,21 +80,21 @@ class Base:
     communication_s: float = 0.0
 
     def part_of(self, batch_size: int, processes: int) -> float:
-        """Return the largest part of a batch, as a multiple of that of the base."""
+        """Return the largest part of a batch, as a multiple of the base's."""
         return _largest_part(batch_size, processes) / _largest_part(self.batch_size, self.processes)
 
     def own_s(self, part: float) -> float:
-        """Return the step of a process without communication, on a multiple of its part."""
+        """Return a process's step without communication, on a multiple of the base's part."""
         return (self.step_s - self.communication_s - self.fixed_s) * part + self.fixed_s
 
     def own_backward_s(self, part: float) -> float:
-        """Return its backward pass."""
+        """Return the backward pass of such a step."""
         return (self.backward_s - self.communication_s) * part
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a number of processes is predicted to come to; `exposed_s` is of `exchange_s`."""
+    """The prediction for one number of processes; `exposed_s` is part of `exchange_s`."""
 
     mode: Mode
     processes: int
@@ -107,11 +108,11 @@ class Predicted:
 
 
 def predict(
-    mode: Mode, batch_size: int, processes: int, base: Base, grounds: ScalingInputs
+    mode: Mode, batch_size: int, processes: int, base: Base, inputs: ScalingInputs
 ) -> Predicted:
-    """Predict the step of processes that have a batch together, and what it comes to."""
+    """Predict the step of processes that share a batch, and the speed-up."""
     part = base.part_of(batch_size, processes)
-    exposed_s = grounds.exposed_s(processes, base.own_backward_s(part))
+    exposed_s = inputs.exposed_s(processes, base.own_backward_s(part))
     step_s = base.own_s(part) + exposed_s
     speedup = batch_size / base.batch_size * base.step_s / step_s
     return Predicted(
@@ -122,15 +123,15 @@ def predict(
         speedup=speedup,
         efficiency=speedup * base.processes / processes,
         step_s=step_s,
-        exchange_s=grounds.network.exchange_s(grounds.gradient_bytes, processes),
+        exchange_s=inputs.network.allreduce_s(inputs.gradient_bytes, processes),
         exposed_s=exposed_s,
     )
 
 
 def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
-    """Return what the base of a mode did in the round of middle speed; None without figures.
+    """Return the base of a mode from its round of median speed; None without figures.
 
-    One round, so that its figures belong together: medians of each of them need not.
+    All figures come from one round, so that they are consistent with each other.
     """
     trials = trials_with_rate(sweep, scale.values(mode, scale.base))
     if not trials:
@@ -149,9 +150,9 @@ def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
     )
 
 
-def overlap_share(exposed_s: Sequence[float], exchange_s: Sequence[float]) -> float:
-    """Return the share of exchanges that was hidden: none where more was seen than they take."""
-    return max(0.0, 1 - sum(exposed_s) / sum(exchange_s))
+def overlap_share(exposed_s: Sequence[float], allreduce_s: Sequence[float]) -> float:
+    """Return the share of all-reduces that was hidden; 0 if more was exposed than they take."""
+    return max(0.0, 1 - sum(exposed_s) / sum(allreduce_s))
 
 
 def _largest_part(batch_size: int, processes: int) -> int:

@@ -1,8 +1,8 @@
-"""Which process of a distributed training holds up the others, and in what?
+"""Which rank of a distributed training slows down the others, and in which phase?
 
-All ranks end a step together, because they exchange gradients in it: a slow one shows in the
+All ranks end a step together, because they all-reduce gradients in it: a slow rank shows in the
 waiting of the others, which is part of their `communication_s`. So ranks are compared by their own
-time, a step without that, and `backward` without it too.
+time: the step, and `backward`, without communication.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from stepscope.stats import quantile
 
 
 def ranks_of(run: Run) -> list[Run]:
-    """Return the ranks of a distributed run, each as a run; [] for any other.
+    """Return the ranks of a distributed run, each as a run; [] for any other run.
 
-    A run that went on in fewer processes keeps the folders of the others, which took no part in it
-    lately and are left out. A script's run does not say how many there are.
+    A run that was resumed in fewer processes keeps the folders of the others, which are left out. A
+    traced script does not record the number of ranks.
     """
     found = (each for each in (run.path / schema.RANKS).glob("*") if each.name.isdecimal())
     ranks = {int(each.name): each for each in found if (each / schema.RUN).is_file()}
@@ -32,7 +32,7 @@ def ranks_of(run: Run) -> list[Run]:
 
 
 def summarize_ranks(run: Run) -> dict[str, Any]:
-    """Return what a distributed run's summary has beside any other's; {} for one process."""
+    """Return the figures that only a distributed run has; {} for one process."""
     ranks = [_of_rank(rank) for rank in ranks_of(run)]
     if not ranks:
         return {}
@@ -40,9 +40,9 @@ def summarize_ranks(run: Run) -> dict[str, Any]:
 
 
 def slowest_by_phase(ranks: list[dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
-    """Return for each phase the rank with the longest mean, and how long the others take.
+    """Return for each phase the rank with the longest mean, and the mean of the others.
 
-    None where fewer than two ranks have phases.
+    None if fewer than two ranks have phases.
     """
     timed = [rank for rank in ranks if rank["own_s"] is not None]
     if len(timed) < 2:
@@ -60,16 +60,16 @@ def slowest_by_phase(ranks: list[dict[str, Any]]) -> dict[str, dict[str, Any]] |
 
 
 def _of_rank(rank: Run) -> dict[str, Any]:
-    """Return the figures of a rank, as its own summary has them; None in one cut short."""
+    """Return the figures of a rank from its summary; None if it was cut short."""
     summary, environment = rank.summary, rank.info.get("environment") or {}
-    told = environment.get("distributed") or {}
+    distributed = environment.get("distributed") or {}
     names = ("steps", "samples", "closure", "phases", "communication", "peak_memory_bytes")
     figures = {name: summary.get(name) for name in names}
     return {
         "rank": int(rank.path.name),
-        "host": told.get("host") or environment.get("hostname"),
+        "host": distributed.get("host") or environment.get("hostname"),
         "status": rank.status,
-        "share": told.get("share"),
+        "share": distributed.get("share"),
         **figures,
         "own_s": _own_s(figures["phases"], figures["communication"]),
     }
@@ -78,7 +78,7 @@ def _of_rank(rank: Run) -> dict[str, Any]:
 def _own_s(
     phases: dict[str, dict[str, float]] | None, communication: dict[str, float] | None
 ) -> dict[str, float] | None:
-    """Return the mean of each phase, without the part of `backward` that waits for others."""
+    """Return the mean of each phase, without the communication in `backward`."""
     if phases is None:
         return None
     own_s = {phase: phases[phase]["mean_s"] for phase in schema.PHASES}
@@ -87,11 +87,11 @@ def _own_s(
     return own_s
 
 
-# --- How much of a step is communication with nothing to hide behind?
+# --- Exposed communication
 
 
 def exposed_communication(steps: Table, dropped: list[int]) -> dict[str, float] | None:
-    """Return how long steps communicate with nothing to hide it behind; None where unknown."""
+    """Return the time per step of communication that no computation hides; None if unknown."""
     known = [
         (exposed, took)
         for exposed, took, epoch in zip(

@@ -1,13 +1,12 @@
-"""How near did the run come to what its machine can do?
+"""How close does the run come to the peak of its machine?
 
-A step's operations are counted, its time is measured: together they are the operations a second
-that were achieved, over whole steps and within forward and backward. The machine's peak is a
-measurement too, of the same type and with as many threads. The roofline (Williams, Waterman and
-Patterson, 2009) says what a phase could have reached: the lesser of the compute peak and of the
-bandwidth times the operations that it does for each byte. Its bytes are estimated from the tensors
-of a step.
+The operations of a step are counted and its time is measured; together they give the operations per
+second of whole steps and of forward and backward. The peak of the machine is measured too, with the
+same type and number of threads. The roofline (Williams, Waterman and Patterson, 2009) gives the
+attainable rate of a phase: the lesser of the compute peak and of the bandwidth times its operations
+per byte. Its bytes are estimated from the tensors of a step.
 
-Counted are the steps of full detail outside the dropped epochs; on an asynchronous device, phases
+Only the steps of full detail outside the dropped epochs count. On an asynchronous device, phases
 have the device's time.
 """
 
@@ -33,7 +32,7 @@ def how_near_the_limit(
     flops: Mapping[str, Any] | None,
     peak: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None where it is unknown."""
+    """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None if unknown."""
     chosen = list(compress(range(len(steps)), counted_steps(steps, dropped)))
     step_s = _sum_of(steps, "step_s", chosen)
     if flops is None or not flops["per_sample"] or not step_s:
@@ -60,14 +59,14 @@ def how_near_the_limit(
 
 
 def attainable_flop_per_s(peak: Mapping[str, Any], flop_per_byte: float) -> float:
-    """Return the height of the roof over so many operations a byte."""
+    """Return the height of the roof at an arithmetic intensity."""
     return min(float(peak["flop_per_s"]), float(peak["bytes_per_s"]) * flop_per_byte)
 
 
 def _placed(
     flop: int, estimated_bytes: int, took_s: float, peak: Mapping[str, Any] | None
 ) -> dict[str, float | None]:
-    """Place a phase under the roof: by a full step's operations, bytes and time."""
+    """Return the position of a phase under the roof, from its operations, bytes and time."""
     flop_per_byte = flop / estimated_bytes
     flop_per_s = flop / took_s if took_s else None
     roof = attainable_flop_per_s(peak, flop_per_byte) if peak else None

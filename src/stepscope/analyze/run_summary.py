@@ -1,9 +1,8 @@
-"""Where did the time of a run go? The closing figures of `run.json`, from its records alone.
+"""The summary of a run (`run.json`), computed from its records alone.
 
-Epochs that are dropped (the first, or as many as `drop_epochs` says, when there are more: they
-carry start-up cost) take no part in medians, means and shares; totals are of the whole run. Steps
-whose detail is not `full` have no phases; they stand in the totals by extrapolation from those that
-do. So do steps of a foreign script whose samples are not known.
+`phase_shares` says which steps count for shares and medians. Steps with an unknown number of
+samples, as a traced script may have, enter the totals by extrapolation. Figures that are missing
+have a reason in `absent`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,9 @@ _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accur
 
 
 def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
-    """Compute the summary of a run.
+    """Return the summary of a run.
 
-    `measured` holds figures that are in no table and, as `absent`, the reasons for some that are
-    not there.
+    `measured` holds figures that are in no table and, as `absent`, the reasons for missing ones.
     """
     steps, epochs = run.steps, run.epochs
     trained = [row for row in epochs.rows() if row["split"] == "train"]
@@ -152,7 +150,7 @@ def _no_device_peak(run: Run) -> str:
 
 
 def made_cold(run: Run) -> dict[str, Any] | None:
-    """Return how the files were first made cold, and how cold they were; None if they were not."""
+    """Return how cold the page cache was made at the start; None if it was kept."""
     for event in run.events:
         if event.get("event") == "page_cache":
             return {name: event[name] for name in event if name not in ("event", "time_s")}
@@ -160,16 +158,16 @@ def made_cold(run: Run) -> dict[str, Any] | None:
 
 
 def bad_samples(run: Run) -> int | None:
-    """Count the samples that could not be read, each once; None for a script, which keeps them."""
+    """Return the number of distinct unreadable samples; None for a traced script."""
     if run.info.get("kind") == "trace":
         return None
     return len({event["path"] for event in run.events if event.get("event") == "bad_sample"})
 
 
 def samples_in(steps: Table) -> int | None:
-    """Count the samples of all steps; None where no step knows its own.
+    """Return the number of samples of all steps; None if no step records it.
 
-    Those that do not know theirs are taken to have as many as the others have in the mean.
+    Steps without a number count with the mean of the others.
     """
     known: list[int] = [samples for samples in steps["samples"] if samples is not None]
     if len(known) == len(steps):
@@ -178,7 +176,7 @@ def samples_in(steps: Table) -> int | None:
 
 
 def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
-    """Return the parts of all epochs over their own clock pairs: 1 when nothing is lost."""
+    """Return the accounted share: the parts of all epochs over their own clock; 1 is complete."""
     finished = {row["epoch"] for row in trained}
     by_clock_s = sum(row["total_s"] for row in trained)
     if not by_clock_s:
@@ -193,7 +191,7 @@ def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
 
 
 def _rate(epochs: list[dict[str, Any]]) -> float | None:
-    """Return samples over time; where an epoch's samples are unknown its rate may not be."""
+    """Return samples over time; an epoch without a sample count may still have a rate."""
     total_s = sum(row["total_s"] for row in epochs)
     samples = [_samples_at_its_rate(row) for row in epochs]
     if not total_s or None in samples:
@@ -208,7 +206,7 @@ def _samples_at_its_rate(epoch: dict[str, Any]) -> float | None:
     return None if rate is None else float(rate * epoch["total_s"])
 
 
-# --- What is known of a run by now: its closing figures or, until then, those of its tables
+# --- Figures of a run in progress
 
 
 NOT_CLOSED = "the run has not been closed"
@@ -219,10 +217,7 @@ _ONLY_WHEN_CLOSED = (
 
 
 def figures_so_far(run: Run) -> dict[str, Any]:
-    """Return the summary of a run; of one that was not closed, what its steps add up to.
-
-    Medians and tails are then left out: to sort a million steps takes longer than to read them.
-    """
+    """Return the summary of a run or, until it is closed, the figures of its steps so far."""
     if run.summary:
         return run.summary
     steps = run.steps
@@ -236,33 +231,33 @@ def figures_so_far(run: Run) -> dict[str, Any]:
     }
 
 
-# --- On what was a run judged: the test set, or samples that it held out?
+# --- Evaluations
 
 
-JUDGED_ON = ("test", "validation")
+EVALUATION_SPLITS = ("test", "validation")
 
 
-def judged_on(run: Run) -> str:
-    """Name the split that a run was evaluated on; `test` where there was no evaluation."""
-    return next((split for split in run.epochs["split"] if split in JUDGED_ON), "test")
+def evaluation_split(run: Run) -> str:
+    """Return the split that a run was evaluated on; `test` without an evaluation."""
+    return next((split for split in run.epochs["split"] if split in EVALUATION_SPLITS), "test")
 
 
 def evaluations(run: Run) -> dict[int, dict[str, Any]]:
     """Return the rows of a run's evaluations, by epoch."""
-    split = judged_on(run)
+    split = evaluation_split(run)
     return {row["epoch"]: row for row in run.epochs.rows() if row["split"] == split}
 
 
-# --- On what did a run take place? Its environment as one list, the machine's state included
+# --- Environment
 
 
 TEMPERATURES = ("temperature_start_c", "temperature_end_c")
-# Of the conditions: what is measured instead of set, and what explains the rest.
+# Conditions that are measured instead of set, and explanations of the others.
 _ASIDE = ("temperature_c", "absent", "changed")
 
 
 def flat_environment(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment of a run's record, with the conditions in it beside the rest.
+    """Return the environment of a run, with its conditions on the same level.
 
     A condition that changed during the run is `before -> after`.
     """

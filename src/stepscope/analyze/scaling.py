@@ -1,9 +1,9 @@
 """How much faster is a training in more processes? Speed-up and efficiency over rounds.
 
-Strong: the batch stays as it is, and each process has less of it. Weak: each process keeps a batch
-of its own, and the whole grows with their number. In both the speed-up is the ratio of samples a
-second to that of the fewest processes, the base, and the efficiency is that ratio over the ideal
-one. Rates are of the steps after the start of an epoch, which in short trials weighs too much.
+Strong scaling: the batch is constant, and each process takes a part of it. Weak scaling: each
+process takes a whole batch. The speed-up is the ratio of samples per second to that of the fewest
+processes, the base; the efficiency is the speed-up over the ideal one. Rates exclude the start of
+each epoch, which weighs too much in short trials.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class Scale:
-    """What is compared: numbers of processes in ascending order, and the batch of a run."""
+    """The trials that are compared: numbers of processes in ascending order, and the batch size."""
 
     batch_size: int
     processes: tuple[int, ...]
 
     @property
     def base(self) -> int:
-        """The fewest processes, with which the others are compared."""
+        """The fewest processes, the baseline of the others."""
         return self.processes[0]
 
     def total_batch(self, mode: Mode, processes: int) -> int:
-        """Return the batch that all processes have together."""
+        """Return the batch size of all processes together."""
         return self.batch_size if mode == "strong" else self.batch_size * processes
 
     def values(self, mode: Mode, processes: int) -> dict[str, Any]:
@@ -44,17 +44,17 @@ class Scale:
         return {"processes": processes, "batch_size": self.total_batch(mode, processes)}
 
     def settings(self) -> list[dict[str, Any]]:
-        """List what is tried, each once: a single process is the same in both modes."""
+        """List the settings to try, each once: one process is the same in both modes."""
         wanted = [self.values(mode, count) for count in self.processes for mode in MODES]
         return [values for place, values in enumerate(wanted) if values not in wanted[:place]]
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """What a number of processes came to. Without a figure, `reason` says why there is none.
+    """The result of one number of processes. Without a figure, `reason` says why.
 
-    `low` and `high` are the ends of the speed-up's interval; the base has none, as it is 1 by
-    definition. `communication_s` is that of a step, with nothing to hide it behind, on rank 0.
+    `low` and `high` are the ends of the speed-up's interval; the base has none, as its speed-up is
+    1 by definition. `communication_s` is the exposed communication of a step on rank 0.
     """
 
     mode: Mode
@@ -76,7 +76,7 @@ def measured_scaling(sweep: Sweep, scale: Scale) -> list[Scaled]:
 
 
 def trials_with_rate(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
-    """Return the trials of a setting that came to their end with steps after their start."""
+    """Return the completed trials of a setting that have steps after the start of an epoch."""
     return [
         trial
         for trial in _trials_of(sweep, values)
@@ -85,7 +85,7 @@ def trials_with_rate(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
 
 
 def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
-    """Return how long a step communicates with nothing to hide it behind; None for one process."""
+    """Return the exposed communication of a step; None for one process."""
     return known_median(_communication_s(sweep, trial) for trial in trials)
 
 
@@ -123,8 +123,10 @@ def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
 
 
 def _why_none(trials: Sequence[Trial]) -> str:
-    told = (f"{trial.status.replace('_', ' ')}: {trial.reason}" for trial in trials if trial.reason)
-    return next(told, "its epoch is too short to tell its start from the rest")
+    reasons = (
+        f"{trial.status.replace('_', ' ')}: {trial.reason}" for trial in trials if trial.reason
+    )
+    return next(reasons, "its epoch is too short to tell its start from the rest")
 
 
 def _communication_s(sweep: Sweep, trial: Trial) -> float | None:
@@ -132,11 +134,11 @@ def _communication_s(sweep: Sweep, trial: Trial) -> float | None:
     return known_mean([row["communication_s"] for row in steps])
 
 
-# --- Do the processes that were measured share what one of them had alone?
+# --- Processes that share the CPUs
 
 
 def shared_processors(sweep: Sweep, scale: Scale) -> Iterator[str]:
-    """Say which numbers of processes have less of the machine each than the base has."""
+    """Yield notes on numbers of processes that have fewer CPUs each than the base."""
     base, *others = (_one_run(sweep, scale, count) for count in scale.processes)
     threads = _cpu_threads(base)
     if base is None or threads is None:

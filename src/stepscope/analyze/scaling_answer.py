@@ -1,4 +1,4 @@
-"""What do more processes bring? What was measured, what is predicted from it, and one sentence."""
+"""What do more processes bring? The measured and the predicted scaling, and one sentence."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _ASSUMPTIONS = (
 
 
 def scale_of(sweep: Sweep) -> Scale:
-    """Return what a sweep of this kind compares."""
+    """Return the trials that a scale sweep compares."""
     asked = sweep.info[KIND]
     return Scale(asked["batch_size"], tuple(asked["processes"]))
 
 
 def scaling_of(sweep: Sweep) -> dict[str, Any]:
-    """Return all that is told of a sweep of this kind, as plain values.
+    """Return the answer of a scale sweep as plain values.
 
     Raises:
         AnswerIsNo: no number of processes can be compared with the base.
@@ -67,12 +67,12 @@ def scaling_of(sweep: Sweep) -> dict[str, Any]:
 
 
 def gradient_bytes_of(sweep: Sweep) -> tuple[int | None, str]:
-    """Return the bytes of all gradients, as a trial's memory bill counts them, or why not."""
+    """Return the bytes of all gradients from a trial's memory bill, or None and the reason."""
     reason = "no trial was completed"
     for values in scale_of(sweep).settings():
         for trial in trials_with_rate(sweep, values):
             run = load_run(sweep.folder_of(trial))
-            for each in (run, *ranks_of(run)):  # of several processes, each has a bill of its own
+            for each in (run, *ranks_of(run)):  # each rank has its own bill
                 bill = each.summary.get("memory_bill")
                 if bill is not None:
                     return int(bill["items"]["gradients"]["bytes"]), ""
@@ -95,9 +95,9 @@ def _prediction(
             **assumed,
             "how": f"no prediction, as gradients were not counted: {why_unknown}",
         }
-    grounds = ScalingInputs(network, gradient_bytes, share)
+    inputs = ScalingInputs(network, gradient_bytes, share)
     predicted = [
-        predict(mode, scale.total_batch(mode, count), count, base, grounds)
+        predict(mode, scale.total_batch(mode, count), count, base, inputs)
         for mode in MODES
         if (base := measured_base(sweep, scale, mode)) is not None
         for count in asked["predict"]
@@ -110,24 +110,26 @@ def _prediction(
 def _overlap(
     measured: Sequence[Scaled], exchanges: Sequence[Mapping[str, Any]]
 ) -> tuple[float, str]:
-    """Return the share of an exchange that is hidden, and how that is known."""
-    whole_s = {each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]}
+    """Return the share of an all-reduce that is hidden, and the explanation."""
+    allreduce_of = {
+        each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]
+    }
     known = [
-        (row.communication_s, whole_s[row.processes])
+        (row.communication_s, allreduce_of[row.processes])
         for row in measured
-        if row.communication_s is not None and row.processes in whole_s
+        if row.communication_s is not None and row.processes in allreduce_of
     ]
     if not known:
-        told = (each["reason"] for each in exchanges if each["reason"])
-        reason = next(told, "no trial of several processes gave figures")
+        reasons = (each["reason"] for each in exchanges if each["reason"])
+        reason = next(reasons, "no trial of several processes gave figures")
         return 0.0, f"no overlap with the backward pass is assumed: {reason}"
     share = overlap_share(*zip(*known, strict=True))
-    exposed_s, exchange_s = (sum(values) / len(values) for values in zip(*known, strict=True))
+    exposed_s, allreduce_s = (sum(values) / len(values) for values in zip(*known, strict=True))
     hidden = f"{format_share(share)} of it" if share else "none of it"
     return share, (
         f"{hidden} hidden behind the backward pass, as in the trials here: "
         f"{format_duration(exposed_s)} of a step were not, and alone the exchange takes "
-        f"{format_duration(exchange_s)}"
+        f"{format_duration(allreduce_s)}"
     )
 
 
@@ -143,13 +145,13 @@ def _sentence(
     if predicted and assumed is not None:
         furthest = max(row.processes for row in predicted)
         network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
-        told = [
+        speedups = [
             f"{row.speedup:.2f} times as fast {_MODE_WORDS[row.mode]}, "
             f"{format_share(row.efficiency)} of the ideal"
             for row in predicted
             if row.processes == furthest
         ]
-        sentences.append(f"Predicted, over {network}: {furthest} processes {'; '.join(told)}.")
+        sentences.append(f"Predicted, over {network}: {furthest} processes {'; '.join(speedups)}.")
     if scale.base > 1:
         sentences.append(f"The base is {scale.base} processes, the fewest that were measured.")
     return " ".join(sentences)

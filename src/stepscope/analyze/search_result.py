@@ -1,4 +1,4 @@
-"""What did a search find: every design that was trained, what it takes, and what it came to?"""
+"""What did a search find? Each trained design with its cost and accuracy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 
-# --- Which of several things are not beaten in everything at once by another
+# --- Pareto front
 
 
 def front(points: Sequence[tuple[float | None, ...]]) -> list[int]:
-    """Return which points are on the Pareto front, where more is better in every figure.
+    """Return the indices of the points on the Pareto front, where more is better.
 
-    A point that lacks a figure is not on it; of equal points all are.
+    A point with a missing figure is not on it; equal points all are.
     """
     known = {
         index: tuple(value for value in point if value is not None)
@@ -30,25 +30,25 @@ def front(points: Sequence[tuple[float | None, ...]]) -> list[int]:
 
 
 def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Say whether one is at least as good in everything, and better in something."""
+    """Return whether one point is at least as good in all figures and better in one."""
     return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
 
 KIND = "search"
 
-_OF_THE_SEARCH = ("validation", "name", "out")  # settings that a run of its own does without
+_OF_THE_SEARCH = ("validation", "name", "out")  # settings that apply to the search only
 
 
 def is_search(sweep: Sweep) -> bool:
-    """Say whether the record is of a search."""
+    """Return whether a sweep folder is a search's."""
     return sweep.info.get("kind") == KIND
 
 
 def designs_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return a row for each design that was trained, those of the most epochs and best first.
+    """Return a row for each trained design, those with the most epochs first, then the best.
 
-    Accuracy and epochs are those of the longest training on held-out samples that was completed;
-    `status` and `reason` are of the last one. `on_front` says that no other is better in accuracy,
+    Accuracy and epochs are those of the longest completed training on held-out samples; `status`
+    and `reason` are of the last one. `on_front` says that no other design is better in accuracy,
     energy and cycles at once; the test accuracy plays no part.
     """
     rows = [
@@ -67,12 +67,12 @@ def designs_of(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def merit(accuracy: float | None, energy_mj: float) -> tuple[float, float]:
-    """Return what designs are sorted by: the most accurate first, of equals the thriftiest."""
+    """Return the sort key of a design: the most accurate first, then the lowest energy."""
     return (math.inf if accuracy is None else -accuracy, energy_mj)
 
 
 def rejected_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the designs that were above the budget, with their figures."""
+    """Return the designs that exceeded the budget, with their figures."""
     return [
         {"model": _model(sweep, each["values"]), **each["figures"]}
         for each in sweep.info.get("proposals") or []
@@ -81,7 +81,7 @@ def rejected_of(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def settings_again(sweep: Sweep, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings with which a run trains a design as it is tested: on all samples."""
+    """Return the settings of a run that trains a design on all samples, as its final test does."""
     named = {
         name: value
         for name, value in (sweep.info.get("spec") or {}).items()
@@ -118,7 +118,7 @@ def _row(
 
 
 def _trials_of(sweep: Sweep, values: Mapping[str, Any]) -> tuple[list[Trial], Trial | None] | None:
-    """Return the trials of a design, rung by rung, and the one that was tested, if any."""
+    """Return the trials of a design, rung by rung, and its final test, if any."""
     own = [trial for trial in sweep.trials if values.items() <= trial.values.items()]
     judged = [trial for trial in own if "test_at" not in trial.values]
     final = next((trial for trial in own if "test_at" in trial.values), None)

@@ -1,4 +1,8 @@
-"""What each setting of a sweep came to, over its rounds."""
+"""What does each setting of a sweep come to, over its rounds?
+
+`metrics` reduces one run to the figures that settings are compared by; `rows_of` combines the
+rounds of each setting.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from stepscope.stats import Interval, interval_of, known_mean, known_median
 
 
 def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
-    """Put the rounds of each setting together, in the order in which they were asked for.
+    """Return a row for each setting, in the order in which they were requested.
 
-    On several kinds of node, a setting has a row for each.
+    If several kinds of node ran the trials, a setting has a row for each kind.
     """
     sweep = by_node_kind(sweep)
     return [
@@ -55,15 +59,15 @@ def _data_share(metrics: Mapping[str, Any]) -> float | None:
     return phases["data"] / total if total else None
 
 
-# --- What one run of a setting came to: the figures that settings are compared by
+# --- Figures of one trial
 
 
 _OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))
-_WARM_UP_STEPS = 2  # the first ones carry the libraries' own preparations
+_WARM_UP_STEPS = 2  # the first steps include the libraries' initialisation
 
 
 def metrics(run: Run) -> dict[str, Any]:
-    """Return the figures of a run; what it could not tell is None."""
+    """Return the figures of a run; unknown ones are None."""
     summary, steps = run.summary, run.steps
     phases = summary.get("phases") or {}
     kept = _kept(steps, summary.get("dropped_epochs") or [])
@@ -97,7 +101,7 @@ def metrics(run: Run) -> dict[str, Any]:
 
 
 def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
-    """Return what the machine was seen to do while it trained; before, libraries were read."""
+    """Return the telemetry of the training itself, without the imports before it."""
     later = [row for row in telemetry.rows() if (row["time_s"] or 0.0) >= since_s]
     workers = [value for value in telemetry["workers_private_bytes"] if value]
     counts = [value for value in telemetry["workers"] if value]
@@ -110,7 +114,7 @@ def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
 
 
 def _read_per_s(rows: list[dict[str, Any]]) -> float | None:
-    """Return the bytes read a second; the count falls when a worker ends and takes its own away."""
+    """Return the bytes read per second; the counter falls when a worker exits."""
     known = [row for row in rows if row["read_bytes"] is not None]
     if len(known) < 2:
         return None
@@ -119,24 +123,24 @@ def _read_per_s(rows: list[dict[str, Any]]) -> float | None:
 
 
 def _finite(value: Any) -> Any:
-    """Return None for what JSON cannot hold: the loss of a training that went astray."""
+    """Return None for values that JSON cannot hold, such as a loss that diverged."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def steady_steps(run: Run) -> list[dict[str, Any]]:
-    """Return the steps of each epoch that come after its start.
+    """Return the steps of each epoch after its start.
 
-    Left out are the first two, and the batches that fill the buffers of the workers: those were
-    made while nobody waited, and say nothing of how fast they can be made.
+    The first two are left out, and those whose batches the workers prefetched: their loading time
+    says nothing about the rate of the loader.
     """
     left_out = start_up_steps(run.spec)
     return [row for row in _full(run.steps) if row["step"] > left_out]
 
 
 def start_up_steps(spec: Mapping[str, Any]) -> int:
-    """Count the steps at the start of an epoch that say nothing of the rest.
+    """Return the number of steps at the start of an epoch that `steady_steps` leaves out.
 
-    `spec` is a training's, or a trace's with settings for its script's loader.
+    `spec` is that of a run, or of a trace with settings for the script's loader.
     """
     loader = spec.get("loader") or {}
     workers = spec.get("workers") or loader.get("num_workers") or 0
@@ -146,7 +150,7 @@ def start_up_steps(spec: Mapping[str, Any]) -> int:
 
 
 def whole_turns(steps: int, workers: int) -> int:
-    """Return as many of some steps as are whole turns of the workers, one turn at least.
+    """Return the steps of as many whole turns of the workers as there are, at least one.
 
     Batches come in bursts, one from each worker: part of a burst would look too fast or too slow.
     """
@@ -154,13 +158,13 @@ def whole_turns(steps: int, workers: int) -> int:
 
 
 def mean_figures(of_trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means of figures by name, each over the trials in which it is known."""
+    """Return the mean of each figure over the trials that have it."""
     names = dict.fromkeys(name for figures in of_trials for name in figures)
     return {name: known_mean([figures.get(name) for figures in of_trials]) for name in names}
 
 
 def rate(rows: list[dict[str, Any]]) -> float | None:
-    """Return the samples a second of some steps; None where none of them knows its samples."""
+    """Return the samples per second of some steps; None if no step records its samples."""
     known = [row for row in rows if row["samples"] is not None]
     took_s = sum(row["step_s"] for row in known)
     return sum(row["samples"] for row in known) / took_s if took_s else None

@@ -1,8 +1,8 @@
-"""How much of a run fell into times when the machine held itself back, and what did that cost?
+"""How much of a run was throttled, and what did that cost?
 
-Neighbouring steps resemble each other, so a step is no observation of its own: those that were
-touched and the others are cut into blocks of neighbours, and the blocks' medians are compared. The
-interval is of this run alone; what else changed in it at the same time is in the ratio too.
+Neighbouring steps are correlated, so a step is not an independent observation: throttled steps and
+the others are cut into blocks of neighbours, and the medians of the blocks are compared. The
+interval is of this run alone, and includes whatever else changed at the same time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stepscope.stats import median, ratio_of_sets
 from stepscope.units import format_share
 
 _MOST_BLOCKS = 10
-_LEAST_STEPS = 5  # in a block
-_MOST_RANGES = 100  # in a summary; a frame of the steps has every mark
+_LEAST_STEPS = 5  # per block
+_MOST_RANGES = 100  # in a summary; the frame of the steps marks all of them
 
 
 @dataclass(frozen=True)
 class Range:
-    """Steps of one epoch, one after the other, that were touched; rows count from 0."""
+    """Consecutive throttled steps of one epoch; rows count from 0."""
 
     epoch: int
     first_step: int
@@ -36,9 +36,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Medians of the steps touched and of the others, and their ratio with its 95 % interval.
+    """Medians of the throttled steps and of the others, and their ratio with its 95 % interval.
 
-    The ends are unknown where one of the two has fewer than ten steps.
+    The ends are None if either has fewer than ten steps.
     """
 
     median_s: float
@@ -49,7 +49,7 @@ class Slowdown:
 
 
 def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | None, str]:
-    """Return what a summary says of throttling; None, with the reason, where nobody could tell.
+    """Return the summary's figures on throttling, or None and the reason.
 
     Shares are of all steps. Medians leave out the dropped epochs and steps without full detail.
     """
@@ -79,7 +79,7 @@ def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | No
 
 
 def touched_ranges(run: Run) -> list[Range]:
-    """List the steps that were touched, as stretches within an epoch."""
+    """List the throttled steps as ranges within an epoch."""
     epochs, numbers = run.steps["epoch"], run.steps["step"]
     found, at = [], 0
     for (mark, epoch), rows in groupby(zip(run.throttled, epochs, strict=True)):
@@ -90,14 +90,14 @@ def touched_ranges(run: Run) -> list[Range]:
 
 
 def share_of_time(run: Run) -> float | None:
-    """Return the share of the steps' time that was touched; None where that is not known."""
+    """Return the share of the steps' time that was throttled; None if unknown."""
     known = [mark is not None for mark in run.throttled]
     all_s = sum(compress(run.steps["step_s"], known))
     return sum(compress(run.steps["step_s"], run.throttled)) / all_s if all_s else None
 
 
 def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> Slowdown | None:
-    """Compare the steps that were touched with the others; None where there are none of either."""
+    """Compare the throttled steps with the others; None if there are none of either."""
     inside, outside = (
         [took_s for took_s, mark in zip(step_s, marked, strict=True) if mark is wanted and took_s]
         for wanted in (True, False)
@@ -109,7 +109,7 @@ def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> Slowdown
 
 
 def throttled_on_one_side(baseline: Sequence[Run], other: Sequence[Run]) -> str | None:
-    """Say that the runs of one side were throttled and those of the other were not, or may not."""
+    """Return a warning if only the runs of one side were throttled, or may have been."""
     ours, theirs = ([share_of_time(run) for run in side] for side in (baseline, other))
     if any(ours) == any(theirs):
         return None
@@ -130,7 +130,7 @@ def _in_how_many(shares: Sequence[float | None]) -> str:
 
 
 def _medians_of_blocks(values: Sequence[float]) -> list[float]:
-    """Cut values into some blocks of neighbours and return the median of each."""
+    """Cut values into blocks of neighbours and return the median of each."""
     blocks = min(_MOST_BLOCKS, max(1, len(values) // _LEAST_STEPS), len(values))
     edges = [number * len(values) // blocks for number in range(blocks + 1)] if blocks else []
     return [median(values[begin:end]) for begin, end in pairwise(edges)]

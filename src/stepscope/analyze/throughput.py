@@ -1,7 +1,7 @@
-"""How fast was a run, and did it settle? One figure for the run, and what to doubt about it.
+"""How fast was a run, and was it steady? One figure for the run, and its warnings.
 
-A run that got slower or faster on its way, or whose steps jump about, has a throughput that says
-little about the next run. That is told beside the figure, not mended.
+The throughput of a run that slowed down, sped up or was noisy says little about the next run. Such
+a run gets a warning; its throughput is not corrected.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from stepscope.records.run_reader import Run
 from stepscope.stats import median, quantile
 from stepscope.units import format_share
 
-_START_UP_STEPS = 3  # they fill caches and prefetch buffers, and choose algorithms
-_FEWEST_STEPS = 5  # fewer are no rate
-_FEWEST_TO_SETTLE = 30  # ten in each third: fewer say nothing about a course
+_START_UP_STEPS = 3  # these fill caches and prefetch buffers, and select algorithms
+_FEWEST_STEPS = 5  # for a rate
+_FEWEST_TO_SETTLE = 30  # ten in each third, for a trend
 _DRIFT_SHARE = 0.1
-_SLOW_TIMES = 2.0  # a step is far above the others from twice their median on
+_SLOW_TIMES = 2.0  # times the median, from which on a step is an outlier
 _SLOW_SHARE = 0.1
 
 
 _LATER_EPOCHS, _ALL_EPOCHS = "epochs after the first", "all epochs"
-# Of a trial whose record does not tell which epochs were dropped: either of the two above.
+# For a trial that does not record its dropped epochs: either of the two above.
 OF_A_SUMMARY = "the trial's summary"
 
 
 class Throughput(NamedTuple):
-    """Samples a second, and of what; without a figure, `basis` is the reason."""
+    """Samples per second and their basis; without a figure, `basis` is the reason."""
 
     samples_per_s: float | None
     basis: str
 
 
 def throughput_of(run: Run) -> Throughput:
-    """Return a run's throughput: that of its summary, else that of its steps."""
+    """Return the throughput from a run's summary, else from its steps."""
     summarized = run.summary.get("samples_per_s")
     if is_rate(summarized):
         dropped = run.summary.get("dropped_epochs")
@@ -57,10 +57,11 @@ def throughput_of(run: Run) -> Throughput:
 
 
 def rate_of_trial(metrics: Mapping[str, Any]) -> Throughput:
-    """Return the throughput by which a trial of a sweep is compared, from its metrics.
+    """Return the throughput by which a trial of a sweep is compared.
 
-    Where no epoch was dropped, that of the whole trial carries the start of its loader, its warm-up
-    and the batches made ahead, which in a short one weigh as much as what was varied.
+    Without dropped epochs, the throughput of the whole trial includes the start of the loader, the
+    warm-up and the prefetched batches, which in a short trial weigh as much as the setting that was
+    varied.
     """
     dropped = metrics.get("dropped_epochs")
     steady = metrics.get("steady_samples_per_s")
@@ -75,14 +76,14 @@ def rate_of_trial(metrics: Mapping[str, Any]) -> Throughput:
 
 
 def is_rate(value: object) -> TypeGuard[float]:
-    """Say whether a recorded value is a rate that can be compared: a number above 0."""
+    """Return whether a recorded value is a comparable rate: a number above 0."""
     return isinstance(value, int | float) and 0 < value < math.inf
 
 
 def step_times(run: Run) -> list[float]:
-    """List the times of full batches' steps, without dropped epochs and without start-up.
+    """Return the times of steps with full batches, without dropped epochs and start-up.
 
-    The last batch of an epoch is often smaller: only the commonest size counts.
+    The last batch of an epoch is often smaller: only the most common size counts.
     """
     dropped = dropped_epochs_of(run)
     steps = _timed_steps(run, dropped)
@@ -94,12 +95,12 @@ def step_times(run: Run) -> list[float]:
 
 
 def doubts_about(run: Run) -> dict[str, str]:
-    """Say whether the steps `drift` and whether they `do not settle`: of each that is so, how."""
+    """Return warnings on steps that `drift` or `do not settle`, by that name."""
     times = step_times(run)
     if len(times) < _FEWEST_TO_SETTLE:
         return {}
-    told = {"drift": _drift(times), "do not settle": _unsettled(times)}
-    return {doubt: how for doubt, how in told.items() if how}
+    doubts = {"drift": _drift(times), "do not settle": _unsettled(times)}
+    return {doubt: how for doubt, how in doubts.items() if how}
 
 
 def _drift(times: list[float]) -> str | None:
@@ -107,7 +108,7 @@ def _drift(times: list[float]) -> str | None:
     first, last = sorted(times[:third]), sorted(times[-third:])
     share = median(last) / median(first) - 1
     shorter, longer = sorted((first, last), key=median)
-    # A change that is smaller than the spread within a third is no course of the run.
+    # A change below the spread within a third is no trend.
     apart = median(longer) > quantile(shorter, 0.75) and median(shorter) < quantile(longer, 0.25)
     if abs(share) < _DRIFT_SHARE or not apart:
         return None
@@ -127,7 +128,7 @@ def _unsettled(times: list[float]) -> str | None:
 
 
 def _timed_steps(run: Run, dropped: list[int] | None = None) -> list[tuple[int, float]]:
-    """List samples and time of the steps that were measured in full."""
+    """List samples and time of the steps of full detail."""
     steps = run.steps
     rows = zip(steps["epoch"], steps["samples"], steps["step_s"], steps["detail"], strict=True)
     return [

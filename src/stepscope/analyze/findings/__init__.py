@@ -1,6 +1,6 @@
-"""What a run's numbers say, as ranked sentences with their evidence and the command to go on with.
+"""Conclusions from a run's measurements, ranked, with their evidence and the next command.
 
-A finding that the numbers do not carry is not made: each kind has its least number of steps and its
+A finding is only made if the measurements support it: each kind has a least number of steps and a
 least share, and names both.
 """
 
@@ -23,8 +23,8 @@ from stepscope.analyze.findings.phase_findings import (
     too_short,
     unattributed,
 )
-from stepscope.analyze.findings.rank_findings import exposed_exchange, straggler
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.rank_findings import exposed_communication, straggler
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.findings.step_findings import drift, far_steps, start_up
 from stepscope.records.run_reader import Run
 
@@ -40,7 +40,7 @@ _OF_STEPS = (
     large_optimizer,
     large_transfer,
     straggler,
-    exposed_exchange,
+    exposed_communication,
     unattributed,
     costly_instrument,
     throttling,
@@ -51,9 +51,9 @@ _OF_ANY_RUN = (growing_memory, swapping, lost_workers, bad_samples, retried_requ
 
 
 def findings_of(run: Run) -> list[Finding]:
-    """Return what the numbers of a run carry, the weightiest first; [] is an answer too."""
-    look = Look(run)
-    has_steps = look.step_s and look.median_s > 0
+    """Return the findings of a run, the weightiest first; an empty list is a valid answer."""
+    view = RunView(run)
+    has_steps = view.step_s and view.median_s > 0
     kinds = _OF_STEPS + _OF_ANY_RUN if has_steps else _OF_ANY_RUN
-    found = [finding for kind in kinds if (finding := kind(look)) is not None]
+    found = [finding for kind in kinds if (finding := kind(view)) is not None]
     return sorted(found, key=lambda finding: finding.weight, reverse=True)

@@ -1,16 +1,16 @@
-"""Findings on what went wrong on the way and was got over."""
+"""Findings on failures that the run recovered from."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 
 
-def lost_workers(look: Look) -> Finding | None:
-    """Say that the loader went on with fewer workers."""
-    lost = _events(look, "workers_fallback")
+def lost_workers(view: RunView) -> Finding | None:
+    """Report that the loader continued with fewer workers."""
+    lost = _events(view, "workers_fallback")
     if not lost:
         return None
     return Finding(
@@ -18,14 +18,14 @@ def lost_workers(look: Look) -> Finding | None:
         f"Loader workers died: the run went on with {lost[-1]['to']} of {lost[0]['from']}, and "
         "its figures are of both.",
         tuple(f"epoch {each['epoch']}, batch {each['batch']}: {each['reason']}" for each in lost),
-        look.again("workers"),
+        view.again("workers"),
         1.0,
     )
 
 
-def bad_samples(look: Look) -> Finding | None:
-    """Say that samples could not be read."""
-    bad = _events(look, "bad_sample")
+def bad_samples(view: RunView) -> Finding | None:
+    """Report samples that could not be read."""
+    bad = _events(view, "bad_sample")
     if not bad:
         return None
     said = [f"{each['path']}: {each['reason']}" for each in bad[:5]]
@@ -39,13 +39,13 @@ def bad_samples(look: Look) -> Finding | None:
     )
 
 
-def retried_requests(look: Look) -> Finding | None:
-    """Say that requests to an object store had to be made again."""
-    retried = _events(look, "requests_retried")
+def retried_requests(view: RunView) -> Finding | None:
+    """Report requests to an object store that were retried."""
+    retried = _events(view, "requests_retried")
     if not retried:
         return None
     waited_s = sum(each.get("waited_s") or 0.0 for each in retried)
-    wall_s = look.run.summary.get("wall_s")
+    wall_s = view.run.summary.get("wall_s")
     return Finding(
         "retried_requests",
         f"{sum(each['retries'] for each in retried)} requests to the object store had to be made "
@@ -56,5 +56,5 @@ def retried_requests(look: Look) -> Finding | None:
     )
 
 
-def _events(look: Look, kind: str) -> list[dict[str, Any]]:
-    return [event for event in look.run.events if event["event"] == kind]
+def _events(view: RunView, kind: str) -> list[dict[str, Any]]:
+    return [event for event in view.run.events if event["event"] == kind]

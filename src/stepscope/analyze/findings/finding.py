@@ -1,4 +1,4 @@
-"""A finding: a sentence that the numbers of a run carry, with those numbers."""
+"""A finding: a conclusion and the measurements behind it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found, what shows it, and the command that would check or mend it.
+    """A conclusion, its evidence, and the command that would check or fix it.
 
-    `weight` ranks: the share of the run's time that it is about, or how much of every figure it
-    puts in doubt.
+    `weight` ranks findings: the share of the run's time that it concerns, or the share of the
+    figures that it puts in doubt.
     """
 
     name: str
@@ -21,5 +21,5 @@ class Finding:
     weight: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the finding as plain values."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Findings on memory: what grows, and what was swapped."""
+"""Findings on memory: growth and swapping."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.units import format_bytes, format_share
 
 _FEWEST_EPOCHS = 4
-_GROWTH_BYTES = 16 * 2**20  # an epoch
+_GROWTH_BYTES = 16 * 2**20  # per epoch
 _GROWTH_SHARE = 0.01
 _SWAPPED_BYTES = 32 * 2**20
 
 
-def growing_memory(look: Look) -> Finding | None:
-    """Say that every epoch ends with more memory than the one before."""
-    ends = _at_ends_of_epochs(look)
+def growing_memory(view: RunView) -> Finding | None:
+    """Report memory that grows in every epoch."""
+    ends = _at_ends_of_epochs(view)
     if len(ends) < _FEWEST_EPOCHS:
         return None
-    settled = ends[1:]  # the first epoch fills caches
-    growths = [after - before for before, after in pairwise(settled)]
+    later = ends[1:]  # the first epoch fills caches
+    growths = [after - before for before, after in pairwise(later)]
     mean = sum(growths) / len(growths)
-    if min(growths) <= 0 or mean < max(_GROWTH_BYTES, _GROWTH_SHARE * settled[0]):
+    if min(growths) <= 0 or mean < max(_GROWTH_BYTES, _GROWTH_SHARE * later[0]):
         return None
     return Finding(
         "growing_memory",
@@ -32,13 +32,13 @@ def growing_memory(look: Look) -> Finding | None:
         "is not needed, and a long run will not end.",
         tuple(f"end of epoch {number}: {format_bytes(end)}" for number, end in enumerate(ends, 1)),
         None,
-        min(1.0, (settled[-1] - settled[0]) / settled[0]),
+        min(1.0, (later[-1] - later[0]) / later[0]),
     )
 
 
-def _at_ends_of_epochs(look: Look) -> list[int]:
-    """Return the process's memory at the end of each training epoch, where it was sampled."""
-    telemetry = look.run.telemetry
+def _at_ends_of_epochs(view: RunView) -> list[int]:
+    """Return the process's memory at the end of each training epoch; [] if not sampled."""
+    telemetry = view.run.telemetry
     sampled = [
         (time_s, size)
         for time_s, size in zip(telemetry["time_s"], telemetry["rss_bytes"], strict=True)
@@ -46,7 +46,7 @@ def _at_ends_of_epochs(look: Look) -> list[int]:
     ]
     times = [time_s for time_s, _ in sampled]
     ends = []
-    for row in look.run.epochs.rows():
+    for row in view.run.epochs.rows():
         if row["split"] != "train" or row["total_s"] is None:
             continue
         first = bisect_left(times, row["start_s"])
@@ -57,9 +57,9 @@ def _at_ends_of_epochs(look: Look) -> list[int]:
     return ends
 
 
-def swapping(look: Look) -> Finding | None:
-    """Say that memory of the run was put out to swap."""
-    telemetry = look.run.telemetry
+def swapping(view: RunView) -> Finding | None:
+    """Report that memory of the run was swapped out."""
+    telemetry = view.run.telemetry
     swapped = [size for size in telemetry["swap_bytes"] if size is not None]
     if not swapped or max(swapped) - swapped[0] < _SWAPPED_BYTES:
         return None
@@ -67,22 +67,22 @@ def swapping(look: Look) -> Finding | None:
     evidence = [f"at most {format_bytes(max(swapped))} in swap"]
     if faults:
         evidence.append(f"{max(faults) - faults[0]:,} pages had to be read back from a disk")
-    total = look.run.info.get("environment", {}).get("memory_bytes")
+    total = view.run.info.get("environment", {}).get("memory_bytes")
     if total:
         evidence.append(f"{format_share(max(swapped) / total)} of the machine's memory")
     return Finding(
         "swapping",
         "The run was swapped: its steps wait for a disk whenever they touch that memory.",
         tuple(evidence),
-        _bill(look),
+        _forecast_command(view),
         0.5,
     )
 
 
-def _bill(look: Look) -> str | None:
-    """Return the command that says beforehand where the memory of such a run goes."""
-    spec = look.run.spec
-    if look.run.info.get("kind") != "run" or not {"model", "batch_size"} <= spec.keys():
+def _forecast_command(view: RunView) -> str | None:
+    """Return the command that forecasts the memory of such a run."""
+    spec = view.run.spec
+    if view.run.info.get("kind") != "run" or not {"model", "batch_size"} <= spec.keys():
         return None
     words = ["stepscope", "memory", str(spec["model"]), "--batch-size", str(spec["batch_size"])]
     return shlex.join(words)

@@ -1,9 +1,9 @@
-"""Findings on phases out of proportion, and on what puts all the figures in doubt."""
+"""Findings on disproportionate phases, and on what makes all figures unreliable."""
 
 from __future__ import annotations
 
 from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.stats import quantile
 from stepscope.units import format_duration, format_share
 
@@ -15,100 +15,100 @@ _FEWEST_STEPS = 30
 _NOISY = 0.3
 
 
-def large_optimizer(look: Look) -> Finding | None:
-    """Say that updating weights takes as long as computing gradients should."""
-    share = look.share("optimizer")
+def large_optimizer(view: RunView) -> Finding | None:
+    """Report an optimiser that takes as long as the gradients should."""
+    share = view.share("optimizer")
     if share < _MUCH_OPTIMIZER:
         return None
-    batch = look.mean("samples")
+    batch = view.mean("samples")
     return Finding(
         "large_optimizer",
         f"{format_share(share)} of the time updates weights, whatever the batch: a larger batch, "
         "or several for each update, would spread it.",
         (
-            f"{format_duration(look.mean('optimizer_s') or 0.0)} of a step of "
-            f"{format_duration(look.median_s)}",
+            f"{format_duration(view.mean('optimizer_s') or 0.0)} of a step of "
+            f"{format_duration(view.median_s)}",
             *([f"{batch:g} samples a step"] if batch else []),
         ),
-        look.again("sweep", "--over", f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}")
+        view.again("sweep", "--over", f"batch_size={batch:g},{2 * batch:g},{4 * batch:g}")
         if batch
         else None,
         share,
     )
 
 
-def large_transfer(look: Look) -> Finding | None:
-    """Say that bringing batches to the device takes much of a step."""
-    share = look.share("transfer")
+def large_transfer(view: RunView) -> Finding | None:
+    """Report that transferring batches to the device takes much of a step."""
+    share = view.share("transfer")
     if share < _MUCH_TRANSFER:
         return None
-    on_cpu = look.run.info.get("environment", {}).get("device", "cpu") == "cpu"
+    on_cpu = view.run.info.get("environment", {}).get("device", "cpu") == "cpu"
     what = "changes the batch's layout or type" if on_cpu else "moves the batch to the device"
-    own = look.run.info.get("kind") == "run"
+    own = view.run.info.get("kind") == "run"
     flag = "memory_format=contiguous,channels_last" if on_cpu else "pin_memory=false,true"
     return Finding(
         "large_transfer",
         f"{format_share(share)} of the time {what}.",
         (
-            f"{format_duration(look.mean('transfer_s') or 0.0)} of a step of "
-            f"{format_duration(look.median_s)}",
+            f"{format_duration(view.mean('transfer_s') or 0.0)} of a step of "
+            f"{format_duration(view.median_s)}",
         ),
-        look.again("sweep", "--over", flag) if own else None,
+        view.again("sweep", "--over", flag) if own else None,
         share,
     )
 
 
-def unattributed(look: Look) -> Finding | None:
-    """Say that much of a step is in no phase."""
-    share = look.share("other")
+def unattributed(view: RunView) -> Finding | None:
+    """Report that much of a step is in no phase."""
+    share = view.share("other")
     if share < _MUCH_OTHER:
         return None
     return Finding(
         "unattributed",
         f"{format_share(share)} of the time is in no phase: what the loop does beside training, "
         "such as metrics, logging or printing.",
-        (f"{format_duration(look.mean('other_s') or 0.0)} of {format_duration(look.median_s)}",),
+        (f"{format_duration(view.mean('other_s') or 0.0)} of {format_duration(view.median_s)}",),
         None,
         share,
     )
 
 
-def costly_instrument(look: Look) -> Finding | None:
-    """Say that measuring itself took a share that matters."""
-    share = look.run.info.get("instrument", {}).get("overhead_share")
+def costly_instrument(view: RunView) -> Finding | None:
+    """Report a measuring overhead that matters."""
+    share = view.run.info.get("instrument", {}).get("overhead_share")
     if not share or share < _COSTLY:
         return None
-    cost_s = look.run.info["instrument"]["overhead_per_step_s"]
+    cost_s = view.run.info["instrument"]["overhead_per_step_s"]
     return Finding(
         "costly_instrument",
         f"Measuring takes {format_share(share)} of a step: these steps are very short.",
-        (f"{format_duration(cost_s)} of {format_duration(look.median_s)}",),
+        (f"{format_duration(cost_s)} of {format_duration(view.median_s)}",),
         None,
         share,
     )
 
 
-def too_short(look: Look) -> Finding | None:
-    """Say that there are too few steps for any figure to be trusted."""
-    steps = len(look.step_s)
+def too_short(view: RunView) -> Finding | None:
+    """Report that the run has too few steps for reliable figures."""
+    steps = len(view.step_s)
     if steps >= _FEWEST_STEPS:
         return None
     return Finding(
         "too_short",
         f"Only {steps} steps were measured after start-up: too few to say much.",
-        (f"{len(look.run.steps)} steps in all; {_FEWEST_STEPS} or more after start-up are wanted",),
+        (f"{len(view.run.steps)} steps in all; {_FEWEST_STEPS} or more after start-up are wanted",),
         None,
         1.0,
     )
 
 
-def too_noisy(look: Look) -> Finding | None:
-    """Say that steps differ so much that medians of single runs say little."""
-    if len(look.step_s) < _FEWEST_STEPS:
+def too_noisy(view: RunView) -> Finding | None:
+    """Report steps so noisy that the median of a single run says little."""
+    if len(view.step_s) < _FEWEST_STEPS:
         return None
-    ordered = sorted(look.step_s)
+    ordered = sorted(view.step_s)
     low, high = quantile(ordered, 0.25), quantile(ordered, 0.75)
-    spread = (high - low) / look.median_s
+    spread = (high - low) / view.median_s
     if spread < _NOISY:
         return None
     return Finding(
@@ -117,10 +117,10 @@ def too_noisy(look: Look) -> Finding | None:
         "decides nothing; repeat it in rounds.",
         (
             f"quartiles {format_duration(low)} and {format_duration(high)}, median "
-            f"{format_duration(look.median_s)}",
+            f"{format_duration(view.median_s)}",
         ),
-        look.again("sweep", "--over", "seed=1", "--repeats", "6")
-        if look.run.info.get("kind") == "run"
+        view.again("sweep", "--over", "seed=1", "--repeats", "6")
+        if view.run.info.get("kind") == "run"
         else None,
         min(1.0, spread),
     )

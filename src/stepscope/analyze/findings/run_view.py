@@ -1,4 +1,4 @@
-"""What the findings look at: a run's steps without start-up, and how it would be run again."""
+"""The view of a run that findings work on: its steps after start-up, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from stepscope.stats import median
 
 
 @dataclass(frozen=True)
-class Look:
-    """A run, and its steps of full detail after the epochs that carry start-up cost."""
+class RunView:
+    """A run, and its steps of full detail outside the dropped epochs."""
 
     run: Run
     _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
@@ -33,28 +33,28 @@ class Look:
         return counted_steps(self.run.steps, self.dropped)
 
     def column(self, name: str) -> list[Any]:
-        """Return a column of those steps; a run may have a million, so each is made once."""
+        """Return a column of those steps, cached: a run may have a million."""
         if name not in self._columns:
             self._columns[name] = list(compress(self.run.steps[name], self._kept))
         return self._columns[name]
 
     @cached_property
     def throttled(self) -> list[bool | None]:
-        """Whether each of those steps fell into a time of throttling."""
+        """Whether each of those steps was throttled."""
         return list(compress(self.run.throttled, self._kept))
 
     @cached_property
     def step_s(self) -> list[float]:
-        """How long each of those steps took."""
+        """The duration of each of those steps."""
         return self.column("step_s")
 
     @cached_property
     def median_s(self) -> float:
-        """The usual length of a step."""
+        """The median duration of a step."""
         return median(self.step_s)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a column over the steps that know it."""
+        """Return the mean of a column over the steps that record it."""
         known = [value for value in self.column(name) if value is not None]
         return sum(known) / len(known) if known else None
 
@@ -69,7 +69,7 @@ class Look:
 
     @cached_property
     def workers(self) -> int | None:
-        """How many workers loaded; None where nobody knows."""
+        """The number of loader workers; None if unknown."""
         if self.run.info.get("kind") != "trace":
             found = self.run.spec.get("workers")
             return None if found is None else int(found)
@@ -77,7 +77,7 @@ class Look:
         return len(seen - {-1}) if seen else None
 
     def again(self, command: str, *flags: str) -> str:
-        """Return the command line of something that is to be done with the same training."""
+        """Return the command line that runs another command on the same training."""
         spec = self.run.spec
         if self.run.info.get("kind") != "trace":
             return shlex.join(
@@ -90,6 +90,6 @@ class Look:
 
 
 def _from_here(path: Path) -> str:
-    """Write a path as a person would type it in the folder where they are."""
+    """Return a path as it is typed in the current folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

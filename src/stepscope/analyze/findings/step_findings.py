@@ -1,4 +1,4 @@
-"""Findings on the course of a run: its start, single steps, and where it drifts."""
+"""Findings on the course of a run: start-up, outliers and drift."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections import Counter
 from typing import Any
 
 from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.records import schema
 from stepscope.stats import median, quantile
 from stepscope.units import format_duration, format_share
 
-_MUCH_START_UP = 0.2  # of a later epoch
+_MUCH_START_UP = 0.2  # share of a later epoch
 _LATER_EPOCHS = 2
-_FAR = 3.0  # times the median
-_MUCH_FAR = 0.03  # of the time
+_FAR = 3.0  # multiple of the median
+_MUCH_FAR = 0.03  # share of the time
 _AT_LEAST_FAR = 3
 _NEAR_S = 1.0
-_THIRD = 20  # steps in each, before they are compared
+_THIRD = 20  # steps in each third, for a comparison
 _DRIFT = 0.1
-_TELLING = 5  # far steps that are described
+_MOST_DESCRIBED = 5  # outliers to describe
 
 
-def start_up(look: Look) -> Finding | None:
-    """Say what the first epoch costs beyond a later one."""
-    trained = [row for row in look.run.epochs.rows() if row["split"] == "train" and row["total_s"]]
+def start_up(view: RunView) -> Finding | None:
+    """Report the cost of the first epoch beyond that of a later one."""
+    trained = [row for row in view.run.epochs.rows() if row["split"] == "train" and row["total_s"]]
     if len(trained) < 1 + _LATER_EPOCHS:
         return None
     first, later = trained[0], trained[1:]
@@ -50,53 +50,53 @@ def start_up(look: Look) -> Finding | None:
     )
 
 
-def far_steps(look: Look) -> Finding | None:
-    """Say how much time goes into steps far from the median, and what happened then."""
-    limit_s = _FAR * look.median_s
-    far = [number for number, took_s in enumerate(look.step_s) if took_s > limit_s]
-    lost_s = sum(look.step_s[number] - look.median_s for number in far)
-    share = lost_s / sum(look.step_s)
+def far_steps(view: RunView) -> Finding | None:
+    """Report the time of steps far above the median, and the events during them."""
+    limit_s = _FAR * view.median_s
+    far = [number for number, took_s in enumerate(view.step_s) if took_s > limit_s]
+    lost_s = sum(view.step_s[number] - view.median_s for number in far)
+    share = lost_s / sum(view.step_s)
     if len(far) < _AT_LEAST_FAR or share < _MUCH_FAR:
         return None
-    phases = _phases_of_excess(look, far)
+    phases = _phases_of_excess(view, far)
     phase, excess_s = phases.most_common(1)[0]
     evidence = [
-        f"{len(far)} of {len(look.step_s)} steps take more than {_FAR:g} times the median of "
-        f"{format_duration(look.median_s)}; the longest {format_duration(max(look.step_s))}",
+        f"{len(far)} of {len(view.step_s)} steps take more than {_FAR:g} times the median of "
+        f"{format_duration(view.median_s)}; the longest {format_duration(max(view.step_s))}",
         f"{format_share(excess_s / sum(phases.values()))} of what they take more is in `{phase}`",
-        *_what_happened(look, far),
+        *_what_happened(view, far),
     ]
     text = f"{format_share(share)} of the time goes into {len(far)} steps that take far longer"
     return Finding("far_steps", f"{text}, mostly in `{phase}`.", tuple(evidence), None, share)
 
 
-def _phases_of_excess(look: Look, far: list[int]) -> Counter[str]:
-    """Return, by phase, what far steps take more than is usual."""
+def _phases_of_excess(view: RunView, far: list[int]) -> Counter[str]:
+    """Return, by phase, the time of outliers beyond the median."""
     excess: Counter[str] = Counter()
     for phase in schema.PHASES:
-        values = look.column(f"{phase}_s")
+        values = view.column(f"{phase}_s")
         usual = median(values)
         excess[phase] = sum(max(0.0, values[number] - usual) for number in far)
     return excess
 
 
-def _what_happened(look: Look, far: list[int]) -> list[str]:
-    """Name the events that fall into far steps, and what the machine read meanwhile."""
-    starts = look.column("start_s")
+def _what_happened(view: RunView, far: list[int]) -> list[str]:
+    """List the events during outliers, and the telemetry meanwhile."""
+    starts = view.column("start_s")
     events: Counter[str] = Counter()
-    for event in look.run.events:
+    for event in view.run.events:
         for number in far:
-            if starts[number] - _NEAR_S <= event["time_s"] <= starts[number] + look.step_s[number]:
+            if starts[number] - _NEAR_S <= event["time_s"] <= starts[number] + view.step_s[number]:
                 events[str(event["event"])] += 1
                 break
     said = [f"{count} `{name}` events at those times" for name, count in events.items()]
-    if pressed := _pressed(look, [starts[number] for number in far]):
+    if pressed := _pressed(view, [starts[number] for number in far]):
         said.append(pressed)
     return said
 
 
-def _pressed(look: Look, times: list[float]) -> str | None:
-    telemetry = look.run.telemetry
+def _pressed(view: RunView, times: list[float]) -> str | None:
+    telemetry = view.run.telemetry
     clock: list[Any] = list(telemetry["time_s"])
     for column, what in (("pressure_memory", "memory"), ("pressure_io", "storage")):
         values = telemetry[column]
@@ -109,16 +109,16 @@ def _pressed(look: Look, times: list[float]) -> str | None:
     return None
 
 
-def drift(look: Look) -> Finding | None:
-    """Say that steps got slower, or faster, from the first third to the last."""
-    third = len(look.step_s) // 3
+def drift(view: RunView) -> Finding | None:
+    """Report steps that got slower, or faster, from the first third to the last."""
+    third = len(view.step_s) // 3
     if third < _THIRD:
         return None
-    first, last = sorted(look.step_s[:third]), sorted(look.step_s[-third:])
+    first, last = sorted(view.step_s[:third]), sorted(view.step_s[-third:])
     if not median(first):
         return None
     change = median(last) / median(first) - 1
-    # Half of each third lies between its quartiles: where those overlap, it may be noise.
+    # Where the interquartile ranges of the thirds overlap, the difference may be noise.
     apart = quantile(last, 0.25) > quantile(first, 0.75) or quantile(last, 0.75) < quantile(
         first, 0.25
     )
@@ -133,15 +133,15 @@ def drift(look: Look) -> Finding | None:
         (
             f"first third: {format_duration(median(first))}, last third: "
             f"{format_duration(median(last))} (medians of {third} steps)",
-            *_clock(look),
+            *_clock(view),
         ),
         None,
         min(1.0, abs(change)),
     )
 
 
-def _clock(look: Look) -> list[str]:
-    mhz = [value for value in look.run.telemetry["cpu_mhz"] if value is not None]
+def _clock(view: RunView) -> list[str]:
+    mhz = [value for value in view.run.telemetry["cpu_mhz"] if value is not None]
     third = len(mhz) // 3
     if third < 3:
         return []

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from stepscope.analyze.run_summary import JUDGED_ON
+from stepscope.analyze.run_summary import EVALUATION_SPLITS
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.chart import Chart, ChartMark
 
 Named = Sequence[tuple[str, Run]]
 Row = dict[str, Any]
 
-_SPLITS = ("train", *JUDGED_ON)
+_SPLITS = ("train", *EVALUATION_SPLITS)
 
 
 def accuracy_by_epoch(runs: Named) -> Chart:
@@ -39,8 +39,8 @@ def _marks(
 ) -> Iterator[ChartMark]:
     """Give the figure of every epoch and split; several runs show their tests, if they have any."""
     known = {split for _, run in runs for split in run.epochs["split"]}
-    judged_on = tuple(split for split in JUDGED_ON if split in known)
-    splits = _SPLITS if len(runs) == 1 else judged_on or ("train",)
+    evaluated = tuple(split for split in EVALUATION_SPLITS if split in known)
+    splits = _SPLITS if len(runs) == 1 else evaluated or ("train",)
     for split in splits:
         for name, run in runs:
             for row in run.epochs.rows():

@@ -13,7 +13,7 @@ from stepscope.analyze.downsample import MOST_BUCKETS, thin
 from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.roofline import attainable_flop_per_s
-from stepscope.analyze.run_summary import figures_so_far, judged_on
+from stepscope.analyze.run_summary import evaluation_split, figures_so_far
 from stepscope.analyze.throttled_time import touched_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
@@ -333,7 +333,7 @@ def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
     sections = [
         _section("Time of a step", time, figures, "phases"),
         _section("Epochs", [epochs_chart(run)]),
-        _section("Learning", learning, figures, f"{judged_on(run)}_accuracy"),
+        _section("Learning", learning, figures, f"{evaluation_split(run)}_accuracy"),
         _section("Layers", [layers_chart(figures.get("layers"))], figures, "layers"),
         _section("Limit", [roofline_chart(figures.get("roofline"))], figures, "share_of_peak"),
         _section("Memory", memory, figures, "memory_bill"),

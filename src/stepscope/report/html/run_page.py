@@ -8,7 +8,12 @@ from typing import Any
 
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.phase_shares import dropped_note
-from stepscope.analyze.run_summary import evaluations, figures_so_far, flat_environment, judged_on
+from stepscope.analyze.run_summary import (
+    evaluation_split,
+    evaluations,
+    figures_so_far,
+    flat_environment,
+)
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.run_charts import sections_of
@@ -97,7 +102,7 @@ def _epoch_figures(run: Run) -> FigureList:
         if row["split"] == "train"
     ]
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train"]
-    columns.append(judged_on(run))
+    columns.append(evaluation_split(run))
     return FigureList("Epochs", columns, rows)
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepscope.analyze.memory_use import pools_of
-from stepscope.analyze.run_summary import evaluations, judged_on
+from stepscope.analyze.run_summary import evaluation_split, evaluations
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.run_charts import about_limit
@@ -228,7 +228,7 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
 def _epoch_table(run: Run) -> Table:
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
     knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
-    accuracies = ["train", judged_on(run), "top-5"] if knows_accuracy else []
+    accuracies = ["train", evaluation_split(run), "top-5"] if knows_accuracy else []
     table = house_table(*columns, *accuracies)
     tests = evaluations(run)
     for row in run.epochs.rows():
