@@ -58,13 +58,13 @@ def run_on(out: Path, device: dict[str, Any], **settings: Any) -> Run:
     asked = {"samples": 320, "batch_size": 32, "epochs": 1, "device": "cpu", **settings}
     spec = validate({**asked, "threads": 1, "out": str(out)})
     made = run_folder.create(out, "run", "run", spec.model_dump(mode="json"))
-    charge = on_device(training_process_of(made, None, has_workers=False), made, device)
-    run_to_end(made, charge, SilentListener())
+    supervised = on_device(training_process_of(made, None, has_workers=False), made, device)
+    run_to_end(made, supervised, SilentListener())
     return load_run(made.path)
 
 
 def on_device(
-    charge: SupervisedProcess, made: RunFolder, device: dict[str, Any]
+    supervised: SupervisedProcess, made: RunFolder, device: dict[str, Any]
 ) -> SupervisedProcess:
     """Have a training start as it would, but with a scripted device."""
 
@@ -82,7 +82,7 @@ def on_device(
             env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])},
         )
 
-    return replace(charge, start=start)
+    return replace(supervised, start=start)
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,8 @@ def test_a_training_that_is_killed_has_the_peak_that_it_told_last(tmp_path: Path
             command, stdout=subprocess.PIPE, pass_fds=[messages], start_new_session=True
         )
 
-    charge = replace(training_process_of(made, None, has_workers=False), start=start)
-    assert run_to_end(made, charge, SilentListener()).exit_code != 0
+    supervised = replace(training_process_of(made, None, has_workers=False), start=start)
+    assert run_to_end(made, supervised, SilentListener()).exit_code != 0
     killed = load_run(made.path)
     assert killed.summary["device_peak_memory_bytes"] == 90
 

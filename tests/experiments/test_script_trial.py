@@ -88,7 +88,7 @@ def test_it_ends_after_its_steps_whatever_the_script_would_still_do(trial: Trial
 atexit.register(lambda: open("at_exit", "w"))
 loader = DataLoader(data, 8, shuffle=True)
 print("begins", sys.stdin.read(), end="")
-for attempt in range(3):
+for trial_request in range(3):
     try:
         train(loader)
     except BaseException:

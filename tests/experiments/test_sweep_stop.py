@@ -28,13 +28,13 @@ class Onlooker(SilentListener):
 
 @dataclass(frozen=True)
 class Asked:
-    """A subject whose every trial is asked to stop, and ends in some way."""
+    """A workload whose every trial is asked to stop, and ends in some way."""
 
     status: str
 
     def check(self, values: Mapping[str, Any]) -> None: ...
 
-    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         return Outcome(self.status, "in its own way", 1, asked_to_stop=True)
 
     def to_json(self) -> dict[str, Any]:

@@ -41,11 +41,11 @@ def stalls(
     """
     refuse_launcher("stalls")
     asked: dict[str, Any] = dict(settings or {})
-    subject = TrainingWorkload(named_settings([] if spec is None else [spec], asked))
+    workload = TrainingWorkload(named_settings([] if spec is None else [spec], asked))
     rounds = REPEATS if repeats is None else count("repeats", repeats)
-    out, name = place_of(subject, f"stalls-{subject.spec({}).run_name}")
+    out, name = place_of(workload, f"stalls-{workload.spec({}).run_name}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = find_stalls(subject, display, repeats=rounds, out=out, name=name)
+        found = find_stalls(workload, display, repeats=rounds, out=out, name=name)
     if json:
         print(dumps(found))
     else:

@@ -138,9 +138,9 @@ def script_request(
     )
 
 
-def place_of(subject: TrainingWorkload | ScriptWorkload, usual_name: str) -> tuple[Path, str]:
+def place_of(workload: TrainingWorkload | ScriptWorkload, usual_name: str) -> tuple[Path, str]:
     """Return where somebody wants what is tried recorded, and under which name."""
-    named = subject.spec({}) if isinstance(subject, TrainingWorkload) else subject.request
+    named = workload.spec({}) if isinstance(workload, TrainingWorkload) else workload.request
     return Path(named.out), named.name or usual_name
 
 

@@ -154,10 +154,10 @@ def sweep(
                 with runner_at(place) as runner:
                     done = sweep_run.resume(resume, display, runner)
             else:
-                subject = _subject(command, asked, mode)
+                workload = _subject(command, asked, mode)
                 place = read_place(on, address, mix_nodes)
-                axes = read_axes(over or [], of_script=isinstance(subject, ScriptWorkload))
-                out, name = place_of(subject, f"sweep-{'-'.join(axes)}")
+                axes = read_axes(over or [], of_script=isinstance(workload, ScriptWorkload))
+                out, name = place_of(workload, f"sweep-{'-'.join(axes)}")
                 request = sweep_run.SweepRequest(
                     grid(axes),
                     DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
@@ -169,7 +169,7 @@ def sweep(
                     on=place,
                 )
                 with runner_at(place) as runner:
-                    done = sweep_run.start(subject, request, display, runner)
+                    done = sweep_run.start(workload, request, display, runner)
     except sweep_run.SweepInterrupted as stopped:
         leave_report(stopped.folder, Console(file=sys.stderr))
         raise

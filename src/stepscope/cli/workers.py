@@ -37,16 +37,16 @@ def workers(
     refuse_launcher("workers")
     asked: dict[str, Any] = dict(settings or {})
     words, script = split_script(command)
-    subject: TrainingWorkload | ScriptWorkload
+    workload: TrainingWorkload | ScriptWorkload
     if script is None:
-        subject = TrainingWorkload(named_settings(words, asked))
-        what = subject.spec({}).run_name
+        workload = TrainingWorkload(named_settings(words, asked))
+        what = workload.spec({}).run_name
     else:
-        subject = ScriptWorkload(script_request(words, script, asked))
-        what = subject.request.run_name
-    out, name = place_of(subject, f"workers-{what}")
+        workload = ScriptWorkload(script_request(words, script, asked))
+        what = workload.request.run_name
+    out, name = place_of(workload, f"workers-{what}")
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        found = find_workers(subject, display, out=out, name=name)
+        found = find_workers(workload, display, out=out, name=name)
     if json:
         print(dumps(found))
     else:

@@ -24,7 +24,7 @@ _STEPS = 30
 
 
 def find_stalls(
-    subject: TrainingWorkload,
+    workload: TrainingWorkload,
     listener: SweepListener,
     *,
     repeats: int,
@@ -39,10 +39,10 @@ def find_stalls(
         Interrupted: somebody asked to stop.
     """
     began = time.monotonic()
-    spec = subject.spec({})
+    spec = workload.spec({})
     settings = ways_of(spec)
     short = {"evaluate": False, "epochs": 1, "max_steps": _steps(spec)}
-    asked = {**short, **subject.asked, "evaluate": False}
+    asked = {**short, **workload.asked, "evaluate": False}
     quick = TrainingWorkload(asked, quick=True)
     request = sweep_run.SweepRequest(list(settings.values()), repeats, out, name, kind="stalls")
     sweep = sweep_run.start(quick, request, listener)

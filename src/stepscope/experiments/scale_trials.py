@@ -101,15 +101,15 @@ def check_numbers(scale: Scale, predict: Sequence[int]) -> None:
             )
 
 
-def check_trial(subject: TrainingWorkload, values: dict[str, Any], batch_size: int) -> None:
+def check_trial(workload: TrainingWorkload, values: dict[str, Any], batch_size: int) -> None:
     """Refuse a trial that could only fail; where its batch is not the one asked for, say so.
 
     Raises:
         RequestError: it could, or it is too short to give a figure.
     """
     try:
-        subject.check(values)
-        _check_length(subject.spec(values))
+        workload.check(values)
+        _check_length(workload.spec(values))
     except RequestError as error:
         if values["batch_size"] == batch_size:
             raise
@@ -181,15 +181,15 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
     short = {"epochs": 1, "max_steps": _steps(spec)}
     # Gradients are counted with the memory forecast, which takes seconds.
     quick = request.prediction is None
-    subject = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
+    workload = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
     for values in scale.settings():
-        check_trial(subject, values, spec.batch_size)
+        check_trial(workload, values, spec.batch_size)
     seed = secrets.randbits(32)
     trials = plan_trials(scale.settings(), request.repeats, seed)
     info = {
         "kind": KIND,
         "directory": str(Path.cwd()),
-        **subject.to_json(),
+        **workload.to_json(),
         "settings": scale.settings(),
         "over": None,
         "repeats": request.repeats,

@@ -60,14 +60,14 @@ def run_script(
     check_script(request)
     made = run_folder.create_at(path, request.run_name, "trace", spec_of(request))
     with holding(memory_limit_bytes) as limit:
-        charge = SupervisedProcess(
+        supervised = SupervisedProcess(
             functools.partial(_start, request, made.path.resolve(), limit, through_prefetch),
             _stop,
             functools.partial(_judge, request),
             memory_limit=limit,
             time_limit_s=time_limit_s,
         )
-        return run_to_end(made, charge, listener)
+        return run_to_end(made, supervised, listener)
 
 
 def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:

@@ -26,8 +26,7 @@ from stepscope.experiments.trial_order import plan_trials
 from stepscope.experiments.workload import TrialRequest, Workload, workload_of
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_sweep, load_sweep
-from stepscope.supervisor.child_supervisor import Outcome
-from stepscope.supervisor.child_supervisor import RunListener as RunOnlooker
+from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
 
 # --- Make the trials of a sweep, each in a process of its own, here or on other machines
@@ -36,7 +35,7 @@ from stepscope.supervisor.warm_start import ForkServer
 Show = Callable[[Trial], None]
 
 
-class SweepListener(RunOnlooker, Protocol):
+class SweepListener(RunListener, Protocol):
     """Somebody who shows how a sweep goes, and the run that is under way in it."""
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
@@ -54,7 +53,7 @@ class TrialBench:
     """
 
     folder: SweepFolder
-    subject: Workload
+    workload: Workload
     listener: SweepListener
     time_limit_s: float | None = None
     runner: Runner = HERE
@@ -89,7 +88,7 @@ class TrialBench:
         """
         sweep, clock = load_sweep(self.folder.path), _TrialClock()
         missing = {trial.index: trial for trial in sweep.trials if trial.is_missing}
-        self.runner.check(self.subject, [trial.values for trial in missing.values()])
+        self.runner.check(self.workload, [trial.values for trial in missing.values()])
 
         def show(trial: Trial) -> None:
             self.listener.trying(trial, len(sweep.trials), clock.left_s(missing.values()))
@@ -157,13 +156,13 @@ class TrialBench:
             else:
                 show(trial)
                 yield self._note(done)
-        orders = self._orders(waiting)
+        planned_trials = self._orders(waiting)
 
         def begin(trial: Trial) -> None:
             show(trial)
             self._begin(trial)
 
-        with closing(self.runner.run(self.subject, orders, begin)) as ended:
+        with closing(self.runner.run(self.workload, planned_trials, begin)) as ended:
             for trial, outcome in ended:
                 done = self._note(self._judge(trial, outcome))
                 if outcome.asked_to_stop or done.status == schema.INTERRUPTED:
@@ -284,7 +283,7 @@ class SweepRequest:
 
 
 def start(
-    subject: Workload,
+    workload: Workload,
     request: SweepRequest,
     listener: SweepListener,
     runner: Runner = HERE,
@@ -295,13 +294,13 @@ def start(
         RequestError: a setting could only fail; then nothing was begun.
         SweepInterrupted: somebody asked it to stop.
     """
-    runner.check(subject, request.settings)
+    runner.check(workload, request.settings)
     seed = secrets.randbits(32) if request.seed is None else request.seed
     trials = plan_trials(request.settings, request.repeats, seed)
     asked = {
         "kind": request.kind,
         "directory": str(Path.cwd()),
-        **subject.to_json(),
+        **workload.to_json(),
         "settings": [dict(values) for values in request.settings],
         "over": None if request.over is None else dict(request.over),
         "repeats": request.repeats,
@@ -310,7 +309,7 @@ def start(
         "on": None if request.on is None else dict(request.on),
     }
     made = create_sweep(request.out, request.name, asked, trials)
-    return _carry_out(TrialBench(made, subject, listener, request.time_limit_s, runner))
+    return _carry_out(TrialBench(made, workload, listener, request.time_limit_s, runner))
 
 
 def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
@@ -330,7 +329,7 @@ def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
 
 def go_on(
     sweep: Sweep,
-    subject: Workload,
+    workload: Workload,
     listener: SweepListener,
     runner: Runner = HERE,
 ) -> Sweep:
@@ -339,7 +338,7 @@ def go_on(
         return sweep
     limit_s = sweep.info.get("time_limit_s")
     folder = SweepFolder(sweep.path)
-    return _carry_out(TrialBench(folder, subject, listener, limit_s, runner))
+    return _carry_out(TrialBench(folder, workload, listener, limit_s, runner))
 
 
 @contextlib.contextmanager

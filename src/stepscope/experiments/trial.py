@@ -87,14 +87,14 @@ def try_out(
             return _trial(spec, False, status=schema.OUT_OF_MEMORY, reason=str(error), exit_code=4)
         made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
-            charge = training_process_of(
+            supervised = training_process_of(
                 made,
                 held,
                 has_workers=spec.workers > 0,
                 options=ProcessOptions(force=True),
                 fork_server=fork_server,
             )
-            outcome = run_to_end(made, charge, SilentListener())
+            outcome = run_to_end(made, supervised, SilentListener())
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
         return _judge(spec, limit, pool, run_reader.load_run(made.path), outcome.exit_code)

@@ -183,7 +183,7 @@ class Setup:
     `most_steps` ends every trial, where somebody said so; `reads_files` is None where nobody knows.
     """
 
-    subject: Workload
+    workload: Workload
     current: Candidate
     steps_an_epoch: int | None
     batches_a_step: int
@@ -205,13 +205,13 @@ class Setup:
         in_all = start_up_steps(named) + whole_turns(steps, candidate.workers)
         limits = [limit for limit in (self.steps_an_epoch, self.most_steps) if limit is not None]
         values = {**candidate.values, "max_steps": min([in_all, *limits])}
-        if isinstance(self.subject, ScriptWorkload) and candidate.workers:
+        if isinstance(self.workload, ScriptWorkload) and candidate.workers:
             # Named, so that the trial's record tells which batches only filled the buffers.
             values["prefetch"] = self.prefetch
         return values
 
 
-def setup_of_training(subject: TrainingWorkload) -> Setup:
+def setup_of_training(workload: TrainingWorkload) -> Setup:
     """Learn from the settings of a training of ours.
 
     Raises:
@@ -219,7 +219,7 @@ def setup_of_training(subject: TrainingWorkload) -> Setup:
     """
     from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
 
-    spec = subject.spec({})
+    spec = workload.spec({})
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches are not loaded, so there are no workers.")
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
@@ -234,9 +234,9 @@ def setup_of_training(subject: TrainingWorkload) -> Setup:
         prefetch=spec.prefetch,
         by_epoch=budget.most_workers,
     )
-    quick = {**subject.asked, "evaluate": False, "epochs": 1}
+    quick = {**workload.asked, "evaluate": False, "epochs": 1}
     return Setup(
-        replace(subject, asked=quick, quick=True),
+        replace(workload, asked=quick, quick=True),
         Candidate(spec.workers),
         steps,
         spec.accumulate,
@@ -249,7 +249,7 @@ def setup_of_training(subject: TrainingWorkload) -> Setup:
     )
 
 
-def setup_of_script(subject: ScriptWorkload, looked: Run) -> Setup:
+def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
     """Learn from a first look at somebody's script, its own settings unchanged.
 
     Raises:
@@ -273,12 +273,12 @@ def setup_of_script(subject: ScriptWorkload, looked: Run) -> Setup:
         by_epoch=budget.most_workers,
     )
     return Setup(
-        replace(subject, request=replace(subject.request, max_steps=None)),
+        replace(workload, request=replace(workload.request, max_steps=None)),
         Candidate(found["num_workers"]),
         steps,
         1,
         bounds.prefetch,
         bounds,
         budget,
-        most_steps=subject.request.max_steps,
+        most_steps=workload.request.max_steps,
     )

@@ -182,7 +182,7 @@ class WorkersAnswer:
                 "reason": self._not_verified(),
             },
             "bounds": self.setup.bounds.to_json(),
-            "of_script": isinstance(self.setup.subject, ScriptWorkload),
+            "of_script": isinstance(self.setup.workload, ScriptWorkload),
             "warnings": list(self.setup.warnings),
             "steps_an_epoch": self.setup.steps_an_epoch,
             "measured_steps": max(map(self._measured_steps, self.board.seen)),

@@ -213,7 +213,7 @@ def why_no_result(trial: Trial) -> str | None:
 
 
 def find_workers(
-    subject: TrainingWorkload | ScriptWorkload,
+    workload: TrainingWorkload | ScriptWorkload,
     listener: SweepListener,
     *,
     out: Path,
@@ -228,20 +228,20 @@ def find_workers(
         AnswerIsNo: no number of workers came to its end.
         Interrupted: somebody asked to stop.
     """
-    subject.check({})
-    asked = {"kind": "workers", **subject.to_json(), "over": None}
-    bench = TrialBench(create_sweep(out, name, asked, []), subject, listener)
+    workload.check({})
+    asked = {"kind": "workers", **workload.to_json(), "over": None}
+    bench = TrialBench(create_sweep(out, name, asked, []), workload, listener)
     with bench.open():
-        if isinstance(subject, TrainingWorkload):
-            setup = setup_of_training(subject)
+        if isinstance(workload, TrainingWorkload):
+            setup = setup_of_training(workload)
         else:
-            setup = _look_at_script(bench, subject)
-        search = WorkerSearch(replace(bench, subject=setup.subject), setup)
+            setup = _look_at_script(bench, workload)
+        search = WorkerSearch(replace(bench, workload=setup.workload), setup)
         answer = search.run().to_json()
     return {**answer, "path": str(bench.folder.path)}
 
 
-def _look_at_script(bench: TrialBench, subject: ScriptWorkload) -> Setup:
+def _look_at_script(bench: TrialBench, workload: ScriptWorkload) -> Setup:
     """Run somebody's script for a few steps as it is, to see what its loader is like."""
     trial = bench.add({"max_steps": LOOK_STEPS}, 0)
     if trial.status != schema.COMPLETED or trial.exit_code:
@@ -249,5 +249,5 @@ def _look_at_script(bench: TrialBench, subject: ScriptWorkload) -> Setup:
         folder = load_sweep(bench.folder.path).folder_of(trial)
         raise error(f"{trial.reason}. What the script printed is in {folder}.")
     return setup_of_script(
-        subject, run_reader.load_run(load_sweep(bench.folder.path).folder_of(trial))
+        workload, run_reader.load_run(load_sweep(bench.folder.path).folder_of(trial))
     )

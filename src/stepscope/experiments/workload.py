@@ -54,7 +54,7 @@ class Workload(Protocol):
     def check(self, values: Mapping[str, Any]) -> None:
         """Refuse values that could only fail, before anything starts."""
 
-    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         """Run it once, recorded in a new folder."""
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class TrainingWorkload:
         except MachineError:
             return
 
-    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         """Train, or only load, in a process of its own."""
         spec = self.spec(values)
         try:
@@ -106,13 +106,13 @@ class TrainingWorkload:
             return Outcome(schema.FAILED, str(error), error.exit_code)
         kind = "run" if self.mode == "train" else "load"
         asked = spec.model_dump(mode="json")
-        made = run_folder.create_at(attempt.path, spec.run_name, kind, asked, self.choice)
+        made = run_folder.create_at(trial_request.path, spec.run_name, kind, asked, self.choice)
         with holding(spec.memory_limit) as limit:
             options = ProcessOptions(forecast=not self.quick, checkpoint=False)
-            charge = supervised_training(
-                made, spec, limit, options, attempt.time_limit_s, attempt.fork_server
+            supervised = supervised_training(
+                made, spec, limit, options, trial_request.time_limit_s, trial_request.fork_server
             )
-            return run_to_end(made, charge, attempt.listener)
+            return run_to_end(made, supervised, trial_request.listener)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as somebody named them."""
@@ -156,13 +156,13 @@ class ScriptWorkload:
                 wanted = "true or false" if is_switch else f"a whole number of {least} or more"
                 raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
 
-    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         """Run the script; what it prints goes into the trial's folder."""
         return run_script(
             self.request_with(values),
-            attempt.path,
-            attempt.listener,
-            time_limit_s=attempt.time_limit_s,
+            trial_request.path,
+            trial_request.listener,
+            time_limit_s=trial_request.time_limit_s,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class ScriptWorkload:
 
 
 def workload_of(info: Mapping[str, Any]) -> Workload:
-    """Make the subject of a recorded sweep again.
+    """Make the workload of a recorded sweep again.
 
     Raises:
         RequestError: the record does not tell, or leaves a secret out.

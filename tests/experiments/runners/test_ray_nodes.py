@@ -43,25 +43,27 @@ def pool_of(*nodes: Node) -> NodePool:
 
 
 def orders_of(rounds: int, settings: int = 1) -> list[PlannedTrial]:
-    attempt = TrialRequest(Path("nowhere"), SilentListener())
+    trial_request = TrialRequest(Path("nowhere"), SilentListener())
     return [
-        PlannedTrial(Trial(number, {"workers": number % settings}, number // settings + 1), attempt)
+        PlannedTrial(
+            Trial(number, {"workers": number % settings}, number // settings + 1), trial_request
+        )
         for number in range(rounds * settings)
     ]
 
 
 def work_of(
-    pool: NodePool, orders: list[PlannedTrial], *, mix_nodes: bool = False
+    pool: NodePool, planned_trials: list[PlannedTrial], *, mix_nodes: bool = False
 ) -> tuple[_Work, list[str]]:
     said: list[str] = []
-    rounds = PendingRounds.of(orders)
+    rounds = PendingRounds.of(planned_trials)
     return _Work(TRAINING, pool, rounds, lambda trial: None, said.append, mix_nodes), said
 
 
 def asked(
-    pool: NodePool, settings: list[dict[str, Any]], subject: TrainingWorkload = TRAINING
+    pool: NodePool, settings: list[dict[str, Any]], workload: TrainingWorkload = TRAINING
 ) -> Any:
-    pool.ask_for(subject, settings)
+    pool.ask_for(workload, settings)
     return _look()(__version__, pool.asked)
 
 
@@ -99,9 +101,9 @@ def test_a_setting_is_asked_about_once_however_often_it_is_tried(tmp_path: Path)
 def test_a_kind_whose_only_node_is_looked_at_again_still_has_its_round() -> None:
     pool = pool_of(FAST, SLOW)
     work, _ = work_of(pool, orders_of(rounds=1, settings=3))
-    order = work._take(FAST)
-    assert order is not None
-    list(work._again(order, FAST, WHY))
+    planned = work._take(FAST)
+    assert planned is not None
+    list(work._again(planned, FAST, WHY))
     assert pool.ready == {SLOW.id: SLOW}
     assert work._take(SLOW) is None
 
@@ -119,33 +121,33 @@ def test_a_lost_trial_is_left_to_another_node_where_there_is_one(
 ) -> None:
     pool = pool_of(FAST, other)
     work, said = work_of(pool, orders_of(rounds=2), mix_nodes=mix_nodes)
-    order = work._take(FAST)
-    assert order is not None
-    assert list(work._again(order, FAST, WHY)) == []
+    planned = work._take(FAST)
+    assert planned is not None
+    assert list(work._again(planned, FAST, WHY)) == []
     assert said == ["trial 1 was lost on a, and is made again: its disk is full."]
     pool.ready[FAST.id] = FAST  # it was looked at, and will do
     next_one = work._take(FAST)
     assert next_one is not None
     assert next_one.trial.index == 1
     assert work._take(FAST) is None
-    assert work._take(other) == order
+    assert work._take(other) == planned
 
 
 def test_a_lost_trial_is_made_again_where_it_was_when_there_is_nobody_else() -> None:
     pool = pool_of(FAST, SLOW)
     work, _ = work_of(pool, orders_of(rounds=1))
-    order = work._take(FAST)
-    assert order is not None
-    list(work._again(order, FAST, WHY))
+    planned = work._take(FAST)
+    assert planned is not None
+    list(work._again(planned, FAST, WHY))
     pool.ready[FAST.id] = FAST
     assert work._take(SLOW) is None
-    assert work._take(FAST) == order
+    assert work._take(FAST) == planned
 
 
 def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> None:
     work, _ = work_of(pool_of(FAST), [])
-    (order,) = orders_of(rounds=1)
-    ended = [list(work._again(order, FAST, Refusal("no data.", 3))) for _ in range(3)]
+    (planned,) = orders_of(rounds=1)
+    ended = [list(work._again(planned, FAST, Refusal("no data.", 3))) for _ in range(3)]
     assert ended[:2] == [[], []]
     ((_, outcome),) = ended[2]
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, 3)
@@ -155,7 +157,7 @@ def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> Non
 def test_nodes_may_be_mixed_whatever_kind_began_a_round() -> None:
     work, _ = work_of(pool_of(FAST, SLOW), orders_of(rounds=1, settings=2), mix_nodes=True)
     taken = [work._take(node) for node in (FAST, SLOW)]
-    assert [order.trial.index for order in taken if order] == [0, 1]
+    assert [planned.trial.index for planned in taken if planned] == [0, 1]
 
 
 class Written:
@@ -166,7 +168,7 @@ class Written:
 
     def check(self, values: Mapping[str, Any]) -> None: ...
 
-    def run(self, values: Mapping[str, Any], attempt: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         self.file.write_text("done")
         return Outcome(schema.COMPLETED, None, 0)
 
@@ -186,10 +188,10 @@ def test_a_node_whose_disk_is_full_refuses_a_trial(monkeypatch: pytest.MonkeyPat
 
 
 def test_this_machine_gives_its_kind_where_it_is_one_among_others(tmp_path: Path) -> None:
-    (order,), subject = orders_of(rounds=1), Written(tmp_path / "file")
+    (planned,), workload = orders_of(rounds=1), Written(tmp_path / "file")
     begun: list[Trial] = []
-    ((alone, _),) = HERE.run(subject, [order], begun.append)
-    ((among, _),) = Here(among_others=True).run(subject, [order], begun.append)
+    ((alone, _),) = HERE.run(workload, [planned], begun.append)
+    ((among, _),) = Here(among_others=True).run(workload, [planned], begun.append)
     assert begun == [alone, among]
     assert (alone.node, alone.node_kind) == (None, None)
     assert (among.node, among.node_kind) == (platform.node(), kind_of_machine())

@@ -16,10 +16,12 @@ from stepscope.experiments.workload import TrialRequest
 from stepscope.records.sweep_folder import Trial
 
 
-def orders(rounds: int, settings: int, kinds: dict[int, str] | None = None) -> list[PlannedTrial]:
-    attempt = TrialRequest(Path("nowhere"), SilentListener())
+def planned_trials(
+    rounds: int, settings: int, kinds: dict[int, str] | None = None
+) -> list[PlannedTrial]:
+    trial_request = TrialRequest(Path("nowhere"), SilentListener())
     return [
-        PlannedTrial(Trial(number, {"workers": number % settings}, round_), attempt, known)
+        PlannedTrial(Trial(number, {"workers": number % settings}, round_), trial_request, known)
         for number in range(rounds * settings)
         for round_ in [number // settings + 1]
         for known in [(kinds or {}).get(round_)]
@@ -34,18 +36,18 @@ def orders(rounds: int, settings: int, kinds: dict[int, str] | None = None) -> l
 def test_a_round_stays_with_one_kind_and_every_trial_is_handed_out_once(
     rounds: int, settings: int, turns: list[str]
 ) -> None:
-    waiting = PendingRounds.of(orders(rounds, settings))
+    waiting = PendingRounds.of(planned_trials(rounds, settings))
     kinds = ["fast", "slow", "old"]
     taken = [
-        (kind, order) for kind in [*turns, *kinds * 20] if (order := waiting.take(kind, kinds))
+        (kind, planned) for kind in [*turns, *kinds * 20] if (planned := waiting.take(kind, kinds))
     ]
-    assert sorted(order.trial.index for _, order in taken) == list(range(rounds * settings))
+    assert sorted(planned.trial.index for _, planned in taken) == list(range(rounds * settings))
     for round_ in range(1, rounds + 1):
-        assert len({kind for kind, order in taken if order.trial.repeat == round_}) == 1
+        assert len({kind for kind, planned in taken if planned.trial.repeat == round_}) == 1
 
 
 def test_the_rest_of_a_round_is_for_others_when_its_kind_is_gone() -> None:
-    waiting = PendingRounds.of(orders(1, 3))
+    waiting = PendingRounds.of(planned_trials(1, 3))
     lost = waiting.take("fast", ["fast", "slow"])
     assert lost is not None
     assert waiting.take("slow", ["fast", "slow"]) is None
@@ -55,7 +57,7 @@ def test_the_rest_of_a_round_is_for_others_when_its_kind_is_gone() -> None:
 
 
 def test_a_round_that_was_begun_before_goes_on_with_its_kind() -> None:
-    waiting = PendingRounds.of(orders(2, 2, {1: "slow"}))
+    waiting = PendingRounds.of(planned_trials(2, 2, {1: "slow"}))
     taken = waiting.take("fast", ["fast", "slow"])
     assert taken is not None
     assert taken.trial.repeat == 2

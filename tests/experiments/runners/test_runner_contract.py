@@ -45,7 +45,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 @dataclass(frozen=True)
 class Made:
-    """What a runner did with two orders: one that completes, and one that dies."""
+    """What a runner did with two trials: one that completes, and one that dies."""
 
     begun: list[Trial]
     ended: list[tuple[Trial, Outcome]]
@@ -57,12 +57,12 @@ def made(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("trials")
     trials = [Trial(0, {"workers": 0}, 1), Trial(1, {"memory_limit": "1MiB"}, 1)]
     paths = [folder / f"trial-{trial.index}" for trial in trials]
-    orders = [
+    planned_trials = [
         PlannedTrial(trial, TrialRequest(path, SilentListener(), 100.0))
         for trial, path in zip(trials, paths, strict=True)
     ]
     begun: list[Trial] = []
-    with closing(runner.run(TRAINING, orders, begun.append)) as ended:
+    with closing(runner.run(TRAINING, planned_trials, begun.append)) as ended:
         return Made(begun, list(ended), paths)
 
 

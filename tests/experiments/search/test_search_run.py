@@ -108,13 +108,13 @@ script = Script()
 class Scripted(TrainingWorkload):
     """A training that leaves a finished run folder at once: wider networks are more accurate."""
 
-    def run(self, values, attempt):
+    def run(self, values, trial_request):
         if script.made >= script.stop_after:
             raise KeyboardInterrupt
         script.made += 1
         spec = self.spec(values)
         asked = spec.model_dump(mode="json")
-        made = run_folder.create_at(attempt.path, spec.run_name, "run", asked, self.choice)
+        made = run_folder.create_at(trial_request.path, spec.run_name, "run", asked, self.choice)
         widths = read_design(spec.model).widths
         accuracy = 1 - 1 / (sum(widths) * spec.epochs)
         if script.accuracy is not None:

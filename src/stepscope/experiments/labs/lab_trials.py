@@ -105,12 +105,12 @@ def try_settings(
         kind="lab",
         seed=plan.spec.seed,
     )
-    subject = TrainingWorkload(plan.asked, quick=True, choice=choice)
-    begun = _begun(folder, subject, request)
+    workload = TrainingWorkload(plan.asked, quick=True, choice=choice)
+    begun = _begun(folder, workload, request)
     done = (
-        sweep_run.start(subject, request, tools.listener)
+        sweep_run.start(workload, request, tools.listener)
         if begun is None
-        else sweep_run.go_on(begun, subject, tools.listener)
+        else sweep_run.go_on(begun, workload, tools.listener)
     )
     tried, missing = [], []
     for setting in plan.settings:
@@ -127,11 +127,11 @@ def try_settings(
 
 
 def _begun(
-    folder: Path, subject: TrainingWorkload, request: sweep_run.SweepRequest
+    folder: Path, workload: TrainingWorkload, request: sweep_run.SweepRequest
 ) -> Sweep | None:
     """Return the same trials, where an earlier attempt left some in a lab's folder."""
     wanted = {
-        **subject.to_json(),
+        **workload.to_json(),
         "settings": [dict(values) for values in request.settings],
         "repeats": request.repeats,
     }

@@ -28,21 +28,21 @@ class Here:
         """One: another would measure the first."""
         return 1
 
-    def check(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail here."""
         for values in settings:
-            subject.check(values)
+            workload.check(values)
 
     def run(
-        self, subject: Workload, orders: Sequence[PlannedTrial], begin: Begin
+        self, workload: Workload, planned_trials: Sequence[PlannedTrial], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
-        """Make the trials in their order."""
-        for order in orders:
-            trial = order.trial
+        """Make the trials in the planned order."""
+        for planned in planned_trials:
+            trial = planned.trial
             if self.among_others:
                 trial = replace(trial, node=platform.node(), node_kind=kind_of_machine())
             begin(trial)
-            yield trial, subject.run(trial.values, order.attempt)
+            yield trial, workload.run(trial.values, planned.trial_request)
 
 
 HERE = Here()

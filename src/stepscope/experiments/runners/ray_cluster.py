@@ -207,12 +207,12 @@ class NodePool:
     lost_at_s: dict[str, float] = field(default_factory=dict)
     asked: bytes | None = None
 
-    def ask_for(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def ask_for(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
         """Have every node that is looked at from now on say whether these settings could run."""
         from ray import cloudpickle
 
         each_once = list({str(values): dict(values) for values in settings}.values())
-        self.asked = cloudpickle.dumps((subject, each_once, str(Path.cwd())))
+        self.asked = cloudpickle.dumps((workload, each_once, str(Path.cwd())))
         self.unfit.clear()  # another question may have another answer
 
     def refresh(self) -> None:

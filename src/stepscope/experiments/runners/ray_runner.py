@@ -44,10 +44,10 @@ class PendingRounds:
     kind_of_round: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, orders: Sequence[PlannedTrial]) -> PendingRounds:
+    def of(cls, planned_trials: Sequence[PlannedTrial]) -> PendingRounds:
         """Begin with all of them; a round that was begun earlier goes on with the same kind."""
-        begun = {each.trial.repeat: each.node_kind for each in orders}
-        return cls(list(orders), {number: kind for number, kind in begun.items() if kind})
+        begun = {each.trial.repeat: each.node_kind for each in planned_trials}
+        return cls(list(planned_trials), {number: kind for number, kind in begun.items() if kind})
 
     def take(
         self, kind: str, kinds: Iterable[str], not_those: Collection[int] = ()
@@ -57,7 +57,7 @@ class PendingRounds:
         `kinds` are those that there are now, `not_those` trials that this node leaves to others.
         """
         there = {*kinds, kind}
-        free = [order for order in self.waiting if order.trial.index not in not_those]
+        free = [planned for planned in self.waiting if planned.trial.index not in not_those]
         own = self._first(free, lambda held_by: held_by == kind)
         found = own or self._first(free, lambda held_by: held_by not in there)
         if found is not None:
@@ -65,15 +65,15 @@ class PendingRounds:
             self.kind_of_round[found.trial.repeat] = kind
         return found
 
-    def give_back(self, order: PlannedTrial) -> None:
+    def give_back(self, planned: PlannedTrial) -> None:
         """Take back a trial whose node was lost; it is the next to be made."""
-        self.waiting.insert(0, order)
+        self.waiting.insert(0, planned)
 
     def _first(
-        self, orders: list[PlannedTrial], fits: Callable[[str | None], bool]
+        self, planned_trials: list[PlannedTrial], fits: Callable[[str | None], bool]
     ) -> PlannedTrial | None:
         held_by = self.kind_of_round
-        return next((each for each in orders if fits(held_by.get(each.trial.repeat))), None)
+        return next((each for each in planned_trials if fits(held_by.get(each.trial.repeat))), None)
 
 
 _LOOK_EVERY_S = 1.0
@@ -102,13 +102,13 @@ class OnRay:
         """One on each node."""
         return max(1, len(self.pool.ready))
 
-    def check(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail on one of the nodes: they have the data."""
-        self.pool.ask_for(subject, settings)
+        self.pool.ask_for(workload, settings)
         self.pool.wait_for_all()
 
     def run(
-        self, subject: Workload, orders: Sequence[PlannedTrial], begin: Begin
+        self, workload: Workload, planned_trials: Sequence[PlannedTrial], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
         """Make the trials on whichever node is free; a round stays with one kind of node.
 
@@ -118,11 +118,14 @@ class OnRay:
             Interrupted: somebody asked to stop.
             MachineError: no node is left.
         """
-        if not orders:
+        if not planned_trials:
             return
-        self.pool.ask_for(subject, [order.trial.values for order in orders])
-        rounds, say = PendingRounds.of(orders), orders[0].attempt.listener.output
-        work = _Work(subject, self.pool, rounds, begin, say, self.mix_nodes)
+        self.pool.ask_for(workload, [planned.trial.values for planned in planned_trials])
+        rounds, say = (
+            PendingRounds.of(planned_trials),
+            planned_trials[0].trial_request.listener.output,
+        )
+        work = _Work(workload, self.pool, rounds, begin, say, self.mix_nodes)
         with stop_signals(pausing=False) as signals:
             try:
                 while rounds.waiting or work.under_way:
@@ -141,7 +144,7 @@ class _Work:
     `lost_on` has the nodes that lost a trial, by its index.
     """
 
-    subject: Workload
+    workload: Workload
     pool: NodePool
     rounds: PendingRounds
     begin: Begin
@@ -169,9 +172,9 @@ class _Work:
         busy = {node.id for _, node in self.under_way.values()}
         for node in list(self.pool.ready.values()):
             if node.id not in busy:
-                order = self._take(node)
-                if order is not None:
-                    self._start(order, node)
+                planned = self._take(node)
+                if planned is not None:
+                    self._start(planned, node)
 
     def _take(self, node: Node) -> PlannedTrial | None:
         kind, kinds = node.kind, self.pool.kinds(time.monotonic())
@@ -185,20 +188,20 @@ class _Work:
         }
         return self.rounds.take(kind, kinds, left_to_others)
 
-    def _start(self, order: PlannedTrial, node: Node) -> None:
-        trial = replace(order.trial, node=node.name, node_kind=node.kind)
-        order = replace(order, trial=trial)
+    def _start(self, planned: PlannedTrial, node: Node) -> None:
+        trial = replace(planned.trial, node=node.name, node_kind=node.kind)
+        planned = replace(planned, trial=trial)
         self.begin(trial)
-        attempt = order.attempt
+        trial_request = planned.trial_request
         task = Task(
-            attempt.path.name,
-            self.subject,
+            trial_request.path.name,
+            self.workload,
             trial.values,
             str(Path.cwd()),
-            attempt.time_limit_s,
+            trial_request.time_limit_s,
         )
         make = on_node(ray_task.make, node.id, num_cpus=node.cpus, num_gpus=node.gpus)
-        self.under_way[make.remote(task)] = (order, node)
+        self.under_way[make.remote(task)] = (planned, node)
 
     def wait(self) -> Iterator[tuple[Trial, Outcome]]:
         """Wait a moment for trials to end, and give those that did."""
@@ -214,7 +217,7 @@ class _Work:
                 if refusal is not None:
                     self.say(f"{refusal.message} It gets no trials.")
                 continue
-            order, node = self.under_way.pop(answer)
+            planned, node = self.under_way.pop(answer)
             try:
                 said = ray.get(answer)
             except ray.exceptions.RayTaskError:
@@ -224,24 +227,24 @@ class _Work:
             if isinstance(said, Delivery) and said.was_cut_short:
                 said = Refusal("the node was told to stop.", MachineError.exit_code)
             if isinstance(said, Refusal):
-                yield from self._again(order, node, said)
+                yield from self._again(planned, node, said)
             else:
-                yield order.trial, replace(_received(said, order, node), asked_to_stop=False)
+                yield planned.trial, replace(_received(said, planned, node), asked_to_stop=False)
 
     def _again(
-        self, order: PlannedTrial, node: Node, why: Refusal
+        self, planned: PlannedTrial, node: Node, why: Refusal
     ) -> Iterator[tuple[Trial, Outcome]]:
         """Have a trial made once more; one that is lost time after time has failed."""
         self.pool.lose(node)
-        lost_on = self.lost_on[order.trial.index]
+        lost_on = self.lost_on[planned.trial.index]
         lost_on.append(node.id)
         if len(lost_on) < _MOST_LOSSES:
-            self.rounds.give_back(order)
-            lost = f"trial {order.trial.index + 1} was lost on {node.name}"
+            self.rounds.give_back(planned)
+            lost = f"trial {planned.trial.index + 1} was lost on {node.name}"
             self.say(f"{lost}, and is made again: {why.message}")
             return
         reason = f"it was lost {len(lost_on)} times; the last time, on {node.name}: {why.message}"
-        yield order.trial, Outcome(schema.FAILED, reason, why.exit_code)
+        yield planned.trial, Outcome(schema.FAILED, reason, why.exit_code)
 
     def end(self) -> None:
         """Leave nothing under way."""
@@ -254,12 +257,12 @@ class _Work:
         self.under_way.clear()
 
 
-def _received(said: Delivery, order: PlannedTrial, node: Node) -> Outcome:
+def _received(said: Delivery, planned: PlannedTrial, node: Node) -> Outcome:
     """Put a trial's record where it belongs; return how the trial ended."""
     if said.record is not None:
-        unpack(said.record, order.attempt.path)
+        unpack(said.record, planned.trial_request.path)
         if said.record.left_behind:
             files = list(said.record.left_behind)
-            folder = RunFolder(order.attempt.path)
+            folder = RunFolder(planned.trial_request.path)
             folder.add_event("left_behind", said.outcome.wall_s, node=node.name, files=files)
     return said.outcome

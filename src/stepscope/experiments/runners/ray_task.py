@@ -96,20 +96,20 @@ class Task:
     """A trial as a node needs it; `name` is its folder's, `directory` where the sweep was begun."""
 
     name: str
-    subject: Workload
+    workload: Workload
     values: Mapping[str, Any]
     directory: str
     time_limit_s: float | None
 
 
 def check(
-    subject: Workload, settings: Sequence[Mapping[str, Any]], directory: str
+    workload: Workload, settings: Sequence[Mapping[str, Any]], directory: str
 ) -> Refusal | None:
     """Look whether settings could only fail on this node."""
     _enter(directory)
     try:
         for values in settings:
-            subject.check(values)
+            workload.check(values)
     except StepscopeError as error:
         return Refusal(str(error), error.exit_code)
     return None
@@ -125,8 +125,8 @@ def make(task: Task) -> Delivery | Refusal:
     try:
         with temporary_folder(Path(tempfile.gettempdir())) as folder:
             path = Path(folder) / task.name
-            attempt = TrialRequest(path, SilentListener(), task.time_limit_s)
-            outcome = task.subject.run(task.values, attempt)
+            trial_request = TrialRequest(path, SilentListener(), task.time_limit_s)
+            outcome = task.workload.run(task.values, trial_request)
             return Delivery(outcome, pack(path) if path.is_dir() else None)
     except StepscopeError as error:
         return Refusal(str(error), error.exit_code)

@@ -31,7 +31,7 @@ class PlannedTrial:
     """
 
     trial: Trial
-    attempt: TrialRequest
+    trial_request: TrialRequest
     node_kind: str | None = None
 
 
@@ -45,14 +45,14 @@ class Runner(Protocol):
     def at_once(self) -> int:
         """How many trials can be under way at a time, as far as is known now."""
 
-    def check(self, subject: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
         """Refuse settings that could only fail, before any trial is made."""
 
     def run(
-        self, subject: Workload, orders: Sequence[PlannedTrial], begin: Begin
+        self, workload: Workload, planned_trials: Sequence[PlannedTrial], begin: Begin
     ) -> Generator[tuple[Trial, Outcome], None, None]:
         """Make every trial once; give each when it has ended, in whatever order.
 
         `begin` is called before a trial starts, and again where it is made anew elsewhere, with
-        the node that it is made on. Its record lies at the attempt's path when it is given.
+        the node that it is made on. Its record lies at the trial_request's path when it is given.
         """

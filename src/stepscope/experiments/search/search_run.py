@@ -133,14 +133,14 @@ class DesignSearch:
             "search": info["id"],
         }
         final = {"epochs": info["rungs"][-1], "validation": 0, "test_at": "end"}
-        bench = replace(self.bench, subject=replace(self._training(), choice=choice))
+        bench = replace(self.bench, workload=replace(self._training(), choice=choice))
         [trial] = bench.have([{**proposal.values, **final}], len(info["rungs"]) + 1)
         return trial
 
     def _training(self) -> TrainingWorkload:
-        subject = self.bench.subject
-        assert isinstance(subject, TrainingWorkload), "a search trains networks of ours"
-        return subject
+        workload = self.bench.workload
+        assert isinstance(workload, TrainingWorkload), "a search trains networks of ours"
+        return workload
 
     def _refuse_nothing(self, judged: list[Judged]) -> None:
         if any(accuracy is not None for _, accuracy in judged):
@@ -217,8 +217,8 @@ def start(
         SearchInterrupted: somebody asked it to stop.
     """
     asked = _with_defaults(request.asked)
-    subject = TrainingWorkload(asked, quick=True)
-    spec = subject.spec({})
+    workload = TrainingWorkload(asked, quick=True)
+    spec = workload.spec({})
     if spec.optimizer != "sgd":
         raise RequestError(f"optimizer: a search tries ways of sgd, found {spec.optimizer}.")
     dataset = _images(spec)
@@ -227,7 +227,7 @@ def start(
     info = {
         "kind": KIND,
         "directory": str(Path.cwd()),
-        **subject.to_json(),
+        **workload.to_json(),
         "named": sorted(request.asked),
         "seed": spec.seed,
         "repeats": 1,
@@ -248,7 +248,7 @@ def start(
         "at_once": runner.at_once,
     }
     space = space_of(info, spec)
-    runner.check(subject, [space.least])
+    runner.check(workload, [space.least])
     check_space(space, request.designs)
     made = create_sweep(Path(spec.out), spec.name or f"{KIND}-{spec.data}", info, [])
     return _carry_out(made, estimate, listener, runner)
@@ -275,8 +275,8 @@ def _carry_out(
     runner: Runner,
 ) -> Sweep:
     info = folder.read_info()
-    subject = TrainingWorkload(info["spec"], quick=True)
-    bench = TrialBench(folder, subject, listener, runner=runner)
+    workload = TrainingWorkload(info["spec"], quick=True)
+    bench = TrialBench(folder, workload, listener, runner=runner)
     try:
         with bench.open():
             DesignSearch(bench, listener, estimate).carry_out()

@@ -16,9 +16,9 @@ from stepscope.units import format_count
 
 def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
     """Have the number found and verified, in as many rounds as that takes."""
-    subject = TrainingWorkload(plan.asked)
+    workload = TrainingWorkload(plan.asked)
     try:
-        answer = find_workers(subject, tools.listener, out=folder, name="workers")
+        answer = find_workers(workload, tools.listener, out=folder, name="workers")
     except AnswerIsNo as error:
         return found(f"No answer: {error}", False, [], [])
     finding = found(_sentence(answer), True, [_row(each) for each in answer["candidates"]], [])
