@@ -57,7 +57,7 @@ def greedy():
 """
 
 
-class Onlooker:
+class Listener:
     """Somebody who keeps what was said, and may do something when the training is ready."""
 
     def __init__(self, when_ready=lambda: None):
@@ -96,7 +96,7 @@ def run(tmp_path, monkeypatch):
 
     def train(listener=None, *, watchdog=True, **settings):
         spec = validate({**small, **settings})
-        path, outcome = start_run.start(spec, listener or Onlooker(), watchdog=watchdog)
+        path, outcome = start_run.start(spec, listener or Listener(), watchdog=watchdog)
         return load_run(path), outcome
 
     return train
@@ -150,7 +150,7 @@ def test_a_step_that_breaks_the_limit_is_not_waited_for(run):
 def test_loader_workers_go_before_the_training_does(run, monkeypatch):
     for often in ("_SAMPLE_EVERY_S", "_SAMPLE_SLOWLY_EVERY_S", "_WORKERS_SIZES_EVERY_S"):
         monkeypatch.setattr(telemetry_sampler, often, 0.05)
-    listener = Onlooker()
+    listener = Listener()
     done, outcome = run(listener, model="forgetful:leaky", memory_limit=LIMIT_BYTES, workers=1)
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4), outcome.reason
     assert actions(done)[0] == "worker_ended"
@@ -171,7 +171,7 @@ def machine(monkeypatch):
 
 
 def test_a_run_that_leaves_the_machine_little_is_asked_to_end(run, machine):
-    little = Onlooker(lambda: machine.update(available=50 * MIB))
+    little = Listener(lambda: machine.update(available=50 * MIB))
     done, outcome = run(little)
     assert_ended_whole(done, outcome)
     assert actions(done) == ["asked_to_end", "ended"]
@@ -180,7 +180,7 @@ def test_a_run_that_leaves_the_machine_little_is_asked_to_end(run, machine):
 
 
 def test_a_run_that_leaves_the_machine_nothing_is_killed(run, machine):
-    nothing = Onlooker(lambda: machine.update(available=10 * MIB))
+    nothing = Listener(lambda: machine.update(available=10 * MIB))
     done, outcome = run(nothing)
     assert_ended_whole(done, outcome)
     assert actions(done) == ["killed", "ended"]
@@ -225,7 +225,7 @@ def test_a_kernel_kill_is_recognised_by_the_counter(run, monkeypatch):
         kills.append(8)
         kill_training()
 
-    done, outcome = run(Onlooker(kill))
+    done, outcome = run(Listener(kill))
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4)
     assert outcome.reason.startswith("the kernel killed the training for want of memory")
     assert actions(done) == ["ended"]
@@ -258,7 +258,7 @@ def test_the_training_joins_the_group_before_it_begins(run, looks_like_a_group):
 
 
 def test_the_group_says_when_the_training_nears_its_limit(run, looks_like_a_group):
-    full = Onlooker(lambda: (looks_like_a_group / "memory.current").write_text(str(1990 * MIB)))
+    full = Listener(lambda: (looks_like_a_group / "memory.current").write_text(str(1990 * MIB)))
     done, outcome = run(full, watchdog=False, memory_limit="2000MiB")
     assert_ended_whole(done, outcome)
     assert actions(done) == ["asked_to_end", "ended"]
@@ -269,7 +269,7 @@ def test_a_kernel_kill_is_looked_for_in_the_run_s_own_group(run, looks_like_a_gr
         (looks_like_a_group / "memory.events").write_text("oom_kill 1\n")
         kill_training()
 
-    done, outcome = run(Onlooker(kill), watchdog=False, memory_limit="2GiB")
+    done, outcome = run(Listener(kill), watchdog=False, memory_limit="2GiB")
     assert (done.status, outcome.exit_code) == ("out_of_memory", 4)
     assert "the kernel killed the training" in outcome.reason
     assert "2.0 GiB" in outcome.reason

@@ -36,7 +36,7 @@ def find_stalls(
     Raises:
         RequestError: the training has no source that could be read from.
         AnswerIsNo: one of the ways did not come to its end.
-        Interrupted: somebody asked to stop.
+        Interrupted: a stop was requested.
     """
     began = time.monotonic()
     spec = workload.spec({})

@@ -54,7 +54,7 @@ from stepscope.units import format_bytes
 
 
 class MaxBatchListener(Protocol):
-    """Somebody who shows how a search goes; a trial is what `Trial.to_json` gives."""
+    """Is notified of the search's progress; a trial is given as by `BatchTrial.to_json`."""
 
     def forecasting(self) -> None:
         """Learn that a forecast is being made."""
@@ -317,7 +317,7 @@ def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
         }
 
 
-# --- The largest batch that fits for somebody's own script, found by trying it
+# --- The largest batch for a user's script
 
 
 _STEPS = 3
@@ -332,7 +332,7 @@ def fit_script(
     batch_size: int | None,
     memory_limit_bytes: int | None,
 ) -> MaxBatchAnswer:
-    """Find the largest batch for a script; a `batch_size` that somebody wants is tried first.
+    """Find the largest batch for a script; a requested `batch_size` is tried first.
 
     Interrupted, it gives the trials so far.
 

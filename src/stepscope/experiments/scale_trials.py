@@ -142,7 +142,7 @@ _STEPS = 30
 
 
 class ScaleInterrupted(Interrupted):
-    """Somebody asked to stop; what is done is in the folder."""
+    """A stop was requested; finished trials are in the folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"interrupted; go on with: stepscope scale --resume {folder}")
@@ -160,7 +160,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ScaleRequest:
-    """Which numbers of processes are tried how often; `asked` are settings that somebody named."""
+    """The numbers of processes to try and how often; `asked` are the settings given by the user."""
 
     asked: Mapping[str, Any]
     processes: tuple[int, ...]
@@ -173,7 +173,7 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
 
     Raises:
         RequestError: a trial could only fail, or nothing would be compared; nothing was begun.
-        ScaleInterrupted: somebody asked to stop.
+        ScaleInterrupted: a stop was requested.
     """
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))

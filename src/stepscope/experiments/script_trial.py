@@ -1,6 +1,6 @@
-"""Somebody's own script as a trial: run for some steps with other settings, out of everybody's way.
+"""A user's script as a trial: run for some steps with other settings, without a terminal.
 
-Unlike a trace it has no terminal. It runs in a session of its own, so that all of it can be ended;
+It runs in its own session, so that everything it started can be ended;
 what it prints goes to `output.txt` in its folder. After its steps the process is left at once: no
 `finally`, no `atexit`, so that no checkpoint of a trial takes the place of a real one.
 """

@@ -1,7 +1,8 @@
-"""Sweeps: settings tried in rounds, each trial in its own process, with a record that survives.
+"""Sweeps: settings tried in rounds, each trial in its own process, recorded so that it can resume.
 
-plan      which trials, in which order
-execute   those that are missing, by whoever runs them (`experiments.runners.runner`)
+`trial_order` plans which trials run in which order; a `TrialBench` makes those that are missing,
+through a runner (`experiments.runners`). A trial that dies is a result. One that was interrupted,
+or was under way when the sweep itself was killed, is made again.
 """
 
 from __future__ import annotations
@@ -29,14 +30,11 @@ from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_swe
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
 
-# --- Make the trials of a sweep, each in a process of its own, here or on other machines
-
-
 Show = Callable[[Trial], None]
 
 
 class SweepListener(RunListener, Protocol):
-    """Somebody who shows how a sweep goes, and the run that is under way in it."""
+    """Is notified of a sweep's progress and of the run under way in it."""
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
         """Learn which trial begins, of how many, and how long the rest will take, if known."""
@@ -65,7 +63,7 @@ class TrialBench:
 
         Raises:
             RequestError: another process is at it.
-            Interrupted: somebody asked to stop; what is done is kept.
+            Interrupted: a stop was requested; finished trials are kept.
         """
         with self.folder.held(), self.fork_server:
             self.folder.update_info(status=schema.RUNNING, reason=None, process=os.getpid())
@@ -111,7 +109,7 @@ class TrialBench:
         """Return a trial of each of some settings: recorded already, or made now.
 
         Raises:
-            Interrupted: somebody asked to stop.
+            Interrupted: a stop was requested.
         """
         info = self.folder.read_info()
         recorded = load_sweep(self.folder.path).trials
@@ -137,7 +135,7 @@ class TrialBench:
         """Make one trial and note its result.
 
         Raises:
-            Interrupted: somebody asked it to stop.
+            Interrupted: a stop was requested.
         """
         with closing(self._make_all([trial], lambda trial: None)) as ended:
             return next(ended)
@@ -146,7 +144,7 @@ class TrialBench:
         """Make trials and note their results; give each as soon as it has one.
 
         Raises:
-            Interrupted: somebody asked to stop.
+            Interrupted: a stop was requested.
         """
         waiting = []
         for trial in trials:
@@ -257,7 +255,7 @@ _GO_ON_BY_THEMSELVES = ("search", "scale")
 
 
 class SweepInterrupted(Interrupted):
-    """Somebody asked a sweep to stop; what is done is in its folder."""
+    """A sweep was asked to stop; finished trials are in its folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"interrupted; go on with: stepscope sweep --resume {folder}")
@@ -266,7 +264,7 @@ class SweepInterrupted(Interrupted):
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """Which settings are tried how often; `over` is how somebody wrote them down.
+    """The settings to try and how often; `over` is how the user gave them.
 
     `on` says for the record where trials are made; None is this machine.
     """
@@ -292,7 +290,7 @@ def start(
 
     Raises:
         RequestError: a setting could only fail; then nothing was begun.
-        SweepInterrupted: somebody asked it to stop.
+        SweepInterrupted: a stop was requested.
     """
     runner.check(workload, request.settings)
     seed = secrets.randbits(32) if request.seed is None else request.seed

@@ -75,7 +75,7 @@ def try_out(
     `limit` is what the `pool` holds whose peak and forecast are wanted.
 
     Raises:
-        Interrupted: somebody asked it to stop.
+        Interrupted: a stop was requested.
         RequestError: the run could not be made, or its folder not be written.
     """
     require_one_process(spec, "a trial of its memory")

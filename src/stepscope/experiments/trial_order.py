@@ -1,4 +1,4 @@
-"""Which trials: a grid of settings, each once a round, every round in a random order of its own.
+"""Which trials: a grid of settings, each once a round, every round in another random order.
 
 Within a round the settings meet the same machine: what slows it for a while slows them alike, and
 no setting is always the first. The order is recorded.

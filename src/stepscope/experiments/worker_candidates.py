@@ -180,7 +180,7 @@ _LONG_EPOCH = 1000  # steps, where nobody knows how many an epoch has
 class Setup:
     """A training, its workers as they are set now, and what bounds them.
 
-    `most_steps` ends every trial, where somebody said so; `reads_files` is None where nobody knows.
+    `most_steps` ends every trial, if the user set it; `reads_files` is None if it is unknown.
     """
 
     workload: Workload
@@ -250,7 +250,7 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
 
 
 def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
-    """Learn from a first look at somebody's script, its own settings unchanged.
+    """Return what a short, unchanged run of a user's script shows.
 
     Raises:
         RequestError: it makes no loader that workers could be given to.

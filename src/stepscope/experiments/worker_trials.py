@@ -226,7 +226,7 @@ def find_workers(
     Raises:
         RequestError: there is no loader that workers could be given to.
         AnswerIsNo: no number of workers came to its end.
-        Interrupted: somebody asked to stop.
+        Interrupted: a stop was requested.
     """
     workload.check({})
     asked = {"kind": "workers", **workload.to_json(), "over": None}
@@ -242,7 +242,7 @@ def find_workers(
 
 
 def _look_at_script(bench: TrialBench, workload: ScriptWorkload) -> Setup:
-    """Run somebody's script for a few steps as it is, to see what its loader is like."""
+    """Run a user's script for a few steps, unchanged, to learn about its DataLoader."""
     trial = bench.add({"max_steps": LOOK_STEPS}, 0)
     if trial.status != schema.COMPLETED or trial.exit_code:
         error = RequestError if trial.exit_code == RequestError.exit_code else AnswerIsNo

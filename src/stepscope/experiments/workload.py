@@ -1,4 +1,4 @@
-"""What is tried with other settings: a training of ours, or somebody's own script."""
+"""What an experiment runs again and again with other settings: our training or a user's script."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from stepscope.supervisor.script_child import TraceRequest, check_script, hide_s
 from stepscope.supervisor.warm_start import ForkServer
 
 Mode = Literal["train", "load"]
-ARGUMENT = "arg:"  # a setting that is a flag of somebody's own script
-# Our names for what somebody's own loader is made with, and torch's.
+ARGUMENT = "arg:"  # a setting that is a flag of the user's script
+# Our names of DataLoader arguments, and torch's.
 LOADER_SETTINGS = {
     "workers": "num_workers",
     "prefetch": "prefetch_factor",
@@ -37,7 +37,7 @@ LOADER_SETTINGS = {
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """How a trial is made: the exact folder of its record, who looks on, how long it may take.
+    """How to run one trial: its folder, its listener and its time limit.
 
     A training of ours is forked from the `fork_server`, where there is one.
     """
@@ -49,10 +49,10 @@ class TrialRequest:
 
 
 class Workload(Protocol):
-    """Something that can be run again and again with other values of its settings."""
+    """Something that can be run repeatedly with other values of its settings."""
 
     def check(self, values: Mapping[str, Any]) -> None:
-        """Refuse values that could only fail, before anything starts."""
+        """Raise for values that could only fail, before anything starts."""
 
     def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
         """Run it once, recorded in a new folder."""
@@ -63,7 +63,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True)
 class TrainingWorkload:
-    """A training of ours. `asked` holds only the settings that somebody named.
+    """A training of ours. `asked` holds only the settings given by the user.
 
     A quick one makes no memory forecast, which takes seconds. `choice` goes into the record: how
     the settings were chosen, where they were.
@@ -96,7 +96,7 @@ class TrainingWorkload:
             return
 
     def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
-        """Train, or only load, in a process of its own."""
+        """Train, or only load, in a child process."""
         spec = self.spec(values)
         try:
             preflight.check(spec)
@@ -115,13 +115,13 @@ class TrainingWorkload:
             return run_to_end(made, supervised, trial_request.listener)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as somebody named them."""
+        """Return the settings as the user gave them."""
         return {"spec": dict(self.asked), "mode": self.mode, "quick": self.quick, "script": None}
 
 
 @dataclass(frozen=True)
 class ScriptWorkload:
-    """Somebody's script, unchanged but for the loaders that it makes and flags of its own."""
+    """A user's script, unchanged except for its DataLoaders' arguments and its own flags."""
 
     request: TraceRequest
 

@@ -7,7 +7,7 @@
                                 -> kill it
 
 A pool is the machine's memory, or what a container may have of it. A pool ends a run only if the
-run holds more than half of what is in use there. So somebody else's moment of use never ends a
+run holds more than half of what is in use there. So another process's short peak never ends a
 small run; and two runs of the same size, together in want, are left to the kernel.
 """
 
@@ -85,7 +85,7 @@ class Limits:
         1 % of memory): below those it stops every process that wants a page until it has found one.
     floor_least_bytes: for small boards. A checkpoint of a network of the zoo passes through less.
     own_share: of what is in use in a pool, for the run to be what fills it.
-    pressure_percent: of the last 10 s in which somebody waited for memory. The kernel also moves
+    pressure_percent: of the last 10 s in which a process waited for memory. The kernel also moves
         pages to swap that nobody has used for long, and nobody waits for that.
     pause_s: after a worker's end. Sizes of all processes are read once a second.
     patience_s: for a run that is being swapped to come to the end of its step.
@@ -200,7 +200,7 @@ class MemoryWatch:
     """The memory of one process tree, from its start to its end.
 
     `has_workers`: its children load data, and it goes on without them. `may_end`: it is ours to
-    end; of somebody's own script we only say that memory runs short. `unified`: what it holds of
+    end; for a user's script we only warn that memory is short. `unified`: what it holds of
     its device is the host's memory too.
     """
 

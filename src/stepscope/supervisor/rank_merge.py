@@ -250,7 +250,7 @@ def put_together(top: RunFolder, world: int, gone: Outcome = GONE) -> list[run_r
 
 
 def failed_peer(run: Path, rank: int, world: int) -> str | None:
-    """Say which other rank has failed, or is gone without a word; None where none has."""
+    """Return which other rank failed or disappeared; None if none did."""
     folders = {int(path.name): path for path in rank_folders(run, world)}
     for other in range(world):
         if other == rank:
@@ -297,7 +297,7 @@ def outcome_of(ranks: list[run_reader.Run], world: int) -> Outcome | None:
 
 
 def absent_of(first: dict[str, Any]) -> dict[str, str]:
-    """Return why figures of the whole are missing, by what rank 0 says of its own."""
+    """Return why figures of the whole run are missing, from the reasons of rank 0."""
     said: dict[str, str] = first["summary"].get("absent") or {}
     if first["kind"] == "trace":
         return said

@@ -101,7 +101,7 @@ def stop_rank(
 
 
 def judge_rank(rank: Rank, watch: ChildWatch, returncode: int) -> Outcome:
-    """Tell a rank that was stopped because another one failed from one that somebody stopped."""
+    """Return how a rank ended: stopped because another one failed, or on request."""
     outcome = judge_training(watch, returncode)
     peer = _failed_peer(rank)
     if outcome.status == schema.INTERRUPTED and peer is not None:

@@ -128,7 +128,7 @@ class ForkServer:
     ) -> ForkedProcess | None:
         """Run a module as `python -m` would; None where it must be started from nothing.
 
-        The process has a session of its own, some descriptors under their numbers, and joins a
+        The process has its own session, some descriptors under their numbers, and joins a
         control group before it takes memory. What it writes to standard error goes to its standard
         output by default. `reason` says why there is no fork.
         """

@@ -78,7 +78,7 @@ def test_rungs_that_end_at_the_same_step_are_refused():
 # --- the whole, with trainings that take no time --------------------------------------------------
 
 
-class Onlooker(SilentListener):
+class Listener(SilentListener):
     def trying(self, trial, trials, left_s): ...
 
     def tried(self, trial): ...
@@ -146,13 +146,13 @@ def search(tmp_path, monkeypatch):
     def search(where=None, *, settings=None, written=None, **changes):
         vars(script).update(vars(Script(**(written or {}))))
         if where is not None:
-            return search_run.resume(where, estimate, Onlooker())
+            return search_run.resume(where, estimate, Listener())
         asked = {"samples": 400, "epochs": 4, "out": str(tmp_path / "runs"), "seed": 7}
         asked |= settings or {}
         budget = SearchBudget({"cycles": 400.0})
         request = {"designs": 5, "finals": 1, "spatial": "free", "accelerator": "x"} | changes
         return search_run.start(
-            search_run.SearchRequest(asked, budget, **request), estimate, Onlooker()
+            search_run.SearchRequest(asked, budget, **request), estimate, Listener()
         )
 
     return search

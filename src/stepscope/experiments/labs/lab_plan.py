@@ -1,6 +1,6 @@
 """From a sheet and what was asked for to a plan: which settings, how much data, what is missing.
 
-A person's flag wins over the sheet, also where the sheet varies that very setting: a value that the
+A user's flag wins over the sheet, also where the sheet varies that very setting: a value that the
 sheet has picks those of its settings that have it, and another value takes the place of all. Where
 that leaves nothing to compare, the request is refused, unless each setting counts for itself.
 """
@@ -31,7 +31,7 @@ _STORE = ("source", "endpoint_url")
 
 @dataclass(frozen=True)
 class Ask:
-    """What a person asked of a lab. Flags are settings as they were given, not yet validated."""
+    """What the user asked of a lab. Flags are settings as given, not yet validated."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     scale: float = 1.0
@@ -54,7 +54,7 @@ class Ask:
 class Plan:
     """What a lab will do: `asked` are the settings of every trial, `settings` what is varied.
 
-    `store` is the object store that somebody named for the lab.
+    `store` is the object store given for the lab.
     """
 
     sheet: Sheet
@@ -82,11 +82,11 @@ class Plan:
 
     @property
     def changed(self) -> dict[str, Any]:
-        """The settings that a person's flags made others than the sheet's."""
+        """The settings that differ from the sheet because of the user's flags."""
         return {key: value for key, value in self.flagged.items() if key not in self.picked}
 
     def told(self) -> dict[str, Any]:
-        """Return what everybody who reads the result must know of how it was got."""
+        """Return the description of the plan for the lab's record."""
         return {
             "subject": self._subject(),
             "scale": self.scale,
@@ -126,7 +126,7 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
 
     Raises:
         RequestError: a flag is wrong, wanting, or leaves nothing to compare.
-        DataError: the sheet is for data of a person's own, and that is not as it should be.
+        DataError: the sheet uses the user's data, which is missing or wrong.
     """
     if not 0 < ask.scale <= 1:
         raise RequestError(f"scale: wanted a share above 0 and up to 1, found {ask.scale:g}.")
@@ -195,7 +195,7 @@ def _epochs(sheet: Sheet, scale: float) -> int:
 
 
 def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
-    """Take the sheet's settings that have a person's values, or put those in their place.
+    """Return the sheet's settings that match the user's flags, or replace their values by them.
 
     What is then the same is tried once.
     """
@@ -231,7 +231,7 @@ def _having(settings: Sequence[Setting], key: str, value: object) -> list[Settin
 
 
 def _is(value: object, given: object) -> bool:
-    """Say whether a person's value, which may be as it was typed, is this one."""
+    """Return whether a value given by the user, perhaps as text, equals this one."""
     return str(value) == str(given)
 
 
@@ -260,7 +260,7 @@ def _no_data(spec: RunSpec) -> str | None:
 
 
 def _flagged(sheet: Sheet, flags: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
-    """Return the settings of a person's flags, but for those that say what the sheet says."""
+    """Return the settings of the user's flags that differ from the sheet."""
     resolved = spec.model_dump(mode="json")
     whole = {**sheet.run, "samples": None, "epochs": sheet.epochs}
     return {

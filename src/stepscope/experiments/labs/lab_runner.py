@@ -27,7 +27,7 @@ from stepscope.stats import median
 
 @dataclass(frozen=True)
 class Tools:
-    """What whoever asks brings along: somebody to show runs to, and what their numbers mean."""
+    """What a lab uses to show its progress."""
 
     listener: SweepListener
     say: Callable[[str], None]
@@ -95,7 +95,7 @@ def find(name: str) -> Investigation | Sheet:
 
 
 def conduct(sheet: Sheet, ask: Ask, tools: Tools) -> LabFinding:
-    """Do the lab of a sheet, in a folder of its own; `path` among the figures says which."""
+    """Run the lab of a sheet in a new folder; its path is among the figures."""
     plan = make_plan(sheet, ask)
     about = {**plan.told(), "ask": ask.to_json(), "directory": str(Path.cwd())}
     module = _module_of(sheet)

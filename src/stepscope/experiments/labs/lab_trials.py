@@ -94,7 +94,7 @@ def try_settings(
     """Run every setting of a plan; return those that this machine can run, and what it lacks.
 
     Where the folder has trials of these settings already, only those are made that are missing.
-    A setting that no trial of could begin for want of a part of the machine is missing, not tried.
+    A setting whose trials could not start because the machine lacks a part is listed as missing.
     `choice` goes into every run's record: how its settings were chosen.
     """
     request = sweep_run.SweepRequest(

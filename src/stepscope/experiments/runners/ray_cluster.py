@@ -88,13 +88,13 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def in_short(said: object) -> str:
-    """Give the first line of what somebody said, as a sentence."""
+    """Return the first line of a message, as a sentence."""
     lines = str(said).strip().splitlines() or [type(said).__name__]
     return lines[0].rstrip(".") + "."
 
 
 def _greet(address: str) -> None:
-    """Look whether somebody who may be a Ray cluster answers at all."""
+    """Raise if nothing that could be a Ray cluster answers."""
     place = host_and_port(address)
     try:
         with socket.create_connection(place, _ANSWERS_WITHIN_S) as connection:

@@ -115,7 +115,7 @@ class OnRay:
         A node that joins meanwhile is asked first whether it could make them.
 
         Raises:
-            Interrupted: somebody asked to stop.
+            Interrupted: a stop was requested.
             MachineError: no node is left.
         """
         if not planned_trials:

@@ -39,7 +39,7 @@ Begin = Callable[[Trial], None]
 
 
 class Runner(Protocol):
-    """Somebody who makes trials."""
+    """Makes trials, on this machine or elsewhere."""
 
     @property
     def at_once(self) -> int:

@@ -30,7 +30,7 @@ class SearchBudget:
 
 
 def read_budget(text: str) -> SearchBudget:
-    """Read limits as a person writes them.
+    """Parse limits given by the user.
 
     Raises:
         RequestError: a name is unknown or stands twice, or a limit is no number above 0.

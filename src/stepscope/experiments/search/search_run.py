@@ -26,8 +26,7 @@ from stepscope.experiments.search.halving import better_half, check_rungs, rung_
 from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
 from stepscope.experiments.search.search_budget import FIGURES, SearchBudget
 from stepscope.experiments.search.search_space import check_space, space_of
-from stepscope.experiments.sweep_run import SweepListener as SweepOnlooker
-from stepscope.experiments.sweep_run import TrialBench, working_in
+from stepscope.experiments.sweep_run import SweepListener, TrialBench, working_in
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.records import schema
 from stepscope.records.sweep_folder import (
@@ -54,8 +53,8 @@ EstimateModel = Callable[[str, str | None, str | None, str, str], Mapping[str, A
 Judged = tuple[Proposal, float | None]  # and its accuracy, if it came to one
 
 
-class SearchListener(SweepOnlooker, Protocol):
-    """Somebody who shows how a search goes."""
+class SearchListener(SweepListener, Protocol):
+    """Is notified of a search's progress."""
 
     def proposed(
         self, number: int, values: Mapping[str, Any], figures: Figures, fits: bool
@@ -172,7 +171,7 @@ _ONE_HELD_OUT_OF = 5  # samples, where nobody says how many
 
 
 class SearchInterrupted(Interrupted):
-    """Somebody asked a search to stop; what is done is in its folder."""
+    """A search was asked to stop; finished trials are in its folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"interrupted; go on with: stepscope search --resume {folder}")
@@ -189,7 +188,7 @@ class NothingFound(AnswerIsNo):
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is searched; `asked` are the settings that somebody named, and they stay as they are.
+    """What to search for; `asked` are the settings given by the user, which stay fixed.
 
     `on` says for the record where designs are trained; None is this machine.
     """
@@ -214,7 +213,7 @@ def start(
     Raises:
         RequestError: the search could only fail; then nothing was begun.
         NothingFound: no network keeps the budget, or none could be trained or tested.
-        SearchInterrupted: somebody asked it to stop.
+        SearchInterrupted: a stop was requested.
     """
     asked = _with_defaults(request.asked)
     workload = TrainingWorkload(asked, quick=True)

@@ -121,7 +121,7 @@ def check_space(space: Space, designs: int) -> None:
 
 
 def suggest(trial: Trial, space: Space) -> dict[str, Any]:
-    """Draw a network and how it is trained; what somebody has fixed is not drawn."""
+    """Draw a network and its training settings, except those that the user fixed."""
     draws: dict[str, Callable[[], Any]] = {
         "model": lambda: suggest_design(trial, space).name,
         "batch_size": lambda: trial.suggest_categorical("batch_size", space.batch_sizes),

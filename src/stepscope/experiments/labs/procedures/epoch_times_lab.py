@@ -1,4 +1,4 @@
-"""How long is an epoch, and what of it is loading? The total is by a clock of its own."""
+"""How long an epoch takes, and how much of it is loading. The total is timed separately."""
 
 from __future__ import annotations
 

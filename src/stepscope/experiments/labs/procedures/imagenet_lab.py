@@ -1,4 +1,4 @@
-"""Accuracy against time and memory on a person's own folder of images, in the ImageNet layout."""
+"""Accuracy against time and memory on a user's folder of images, in the ImageNet layout."""
 
 from stepscope.experiments.labs.procedures.architectures_lab import investigate
 

@@ -1,4 +1,4 @@
-"""Accuracy against time and memory of MobileBERT, as published and small, on a person's texts."""
+"""Accuracy against time and memory of MobileBERT, as published and small, on a user's texts."""
 
 from stepscope.experiments.labs.procedures.architectures_lab import investigate
 

@@ -1,4 +1,4 @@
-"""Optimisers, each at a learning rate that all share and at one of its own."""
+"""Optimisers, each at a shared learning rate and at its own."""
 
 from __future__ import annotations
 
