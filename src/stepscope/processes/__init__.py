@@ -1,5 +1,5 @@
-"""Whatever is started with `python -m`: the child side of `supervisor`.
+"""Modules that run with `python -m`: the child side of `supervisor`.
 
-Start at `training_process`, which runs one training and tells its parent how it went; the training
-itself is put together in `training_session`. `answer` is for processes that are asked one thing.
+Start at `training_process`, which runs one training and reports its outcome to the parent.
+`training_session` builds and runs that training. `answer` is for processes that answer one request.
 """

@@ -1,8 +1,8 @@
-"""Time the exchange of gradients alone: `python -m stepscope.processes.allreduce_benchmark`.
+"""Time the allreduce of gradients alone: `python -m stepscope.processes.allreduce_benchmark`.
 
-As many processes as asked for sum so many bytes over all of them, by gloo on this machine, with
-nothing computed beside it: the whole of what a training can hide. Gradients go in portions, one
-after the other, as in a training.
+Several processes on this machine sum a number of bytes with gloo and compute nothing else: the
+communication time that a training can overlap. Gradients are sent in buckets, one after the other,
+as in a training.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from stepscope.processes.answer import answer_once
 from stepscope.train.require_torch import FAILURES, cannot_load
 
 _VALUE_BYTES = 4
-_PORTION_BYTES = 25 * 2**20  # of DistributedDataParallel, where nobody sets another
+_BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
 _TIMES = 7
-_WARM_UP = 2  # the first ones connect
+_WARM_UP = 2  # the first rounds connect
 
 
 def time_allreduce(asked: dict[str, Any]) -> dict[str, Any]:
-    """Exchange several times, and give how long each took on the first process."""
+    """Return the time of each allreduce on rank 0."""
     try:
         from torch.multiprocessing.spawn import ProcessException, spawn
     except FAILURES as error:
         raise cannot_load("timing an exchange", error) from error
     with tempfile.TemporaryDirectory(prefix="stepscope-exchange-") as folder:
-        meeting, told = Path(folder) / "meeting", Path(folder) / "told"
-        arguments = (asked["processes"], asked["bytes"], str(meeting), str(told), os.getpid())
+        rendezvous, times = Path(folder) / "rendezvous", Path(folder) / "times"
+        arguments = (asked["processes"], asked["bytes"], str(rendezvous), str(times), os.getpid())
         try:
-            spawn(_exchange, arguments, nprocs=asked["processes"])
+            spawn(_run_rank, arguments, nprocs=asked["processes"])
         except ProcessException as error:
             last = str(error).strip().rpartition("\n")[2]
             raise MachineError(f"{asked['processes']} processes cannot exchange: {last}") from error
-        return {"exchange_s": [float(line) for line in told.read_text().split()]}
+        return {"exchange_s": [float(line) for line in times.read_text().split()]}
 
 
-def _exchange(rank: int, world: int, size_bytes: int, meeting: str, told: str, parent: int) -> None:
-    """Take part in the exchange as one of its processes."""
+def _run_rank(
+    rank: int, world: int, size_bytes: int, rendezvous: str, times: str, parent: int
+) -> None:
+    """Run the benchmark as one of its ranks; rank 0 writes the times."""
     import torch
     import torch.distributed as dist
 
     die_with_parent(parent)
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world)
     gradients = torch.zeros(max(1, size_bytes // _VALUE_BYTES))
     took_s = []
     for _ in range(_WARM_UP + _TIMES):
         dist.barrier()
         began = now_ns()
-        for portion in gradients.split(_PORTION_BYTES // _VALUE_BYTES):
-            dist.all_reduce(portion)
+        for bucket in gradients.split(_BUCKET_BYTES // _VALUE_BYTES):
+            dist.all_reduce(bucket)
         took_s.append(seconds(now_ns() - began))
     if rank == 0:
-        Path(told).write_text("\n".join(map(repr, took_s[_WARM_UP:])))
+        Path(times).write_text("\n".join(map(repr, took_s[_WARM_UP:])))
     dist.destroy_process_group()
 
 

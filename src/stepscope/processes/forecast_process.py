@@ -1,6 +1,6 @@
-"""Forecast a training without training: `python -m stepscope.processes.forecast_process`.
+"""Forecast the memory of a training: `python -m stepscope.processes.forecast_process`.
 
-Takes a spec, builds its network and tries a few small steps.
+Builds the network of a spec and runs a few small steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stepscope.settings.load_settings import validate
 
 
 def forecast(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the forecast of a spec."""
+    """Return the resolved spec and its memory forecast."""
     try:
         import torch
 
@@ -25,8 +25,8 @@ def forecast(asked: dict[str, Any]) -> dict[str, Any]:
         raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
     spec = resolve(validate(asked))
     memory = device_memory_of(torch.device(spec.device), host_memory())
-    forecast = check_fit(spec, build_model(spec), memory)
-    return {"spec": spec.model_dump(mode="json"), **forecast.to_json()}
+    checked = check_fit(spec, build_model(spec), memory)
+    return {"spec": spec.model_dump(mode="json"), **checked.to_json()}
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """A process with torch imported that forks other processes: `stepscope.processes.fork_server`.
 
 Importing torch takes seconds, a fork takes milliseconds. The parent (`supervisor.warm_start`)
-sends one request a process over a socket: the module to run as `python -m` would, its arguments,
-and the descriptors that the process is to have.
+sends one request for each process over a socket: the module to run as with `python -m`, its
+arguments, and its file descriptors.
 
-A forked process shares the memory of the process it came from, and copies a page when it first
-writes to it. Both would change what is measured: the size of its memory, and the time of its first
-steps. So the new process first copies every page, and maps the pages of libraries that this one has
-mapped: then it is as large as a process that imported torch itself.
+A forked process shares memory with its parent, and copies a page when it first writes to it. Both
+would change the measurements: the size of its memory, and the time of its first steps. The new
+process therefore first copies every private page, and maps the library pages that this process has
+mapped. It is then as large as a process that imported torch itself.
 
-This process must not compute in parallel: threads do not survive a fork.
+This process must not start threads: they do not survive a fork.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MOST_DESCRIPTORS = 8
 _PAGE = 4096
 _PRESENT, _OF_FILE = 1 << 63, 1 << 61  # Documentation/admin-guide/mm/pagemap.rst
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # madvise(2), Linux 5.14 and newer
-_ABOVE_ALL = 512  # descriptors are moved here before they get their numbers
+_ABOVE_ALL = 512  # descriptors are moved here first, out of the way
 
 
 class PageRange(NamedTuple):
-    """A range of addresses, and the advice that makes its pages a process's own."""
+    """A range of addresses, and the `madvise` advice that populates its pages."""
 
     start: int
     length: int
@@ -53,7 +53,7 @@ class PageRange(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    """Import what a training imports, then fork for each request until the socket closes."""
+    """Import the modules of a training, then fork for each request until the socket closes."""
     parser = argparse.ArgumentParser(prog="stepscope.processes.fork_server")
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -111,10 +111,10 @@ def _fork_orphan(
     descriptors: list[int],
     pages: list[PageRange],
 ) -> int:
-    """Fork a process whose parent is ours; return its pid.
+    """Fork a process that becomes a child of our parent; return its pid.
 
-    The process in between ends at once. The kernel gives its child to the nearest process above
-    that asked for such orphans (PR_SET_CHILD_SUBREAPER), which our parent has done.
+    The process in between exits at once. The kernel reparents its child to the nearest ancestor
+    that is a subreaper (PR_SET_CHILD_SUBREAPER), which our parent is.
     """
     read_end, write_end = os.pipe()
     between = os.fork()
@@ -138,7 +138,7 @@ def _fork_orphan(
 def _run(
     request: dict[str, Any], descriptors: list[int], pages: list[PageRange], between: int
 ) -> NoReturn:
-    """Become `python -m module` in a process that was just forked."""
+    """Run a module as `python -m` does, in a process that was just forked."""
     code = 1
     try:
         os.setsid()
@@ -155,7 +155,7 @@ def _run(
         take_own_copy(pages)
         import numpy as np
 
-        np.random.seed()  # or every process would draw the same
+        np.random.seed()  # otherwise all processes draw the same numbers
         sys.argv = [request["module"], *request["arguments"]]
         runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         code = 0
@@ -164,14 +164,14 @@ def _run(
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(OSError):  # nobody may be there to read it
+        with contextlib.suppress(OSError):  # the reader may be gone
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
 
 
 def _give_numbers(descriptors: list[int], numbers: list[int]) -> None:
-    """Give each descriptor the number that the parent asks for, whatever has it now."""
+    """Duplicate each descriptor to the number that the parent asks for."""
     moved = [os.dup2(each, _ABOVE_ALL + at) for at, each in enumerate(descriptors)]
     for each in descriptors:
         os.close(each)
@@ -181,10 +181,10 @@ def _give_numbers(descriptors: list[int], numbers: list[int]) -> None:
 
 
 def resident_pages() -> Iterator[PageRange]:
-    """Give the pages of private mappings that are in memory now, in runs of one kind.
+    """Yield the resident pages of private mappings, as ranges with the same advice.
 
-    Pages that only this process has are to be copied, those of files to be mapped. What may not be
-    written, such as tables that the linker has protected, stays shared.
+    Anonymous pages will be copied, file pages mapped. Pages that are not writable, such as tables
+    that the linker has protected, stay shared.
     """
     import numpy as np
 
@@ -216,7 +216,7 @@ def _runs(start: int, advices: list[int]) -> Iterator[PageRange]:
 
 
 def take_own_copy(pages: list[PageRange]) -> None:
-    """Copy or map every page now, rather than when it is first used."""
+    """Copy or map every page now instead of on first use."""
     madvise = _madvise()
     for each in pages:
         if madvise(each.start, each.length, each.advice) and ctypes.get_errno() == errno.ENOMEM:
@@ -224,7 +224,7 @@ def take_own_copy(pages: list[PageRange]) -> None:
 
 
 def _check_advice() -> None:
-    """Raise OSError where this kernel is too old to be asked for pages."""
+    """Raise OSError if the kernel has no MADV_POPULATE_WRITE."""
     page = ctypes.create_string_buffer(2 * _PAGE)
     inside = -(-ctypes.addressof(page) // _PAGE) * _PAGE
     if _madvise()(inside, _PAGE, _POPULATE_WRITE):

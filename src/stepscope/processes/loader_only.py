@@ -1,7 +1,7 @@
-"""Loading without training: the epochs of a run's loader, and no network.
+"""Run the loader of a training without its network.
 
-The order, the workers, the pipeline and the meter are those of the training; a step is as many
-batches as an optimiser step would take. Batches go to the device, and there they are dropped.
+Order, workers, pipeline and meter are those of the training. A step has as many batches as an
+optimiser step. Batches are copied to the device and dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_NETWORK = "nothing was trained: the loader ran alone"
 
 @dataclass(frozen=True)
 class _Loading:
-    """A loader, ready to be driven, and those who look on."""
+    """A loader that is ready to run, and its observers."""
 
     spec: RunSpec
     train: LoadedSplit
@@ -57,9 +57,9 @@ class _Loading:
 
 
 def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[str, Any]) -> None:
-    """Go through all epochs of the training loader; one that was stopped begins again.
+    """Run all epochs of the training loader; a resumed run starts again.
 
-    What is to be said of the run however it ends is put into `closing`.
+    Adds the figures of the run to `closing`, however the run ends.
     """
     began_ns = now_ns()
     without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
@@ -94,7 +94,7 @@ def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[
         try:
             for number, stage in enumerate(stages):
                 _load_stage(loading, number, stage)
-                if number + 1 < len(stages):  # a request that comes with the end is too late
+                if number + 1 < len(stages):  # after the last stage a request is too late
                     stop.check()
         finally:
             meter.settle()
@@ -103,12 +103,12 @@ def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[
 
 
 def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
-    """Go through an epoch and write its row; raise where a stop was asked for in the middle."""
+    """Load an epoch and write its row; raise if a stop was requested before the end."""
     recorder, messages = loading.recorder, loading.messages
     recorder.begin(number, 0, Tally(), AccuracyCounter(torch.device(loading.spec.device)))
     loading.before_epoch(stage.epoch)
     timing = EpochTiming(stage.epoch, messages.elapsed_s(), time.time())
-    opened_ns = other_clock_ns()  # a clock pair apart from the meter's, to check it by
+    opened_ns = other_clock_ns()  # a second clock, to check the meter
     finished = load_epoch(loading, timing, stage.steps)
     timing.total_s = seconds(other_clock_ns() - opened_ns)
     if finished < stage.steps:
@@ -119,9 +119,9 @@ def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
 
 
 def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
-    """Load up to step `last` as `loop.train_epoch` does; return the last that was finished."""
+    """Load up to step `last`, as `loop.train_epoch` does; return the last finished step."""
     spec, train, meter = loading.spec, loading.train, loading.meter
-    layout, device = memory_format_of(spec), torch.device(spec.device)
+    memory_format, device = memory_format_of(spec), torch.device(spec.device)
     train.order.epoch = timing.epoch
     step, left = 0, len(train.order)
 
@@ -135,7 +135,7 @@ def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
             loaded = None
             meter.lap(DATA)
             meter.loaded(load_timing)
-            images = images.to(device, memory_format=layout, non_blocking=True)
+            images = images.to(device, memory_format=memory_format, non_blocking=True)
             labels = labels.to(device, non_blocking=True)
             meter.lap(TRANSFER)
             samples += len(labels)
@@ -143,7 +143,7 @@ def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
         step += 1
         meter.end_step(step, samples, None)
     if step == last:
-        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+        next(batches, None)  # the loader ends its workers at the end of the epoch
     del batches
     meter.close_epoch()
     return step

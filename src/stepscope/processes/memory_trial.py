@@ -1,9 +1,9 @@
-"""Train a few steps and tell what memory they took: `python -m stepscope.processes.memory_trial`.
+"""Measure the memory of a few training steps: `python -m stepscope.processes.memory_trial`.
 
-Takes `{"spec": ..., "options": ...}` as JSON on standard input and prints one JSON object. The
-steps are those of `train/loop.py`: the same calls in the same order, and names that are bound anew
-in the next step. It differs in what `Options` asks for, each a way to hold less, and in looking at
-the memory instead of the clock.
+Reads `{"spec": ..., "options": ...}` as JSON from standard input and prints one JSON object. The
+steps are those of `train/loop.py`: the same calls in the same order, and variables that live until
+the next step. `TrialOptions` turns on ways to use less memory. The trial measures memory instead of
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stepscope.train.training_setup import Job, build, build_model
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What a trial does, and what it does otherwise than the loop."""
+    """The length of a trial, and its differences from the training loop."""
 
     steps: int = 8
     epochs: int = 1
@@ -44,7 +44,7 @@ class TrialOptions:
 
 @dataclass
 class _StepWatch:
-    """What is written down: sizes by phase where they were asked for, else the peak and times."""
+    """The measurements of a trial: memory by phase, or the peak and the times of steps."""
 
     by_phase: bool
     phases: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _StepWatch:
 
 
 def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
-    """Build a training, take its first steps, and return what was seen."""
+    """Build a training, run its first steps, and return the measurements."""
     watch = _StepWatch(options.phases)
     watch.lap("libraries")
     model = build_model(spec)
@@ -75,10 +75,10 @@ def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
             _step_in_backward(job)
         if not options.phases:
             watch.peak.begin()
-        hits = AccuracyCounter(job.device)
+        counter = AccuracyCounter(job.device)
         for epoch in range(1, options.epochs + 1):
             watch.epoch = epoch
-            _epoch(job, options, watch, hits)
+            _epoch(job, options, watch, counter)
     finally:
         job.close()
     watch.step = 0
@@ -94,9 +94,9 @@ def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
     }
 
 
-def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: AccuracyCounter) -> None:
-    """Train some steps as `loop.train_epoch` does."""
-    layout, autocast = memory_format_of(job.spec), autocast_of(job.spec, job.device)
+def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, counter: AccuracyCounter) -> None:
+    """Train an epoch as `loop.train_epoch` does."""
+    memory_format, autocast = memory_format_of(job.spec), autocast_of(job.spec, job.device)
     job.train.order.epoch, job.train.order.skip = watch.epoch, 0
     job.model.train()
     of_epoch = -(-len(job.train.order) // job.spec.accumulate)
@@ -112,7 +112,7 @@ def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: AccuracyCou
         while left:
             (images, labels), _ = next(batches)
             watch.lap("data")
-            images = images.to(job.device, memory_format=layout, non_blocking=True)
+            images = images.to(job.device, memory_format=memory_format, non_blocking=True)
             labels = labels.to(job.device, non_blocking=True)
             watch.lap("transfer")
             with autocast:
@@ -120,7 +120,7 @@ def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: AccuracyCou
                 loss = F.cross_entropy(outputs, labels)
                 if len(labels) < samples:
                     loss = loss * (len(labels) / samples)
-            hits.add(outputs, labels)
+            counter.add(outputs, labels)
             left -= len(labels)
             watch.lap("forward")
             if options.drop_early:
@@ -143,9 +143,9 @@ def _epoch(job: Job, options: TrialOptions, watch: _StepWatch, hits: AccuracyCou
     del outputs, loss, images, labels, step_loss
     watch.lap("drop of outputs, loss and batch")
     if last == of_epoch:
-        next(batches, None)  # a loader ends its workers when it finds that nothing is left
+        next(batches, None)  # the loader ends its workers at the end of the epoch
     del batches
-    hits.total()
+    counter.total()
     watch.lap("end of the epoch")
 
 
@@ -161,7 +161,7 @@ def _optimizer_step(job: Job, watch: _StepWatch) -> None:
 
 
 def _step_in_backward(job: Job) -> None:
-    """Step each parameter, and free its gradient, as soon as the backward pass has made it."""
+    """Update each parameter and free its gradient during the backward pass."""
     spec = job.spec
     if spec.accumulate > 1:
         raise RequestError(f"gradients of {spec.accumulate} batches must add up before the step")
@@ -183,7 +183,7 @@ def _step_in_backward(job: Job) -> None:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Try what was asked for."""
+    """Return the measurements of the requested trial."""
     return try_steps(resolve(validate(asked["spec"])), TrialOptions(**asked["options"]))
 
 

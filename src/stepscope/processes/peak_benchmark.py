@@ -2,11 +2,10 @@
 
 Started with `python -m stepscope.processes.peak_benchmark`.
 
-A product of two square matrices is the densest work that torch does; a sum of two long arrays into
-a third moves the most for the least work. Several sizes of matrices are tried in many short blocks,
-and the best block is the peak: what disturbs a machine makes it slower, and never faster, and the
-shorter a block the likelier it is undisturbed. A size whose product takes too long ends the search:
-larger ones gain nothing by then.
+A product of two square matrices gives the compute rate, a sum of two long arrays the memory rate.
+Several matrix sizes run in many short blocks, and the fastest block is the peak: interference only
+ever slows a machine down, and a short block is more likely to be undisturbed. The search ends at a
+size whose product takes too long; larger ones gain nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ if TYPE_CHECKING:
 
 LEAST_BLOCKS = 5
 BLOCK_S = 0.004  # about as long as a scheduler leaves a task alone
-TRIED_S = 0.25  # of each size, at least
-LONGEST_S = 0.1  # of one product: the last size that is tried
+TRIED_S = 0.25  # at least, for each size
+LONGEST_S = 0.1  # for one product; a longer one ends the search
 
 _VALUE_BYTES = 4
 
 
 def measure(asked: dict[str, Any]) -> dict[str, Any]:
-    """Measure each precision that is asked for with each number of threads.
+    """Return the peaks for each precision and number of threads.
 
-    One that fails is `left_out`, with the reason.
+    Precisions that fail are in `left_out`, with the reason.
     """
     try:
         import torch
@@ -45,7 +44,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     device = torch.device(resolve(validate({"device": asked["device"]})).device)
     all_threads = torch.get_num_threads()
     usual = (all_threads, 1) if device.type == "cpu" else (all_threads,)
-    # A convolution may round to TF32 where a product does not, and must not beat its own peak.
+    # Convolutions may use TF32 while products do not: the peak must not be below a convolution.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     peaks, left_out = [], []
     for threads in asked["threads"] or dict.fromkeys(usual):
@@ -70,13 +69,13 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     return {"peaks": peaks, "left_out": left_out}
 
 
-# A CPU computes fp16 by way of fp32.
+# A CPU converts fp16 to fp32.
 _MADE_FOR = {"cpu": ("fp32", "bf16"), "cuda": ("fp32", "bf16", "fp16"), "mps": ("fp32", "fp16")}
 _TYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def _flop_per_s(device: torch.device, dtype: str, sizes: list[int]) -> tuple[float, int]:
-    """Return the most operations a second, and the size of the matrices that gave it."""
+    """Return the peak operations per second, and the matrix size that reached it."""
     best, best_size = 0.0, 0
     for size in sizes:
         try:
@@ -84,7 +83,7 @@ def _flop_per_s(device: torch.device, dtype: str, sizes: list[int]) -> tuple[flo
         except RuntimeError:
             if not best_size:
                 raise
-            break  # no memory for matrices of this size: what smaller ones gave stands
+            break  # out of memory: keep the result of smaller sizes
         best, best_size = max((best, best_size), (2 * size**3 / took_s, size))
         if took_s > LONGEST_S:
             break
@@ -102,7 +101,7 @@ def _product_s(device: torch.device, dtype: str, size: int) -> float:
 
 
 def _bytes_per_s(device: torch.device, array_bytes: int) -> float:
-    """Return the most bytes a second: two arrays are read, one is written."""
+    """Return the peak bytes per second: two arrays are read, one is written."""
     import torch
 
     one, other, total = (torch.ones(array_bytes // _VALUE_BYTES, device=device) for _ in range(3))
@@ -110,7 +109,7 @@ def _bytes_per_s(device: torch.device, array_bytes: int) -> float:
 
 
 def best_s(work: Callable[[], object], device: torch.device) -> float:
-    """Return the time of one call in the best of some blocks. Waits for the device."""
+    """Return the time of one call in the fastest block. Waits for the device."""
     times = 1
     while (took_s := _block_s(work, times, device)) < BLOCK_S:
         times *= 2

@@ -1,4 +1,4 @@
-"""How a training process goes about its run: what its parent decides, and no setting of the run."""
+"""Options of a training process that are set by its parent and are not settings of the run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ProcessOptions:
-    """`force` begins also what is forecast not to fit; a forecast takes seconds.
+    """Options of a training process.
 
-    Without checkpoints, what is stopped begins again from nothing. A distributed one is one of
-    several processes of its training, connected as torchrun's variables tell.
+    force: start even if the forecast exceeds the available memory.
+    forecast: forecast the memory first, which takes seconds.
+    checkpoint: write checkpoints; without them a stopped run starts again.
+    distributed: join other ranks, with the environment variables of torchrun.
     """
 
     force: bool = False
@@ -20,7 +22,7 @@ class ProcessOptions:
     distributed: bool = False
 
     def switches(self) -> list[str]:
-        """Write them for the command line of the process."""
+        """Return the options as command-line switches."""
         wanted = {
             "--force": self.force,
             "--no-forecast": not self.forecast,
@@ -31,14 +33,14 @@ class ProcessOptions:
 
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
-        """Let a parser read the switches."""
+        """Add the switches to a parser."""
         everything = ProcessOptions(force=True, forecast=False, checkpoint=False, distributed=True)
         for switch in everything.switches():
             parser.add_argument(switch, action="store_true")
 
     @staticmethod
     def of(arguments: argparse.Namespace) -> ProcessOptions:
-        """Return what was read."""
+        """Return the options of parsed arguments."""
         return ProcessOptions(
             force=arguments.force,
             forecast=not arguments.no_forecast,

@@ -1,6 +1,6 @@
-"""What torch was built with and what it sees: `python -m stepscope.processes.torch_info`.
+"""Describe torch's build and devices: `python -m stepscope.processes.torch_info`.
 
-A process of its own, so that whoever asks stays light.
+A separate process, so that the caller need not import torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stepscope.train.require_torch import FAILURES, cannot_load
 
 
 def describe_build(_: dict[str, Any]) -> dict[str, Any]:
-    """Return version, threads, math library and accelerators of the torch that is installed."""
+    """Return version, threads, math library and accelerators of the installed torch."""
     try:
         import torch
     except FAILURES as error:

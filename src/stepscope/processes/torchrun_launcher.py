@@ -1,7 +1,7 @@
-"""Torch's elastic launcher, as a process that ends with its parent and says nothing itself.
+"""Run torchrun as a silent process that ends with its parent.
 
-`python -m stepscope.processes.torchrun_launcher --parent PID TORCHRUN-ARGUMENTS`. What became of
-the processes that it starts stands in their folders; they print what they have to say.
+`python -m stepscope.processes.torchrun_launcher --parent PID TORCHRUN-ARGUMENTS`. The ranks write
+their outcome to their folders and print their own messages.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from types import FrameType
 
 from stepscope.hardware.die_with_parent import die_with_parent
 
-# A rank that is asked to stop ends its step, or its test, and writes a checkpoint.
+# A rank that is asked to stop finishes its step or evaluation and writes a checkpoint.
 _TIME_TO_STOP_S = 600
 
 
 def main(argv: list[str]) -> int:
-    """Start the processes and wait for them; 1 when one failed, 130 when told to stop."""
+    """Start the ranks and wait for them; return 1 if one failed, 130 after a stop request."""
     parser = argparse.ArgumentParser(
         prog="stepscope.processes.torchrun_launcher", allow_abbrev=False
     )
     parser.add_argument("--parent", type=int, required=True)
     args, for_torchrun = parser.parse_known_args(argv)
     die_with_parent(args.parent)
-    signal.signal(signal.SIGUSR1, _stop_as_told)
+    signal.signal(signal.SIGUSR1, _forward_stop)
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_TIME_TO_STOP_S))
 
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -44,8 +44,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _stop_as_told(number: int, frame: FrameType | None) -> None:
-    """Take the signal for short memory as a word to stop, the only one that torch passes on."""
+def _forward_stop(number: int, frame: FrameType | None) -> None:
+    """Turn SIGUSR1 (memory is short) into SIGTERM, which torchrun forwards to the ranks."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -5,14 +5,17 @@ Started with `python -m stepscope.processes.training_process`.
 It writes steps, epochs, records, events and the checkpoint into the run folder, sends messages (one
 JSON object a line) to the parent, and leaves `run.json` to it. Messages:
 
-    forecast   the memory that it will take
-    ready      the resolved spec, the environment, how the data came
-    progress   how far it has come
-    device_memory   what it holds of its device now
-    testing    a test begins; epoch: an epoch's row
-    workers    the loader goes on with fewer workers: from how many, to how many, why
-    outcome    status, reason, exit code, what the instrument cost, the time of the layers, the most
-               that it held of its device and, since its forecast, of the host's memory
+    forecast        the memory forecast
+    weights         the pretrained weights that were loaded
+    download        progress of a download
+    ready           the resolved spec, the environment and the preparation time
+    progress        epoch, step, loss and throughput
+    device_memory   the memory in use on the device
+    testing         the start of an evaluation
+    epoch           the row of an epoch
+    workers         the loader continues with fewer workers: from, to and the reason
+    outcome         status, reason, exit code, instrument cost, layer times, and the peak memory of
+                    the device and the host
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
 
 
 def main(argv: list[str]) -> int:
-    """Run the training that the arguments name; tell the parent how it ended."""
+    """Run the training of a folder; report the outcome to the parent."""
     parser = argparse.ArgumentParser(prog="stepscope.processes.training_process")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--messages", type=int, required=True)
@@ -78,10 +81,10 @@ def _outcome_of(
     send: Send,
     options: ProcessOptions,
 ) -> dict[str, Any]:
-    """Train, and turn however that ends into an outcome."""
+    """Run the training and return its outcome."""
     closing: dict[str, Any] = {}
     try:
-        # Nothing that torch's import makes is garbage: to look for some takes a fifth of its time.
+        # Importing torch makes no garbage; collecting takes a fifth of the import time.
         gc.disable()
         try:
             from stepscope.processes.training_session import run_session
@@ -102,14 +105,14 @@ def _outcome_of(
 
 
 def _without_worker(message: str) -> str:
-    """Unwrap an error that came out of a loader worker with a traceback around it."""
+    """Return the message of an error that torch wrapped in a loader worker's traceback."""
     if not message.startswith("Caught "):
         return message
     return message.strip().rpartition("\n")[2].partition(": ")[2]
 
 
 def _lost_peer(error: Exception) -> str | None:
-    """Say that another process of the training has gone, where that is what the error means."""
+    """Return the reason if the error means that another rank has exited, otherwise None."""
     from stepscope.train.distributed import is_lost_peer
 
     if not is_lost_peer(error):
@@ -119,7 +122,7 @@ def _lost_peer(error: Exception) -> str | None:
 
 
 def _ended_by(error: Exception, folder: RunFolder) -> dict[str, Any]:
-    """Tell what the machine lacks and what a person's model did from a fault of ours."""
+    """Classify an error: out of memory, machine limits, the user's model, or internal."""
     first_line = str(error).strip().partition("\n")[0]
     if _is_out_of_memory(error):
         return _ended(4, f"out of memory: {first_line}".rstrip(": "))
@@ -149,21 +152,23 @@ def _ended(exit_code: int, reason: str | None) -> dict[str, Any]:
 
 
 def _fault(error: Exception) -> dict[str, Any]:
-    """Describe what nobody foresaw; its traceback goes into the record, not onto the screen."""
+    """Return the outcome of an internal error, with its traceback for the record."""
     outcome = _ended(70, f"{type(error).__name__}: {error}")
     return {**outcome, "traceback": traceback.format_exc()}
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Recognise how torch says so: an error of its own on a GPU, a RuntimeError on a CPU."""
+    """Return whether memory ran out: torch raises a RuntimeError for that on a CPU."""
     name, text = type(error).__name__, str(error)
-    said = ("can't allocate memory", "out of memory")
-    return name in ("OutOfMemoryError", "MemoryError") or any(s in text.lower() for s in said)
+    phrases = ("can't allocate memory", "out of memory")
+    return name in ("OutOfMemoryError", "MemoryError") or any(
+        each in text.lower() for each in phrases
+    )
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Not sys.exit: a thread that a person's model left running would keep the process alive.
+    # Not sys.exit: a thread that the model left running would keep the process alive.
     os._exit(code)

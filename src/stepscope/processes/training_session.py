@@ -1,4 +1,4 @@
-"""Put a training together and see it through: build, take up the checkpoint, train, save."""
+"""Run one training: build it, load the checkpoint, train and save."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def run_session(
     closing: dict[str, Any],
     options: ProcessOptions,
 ) -> None:
-    """Train what the folder asks for, from its checkpoint where it has one, to the end.
+    """Run the training of a folder, from its checkpoint if it has one.
 
-    What is to be said of the run however it ends is put into `closing`. A run that is forecast not
-    to fit is refused, unless the options force it.
+    Adds the figures of the run to `closing`, however the run ends. Raises if the forecast exceeds
+    the available memory, unless the options force the run.
     """
     began = now_ns()
     info = folder.read_info()
@@ -60,9 +60,9 @@ def run_session(
         loader_only.load(spec, messages, stop, closing)
         return
     closing["absent"] = _why_untested(spec)
-    # Before there are threads that compute: only those that come are counted.
+    # Before compute threads start: counters only include threads that start later.
     counters = open_hardware_counters() if spec.counters else None
-    data_dir = Path(spec.data_dir).resolve()  # now: a person's model may change the folder
+    data_dir = Path(spec.data_dir).resolve()  # now: the model may change the working directory
     memory = device_memory_of(torch.device(spec.device), host_memory())
     model = training_setup.build_model(spec, messages.weights)
     forecast = FitCheck(reason=_NO_FORECAST)
@@ -134,7 +134,7 @@ def run_session(
         try:
             loop.train(built, watch, start)
         finally:
-            meter.settle()  # whatever ended the run, the steps before it are in the record
+            meter.settle()  # record all steps, however the run ended
             closing["instrument"] = weigh_instrument(meter)
             closing["requests"] = split_loaders.requests_of(built.buckets.values())
             seen, why_not = seen_inside(inside, spec, counters)
@@ -153,7 +153,7 @@ def run_session(
 
 
 def _why_untested(spec: RunSpec) -> dict[str, str]:
-    """State why a run has no accuracy on the test set, on held-out samples, or on either."""
+    """Return the reasons for accuracies that the run does not measure."""
     of_test = ("test_accuracy", "test_top5")
     if spec.judged_on == "test":
         return {}
