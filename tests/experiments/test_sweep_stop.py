@@ -18,7 +18,7 @@ from stepscope.records.sweep_folder import Trial, load_sweep
 from stepscope.supervisor.child_supervisor import Outcome
 
 
-class Onlooker(SilentListener):
+class StoppingListener(SilentListener):
     """Looks on without a word."""
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None: ...
@@ -52,7 +52,7 @@ def test_a_trial_that_fails_or_ends_when_asked_to_stop_ends_the_sweep(
         [{"workers": 0}, {"workers": 1}], 2, out=tmp_path, name="asked"
     )
     with pytest.raises(Interrupted):
-        sweep_run.start(Asked(status), request, Onlooker())
+        sweep_run.start(Asked(status), request, StoppingListener())
     sweep = load_sweep(tmp_path / "latest")
     assert sweep.info["status"] == schema.INTERRUPTED
     assert [trial.status for trial in sweep.trials] == [noted, *[schema.PENDING] * 3]

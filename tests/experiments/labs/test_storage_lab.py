@@ -27,9 +27,9 @@ from stepscope.data.object_store.store_client import ObjectStore
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MachineError, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.counted_epochs import count_for
 from stepscope.experiments.labs.lab_plan import Ask, make_plan
 from stepscope.experiments.labs.lab_sheet import read_sheet
+from stepscope.experiments.labs.network_counts import count_for
 from stepscope.experiments.labs.procedures import storage_lab
 from stepscope.experiments.labs.procedures.storage_lab import PREFIX, serving, stock
 from stepscope.report.terminal.lab_tables import charts_of

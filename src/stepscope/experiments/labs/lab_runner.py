@@ -139,7 +139,11 @@ def _module_of(sheet: Sheet) -> SheetInvestigation:
 
 
 _PROCEDURES = "stepscope.experiments.labs.procedures"
-_FILES = {"efficient-inference": "efficient_lab"}
+_FILES = {
+    "efficient-inference": "efficient_lab",
+    "imagenet": "architectures_lab",
+    "mobilebert": "architectures_lab",
+}
 
 
 def procedure_of(name: str) -> str:
@@ -151,8 +155,7 @@ def _module(name: str) -> Any:
     return importlib.import_module(procedure_of(name))
 
 
-# --- Set two kinds of trial against each other: what one saved, and whether that is a
-# difference.
+# --- Two kinds of trials compared: what one saved, and whether that is a difference
 
 
 @dataclass(frozen=True)

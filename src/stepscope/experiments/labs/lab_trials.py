@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, load_sweep
 from stepscope.stats import Ratio, interval_of, known_median, ratio_of_rounds, verdict
+from stepscope.units import format_share
 
 _RATE = "samples_per_s"
 _NAME = "trials"
@@ -218,3 +219,20 @@ def _figure(trial: Trial, name: str) -> float | None:
     outer, _, inner = name.partition(".")
     value = trial.metrics.get(outer)
     return value.get(inner) if inner and value is not None else value
+
+
+def not_cold(tried: Iterable[Tried]) -> list[dict[str, str]]:
+    """Tell where the page cache was not cold, of runs in which it should have been."""
+    reasons = [_why_not_cold(run) for each in tried for run in each.runs]
+    known = dict.fromkeys(reason for reason in reasons if reason is not None)
+    return [{"name": "cold page cache", "reason": reason} for reason in known]
+
+
+def _why_not_cold(run: Run) -> str | None:
+    made = run.summary.get("page_cache")
+    if made is None:
+        return str(run.summary["absent"].get("page_cache"))
+    if made["cold_share"] == 1:
+        return None
+    share = "an unknown share" if made["cold_share"] is None else format_share(made["cold_share"])
+    return f"{share} of the files was cold ({made['how']}). {made['reason'] or ''}".strip()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.experiments.labs.counted_epochs import count_for
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
 from stepscope.experiments.labs.lab_trials import best_of, curves_of, try_settings
+from stepscope.experiments.labs.network_counts import count_for
 from stepscope.settings.load_settings import with_changes
 from stepscope.units import format_bytes, format_count, format_share
 

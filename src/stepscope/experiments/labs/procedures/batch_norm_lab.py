@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.experiments.labs.counted_epochs import count
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
 from stepscope.experiments.labs.lab_trials import compare, curves_of, in_words, try_settings
+from stepscope.experiments.labs.network_counts import count
 from stepscope.units import format_count, format_duration, format_share
 
 _FIGURES = ("step_s", "samples_per_s", "loss", "train_accuracy", "peak_memory_bytes")

@@ -13,8 +13,7 @@ from typing import Any
 from stepscope.errors import MachineError
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
-from stepscope.experiments.labs.lab_trials import Tried, try_settings
-from stepscope.experiments.labs.page_cache_words import not_cold
+from stepscope.experiments.labs.lab_trials import Tried, not_cold, try_settings
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.disk import medium_under
 from stepscope.hardware.machine_setup import changes, protocol

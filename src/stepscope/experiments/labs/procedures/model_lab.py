@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.experiments.labs.counted_epochs import count
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
+from stepscope.experiments.labs.network_counts import count
 from stepscope.settings.load_settings import validate
 
 if TYPE_CHECKING:

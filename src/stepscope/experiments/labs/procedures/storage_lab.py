@@ -27,8 +27,7 @@ from stepscope.errors import DataError, MachineError, MissingExtraError, Request
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
 from stepscope.experiments.labs.lab_sheet import Setting
-from stepscope.experiments.labs.lab_trials import Tried, curves_of, try_settings
-from stepscope.experiments.labs.page_cache_words import not_cold
+from stepscope.experiments.labs.lab_trials import Tried, curves_of, not_cold, try_settings
 from stepscope.experiments.trial import temporary_folder
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.records import schema
