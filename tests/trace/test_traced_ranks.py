@@ -11,7 +11,7 @@ import pytest
 from as_a_person import ENVIRONMENT, closes
 
 from stepscope.analyze.findings.rank_findings import straggler
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.run_summary import summarize
 from stepscope.records import run_folder
 from stepscope.records.run_reader import Run, load_run
@@ -101,7 +101,7 @@ def test_a_slow_rank_is_named_though_all_end_their_steps_together(two_ranks: Tra
     assert first["communication"]["median_s"] > two_layers_s / 2, "it waits for the other"
     assert second["communication"]["median_s"] < first["communication"]["median_s"]
     assert run.summary["slowest_rank"]["forward"]["rank"] == 1
-    finding = straggler(Look(run))
+    finding = straggler(RunView(run))
     assert finding is not None
     assert finding.text.startswith(f"All ranks wait for rank 1 on {second['host']}")
     assert "mostly in `forward`" in finding.text

@@ -1,6 +1,6 @@
-"""Runs inside a user's script: hooks on torch, and the events that they note.
+"""Tracing inside a user's script: hooks on torch, and the events that they record.
 
-Start at `bootstrap`, which attaches to the script's process, and at `tracer.Tracer`, which owns
-the hooks (`torch_hooks`, `dataloader_hooks`) and the `event_buffer`. How events become steps,
-epochs and evaluations is in `detect`.
+Start at `bootstrap`, which attaches to the script's process, and at `tracer.Tracer`, which owns the
+hooks (`torch_hooks`, `dataloader_hooks`) and the `event_buffer`. `detect` turns events into steps,
+epochs and evaluations.
 """

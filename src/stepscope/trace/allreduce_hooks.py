@@ -1,10 +1,9 @@
-"""How long the backward passes of a foreign script only exchange gradients.
+"""Hooks that measure how long backward passes only wait for the gradient allreduce.
 
-DistributedDataParallel notes by itself when each gradient was ready, counted from the moment at
-which its reducer was prepared for the backward pass. That is read here, once a backward pass is
-over. Nothing is registered with it: the script's own communication hook, or none, is what it was.
-From the last gradient to the end of the pass there is communication, and waiting for other ranks,
-with nothing to hide behind.
+DistributedDataParallel records when each gradient was ready, counted from the moment its reducer
+was prepared for the backward pass. The hooks read this after each backward pass. They register
+nothing: the script's communication hook, if any, stays in place. The time from the last gradient to
+the end of the pass is communication, and waiting for other ranks, that no computation hides.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NOTHING_READ = (
 
 
 class _Prepared(NamedTuple):
-    """A reducer that awaits a backward pass, and what it said of the one before."""
+    """A reducer that awaits a backward pass, and its statistics of the previous one."""
 
     reducer: weakref.ref[Any]
     at_ns: int
@@ -41,9 +40,9 @@ class _Prepared(NamedTuple):
 
 @dataclass(slots=True)
 class AllreduceWatch:
-    """Exchanges of gradients: those that are awaited, and those of steps not yet finished.
+    """The reducers that await a backward pass, and the communication time of unfinished steps.
 
-    `own_ns` is what asking for them took.
+    `own_ns` is the time spent on reading them.
     """
 
     prepared: dict[int, _Prepared] = field(default_factory=dict)
@@ -55,18 +54,18 @@ class AllreduceWatch:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing is known of exchanges that there were; None where there were none."""
+        """Why communication time is missing; None if it is not, or there was no allreduce."""
         if not self.seen or self.read:
             return None
         return ON_DEVICE if self.on_device else NOTHING_READ
 
     def backward_done(self, end_ns: int) -> None:
-        """Ask which gradients became ready in the backward pass that has just ended."""
+        """Read which gradients became ready in the backward pass that has just ended."""
         ready_ns = 0
         for identity, (reference, at_ns, before) in list(self.prepared.items()):
             reducer = reference()
             after = before if reducer is None else reducer.get_backward_stats()
-            # What did not change is of an earlier pass: this one went through other gradients.
+            # Unchanged entries are from an earlier pass: this one used other parameters.
             news = [now for now, then in zip(after, before, strict=True) if now != then]
             if news:
                 ready_ns = max(ready_ns, at_ns + max(news))
@@ -74,13 +73,13 @@ class AllreduceWatch:
                 del self.prepared[identity]
         if ready_ns:
             self.read = True
-            # Two clocks, read a microsecond apart.
+            # Two clocks, read a microsecond apart: the difference may be negative.
             self.communication.add(end_ns, max(0, end_ns - ready_ns))
         self.own_ns += now_ns() - end_ns
 
 
 def watch_allreduce(buffer: EventBuffer, patches: Patches) -> None:
-    """Learn when a reducer is made ready for a backward pass that will exchange gradients."""
+    """Hook the preparation of a reducer for a backward pass with an allreduce."""
     if not distributed.is_available():
         return
     from torch._C._distributed_c10d import Reducer

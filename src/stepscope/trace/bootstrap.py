@@ -1,7 +1,8 @@
-"""Attach to the Python process of somebody's script: begin when it imports torch, end with it.
+"""Attach to the Python process of a user's script: start when it imports torch, end with it.
 
-Nothing heavy is imported before the script imports it: what it sets in the environment or in torch
-before that counts. Whatever goes wrong in here is told to the parent and never to the script.
+Nothing heavy is imported before the script imports it, so that settings which the script makes in
+the environment or in torch before that take effect. Failures of the tracer are reported to the
+parent process and never reach the script.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _OUR_FOLDER = str(Path(__file__).parent)
 
 @dataclass
 class _Attachment:
-    """What connects this process with the parent that supervises it.
+    """The connection of this process to the parent that supervises it.
 
-    `loader` are settings for the loaders that the script makes. A trial leaves the process when it
-    has made its steps, whatever the script would do then: what it has learnt is not worth saving.
-    `through_prefetch` makes it at least one step more than workers have batches ready.
+    `loader` holds settings for the loaders that the script creates. With `is_trial` the process
+    exits after its steps, whatever the script would do next: its result is not worth saving. With
+    `through_prefetch` it makes at least one step more than the workers have batches ready.
     """
 
     folder: Path
@@ -60,7 +61,7 @@ class _Attachment:
     ended: bool = False
 
     def begin(self) -> None:
-        """Put hooks on: torch has just been imported."""
+        """Install the hooks, right after torch was imported."""
         try:
             import torch
 
@@ -75,7 +76,7 @@ class _Attachment:
             tracer.start()
             self.tracer = tracer
             self._watch_loaders()
-            if sys.excepthook is sys.__excepthook__:  # the script has none of its own
+            if sys.excepthook is sys.__excepthook__:  # the script has not set one
                 sys.excepthook = _show_without_our_frames
             environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
             self.send({"type": "ready", "environment": environment})
@@ -96,7 +97,7 @@ class _Attachment:
         RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **fields)
 
     def _note_loader(self, record: dict[str, Any]) -> None:
-        """Put a loader into the record at once: the script may be killed later."""
+        """Record a loader at once: the script may be killed later."""
         self._note("loader", **record)
         tracer, now = self.tracer, {**record["found"], **record["set"]}
         if self.through_prefetch and tracer is not None and tracer.max_steps is not None:
@@ -104,7 +105,7 @@ class _Attachment:
             tracer.max_steps = max(tracer.max_steps, ready + 1)
 
     def end(self) -> None:
-        """Write what is left and say the last words. Once, and not in a forked copy."""
+        """Write the remaining rows and send the final message. Once, and not in a forked copy."""
         if self.ended or os.getpid() != self.process:
             return
         self.ended = True
@@ -124,14 +125,14 @@ class _Attachment:
         self.send(last)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Tell the parent, unless the script has closed the way to it."""
+        """Send a message to the parent, unless the script has closed the pipe."""
         data = (json.dumps(message) + "\n").encode()
         with contextlib.suppress(OSError):
             while data and file_identity(self.messages) == self.pipe:
                 data = data[os.write(self.messages, data) :]
 
     def forked(self) -> None:
-        """Leave a copy of this process alone: what it does is not this script's training."""
+        """Remove the hooks in a forked copy: its work is not this script's training."""
         self.ended = True
         if self.patches is not None:
             self.patches.undo()
@@ -140,10 +141,10 @@ class _Attachment:
 
 
 def attach(request: str) -> None:
-    """Watch this process as a parent asked for in `STEPSCOPE_TRACE`."""
+    """Trace this process as the parent requested in `STEPSCOPE_TRACE`."""
     asked = json.loads(request)
     if asked["parent"] != os.getppid():
-        return  # started by something between, with its environment
+        return  # a process that inherited the environment
     die_with_parent(asked["parent"])
     os.set_inheritable(asked["messages"], False)
     attachment = _Attachment(
@@ -170,10 +171,10 @@ def attach(request: str) -> None:
 
 
 def _exit_process() -> None:
-    """End the process without a word to the script, but with what it has printed.
+    """End the process without running the rest of the script, after flushing its output.
 
-    Its children are the parent's to end. What they share with it has a name in /dev/shm, and would
-    stay there.
+    The parent ends its children. Memory shared with them has a name in /dev/shm and would stay
+    there, so the finalizers run first.
     """
     import multiprocessing.util
 
@@ -181,7 +182,7 @@ def _exit_process() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # none, or closed
             stream.flush()
-    os._exit(0)  # ours: it says the last words
+    os._exit(0)  # the replacement above: it sends the final message
 
 
 def _describe_failure(error: Exception) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def _describe_failure(error: Exception) -> dict[str, Any]:
 def _show_without_our_frames(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Show what ended the script as Python would without us. The script may put its own here."""
+    """Show the exception that ended the script without the tracer's frames."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -224,7 +225,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _raised() -> str | None:
-    """Describe the exception that ended the script, if one did; Python keeps it for debuggers."""
+    """Describe the exception that ended the script, if any; Python keeps it for debuggers."""
     error = getattr(sys, "last_value", None)
     if error is None:
         return None
@@ -233,7 +234,7 @@ def _raised() -> str | None:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Call something once, right after a module has been imported for the first time."""
+    """Call a function once, right after the first import of a module."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -242,7 +243,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Let the others find it, and have its loader tell us."""
+        """Find the module with the other finders, and call the function after its loader."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)

@@ -1,4 +1,8 @@
-"""Hooks into torch's loaders: when an iteration begins, each batch that is fetched, and its end."""
+"""Hooks on torch's DataLoader: the begin of an iteration, each fetched batch, and the end.
+
+Workers time the making of each batch and send the timing along with it. The iterator unwraps the
+batch, so the script sees it unchanged.
+"""
 
 from __future__ import annotations
 
@@ -21,33 +25,29 @@ from stepscope.trace.detect import events as e
 from stepscope.trace.event_buffer import EventBuffer, Patches
 from stepscope.trace.sample_count import bytes_of, samples_of
 
-# --- How long a foreign script's loader workers took for each batch, without a change to what it
-# sees.
-
-
 TakeTiming = Callable[[LoadTiming], None]
 
 
 class TimedBatch:
-    """A batch on its way from a worker, and the time that it took."""
+    """A batch on its way from a worker, and its timing."""
 
     def __init__(self, batch: Any, timing: LoadTiming) -> None:
         self.batch = batch
         self.timing = timing
 
     def pin_memory(self) -> TimedBatch:
-        """Be pinned as the batch alone would be."""
+        """Pin the batch as it would be without the wrapper."""
         return TimedBatch(pin_memory(self.batch), self.timing)
 
 
 class TimedStart:
-    """Begin a worker: time its fetching, then do what the script wanted done."""
+    """A `worker_init_fn` that times the worker's fetches and calls the script's own one."""
 
     def __init__(self, user_init: Callable[[int], Any] | None) -> None:
         self.user_init = user_init
 
     def __call__(self, worker: int) -> None:
-        """Run in the worker, before it makes its fetcher."""
+        """Run in the worker, before it creates its fetcher."""
         for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
             fetcher.fetch = _timed(fetcher.fetch)  # type: ignore[method-assign]
         if self.user_init is not None:
@@ -66,7 +66,7 @@ def _timed(fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], TimedBatch]
 
 
 def start_timed(loader: DataLoader[Any], iterate: Callable[[Any], Any], take: TakeTiming) -> Any:
-    """Make the loader's iterator; workers that it starts tell how long each batch takes them."""
+    """Create the loader's iterator; workers that it starts time each batch."""
     if loader.num_workers == 0:
         return iterate(loader)
     user_init = loader.worker_init_fn
@@ -81,10 +81,11 @@ def start_timed(loader: DataLoader[Any], iterate: Callable[[Any], Any], take: Ta
 
 
 def _unwrap(iterator: Any, take: TakeTiming) -> None:
-    """Let the iterator hand out plain batches for as long as it lives.
+    """Let the iterator return plain batches for as long as it lives.
 
-    On the object, not on its class: persistent workers may outlive our hooks. Through a weak
-    reference, lest the iterator, which ends its workers when it dies, keep itself alive.
+    The method is replaced on the object, not on its class, because persistent workers may outlive
+    the hooks. It uses a weak reference, because an iterator that kept itself alive would never end
+    its workers.
     """
     itself = weakref.ref(iterator)
     original = type(iterator)._next_data
@@ -104,19 +105,19 @@ def _unwrap(iterator: Any, take: TakeTiming) -> None:
 
 
 def _without_our_frames(argument: Any) -> Any:
-    """Take our lines out of the worker's traceback, which is in the text of what it raised."""
+    """Remove the tracer's lines from the worker's traceback in an exception's text."""
     if not isinstance(argument, str) or __file__ not in argument:
         return argument
     entry = rf'  File "{re.escape(__file__)}".*\n(?:    .*\n)*'
     return type(argument)(re.sub(entry, "", argument))
 
 
-# CPU time is the kernel's to tell, and among the work of a step asking for it twice takes 6 us on
-# a VM. Where making a batch takes less than a hundred times that, one step in so many is asked for
-# it, after the first ones.
+# Reading CPU time is a system call; twice per step it takes 6 us on a VM. Where making a batch
+# takes less than a hundred times that, it is read in one step in `_CPU_OF_ONE_STEP_IN`, after the
+# first `_CPU_OF_ALL_STEPS`.
 _QUICK_NS = 600_000
 _CPU_OF_ALL_STEPS = 100
-_CPU_OF_ONE_STEP_IN = 17  # a prime: shards and buffers come round in even numbers
+_CPU_OF_ONE_STEP_IN = 17  # a prime, since shards and buffers repeat in even numbers
 CPU_LEFT_OUT = (
     f"of one step in {_CPU_OF_ONE_STEP_IN} only, after the first {_CPU_OF_ALL_STEPS}: making a "
     f"batch took less than {_QUICK_NS / 1e6} ms, and reading it would take too much of that"
@@ -124,7 +125,7 @@ CPU_LEFT_OUT = (
 
 
 def watch_loaders(buffer: EventBuffer, patches: Patches) -> None:
-    """Put the hooks on torch's loader and on its two kinds of iterators."""
+    """Install the hooks on torch's loader and on its two kinds of iterators."""
     multi = torch_dataloader._MultiProcessingDataLoaderIter
     either = torch_dataloader._BaseDataLoaderIter
     patches.replace(DataLoader, "__iter__", functools.partial(_iterate, buffer))
@@ -156,7 +157,7 @@ def _iterate(buffer: EventBuffer, original: Any) -> Any:
 
 
 def _number_of(buffer: EventBuffer, loader: Any) -> int:
-    """Tell loaders apart: another one may be given the address of one that is gone."""
+    """Return the loader's number: an address may be reused by another loader."""
     reference, number = buffer.loaders.get(id(loader), (None, 0))
     if reference is None or reference() is not loader:
         number = buffer.new_key()
@@ -165,7 +166,10 @@ def _number_of(buffer: EventBuffer, loader: Any) -> int:
 
 
 def _length(loader: Any) -> int | None:
-    """Count the batches to come; an iterable data set is not asked, torch would remember that."""
+    """Return the number of batches, if known.
+
+    An iterable data set is not asked: torch would remember the answer.
+    """
     iterable = loader._dataset_kind != torch_dataloader._DatasetKind.Map
     try:
         return None if iterable else len(loader)
@@ -180,14 +184,14 @@ def _remember(buffer: EventBuffer, iterator: Any, key: int) -> None:
     def died(reference: Any) -> None:
         buffer.deaths.pop(identity, None)
         if buffer.keys.pop(identity, None) is not None and get_ident() == buffer.thread:
-            buffer.counted = False  # what it gave may be used all the same
+            buffer.counted = False  # its batch may still be used
             buffer.note(e.DROPPED, key, other_clock_ns())
 
     buffer.deaths[identity] = weakref.ref(iterator, died)
 
 
 def _fetch(buffer: EventBuffer, original: Any) -> Any:
-    """Note a fetch; without workers, what it takes is also what the making of the batch takes."""
+    """Record a fetch; without workers its time is also the load time of the batch."""
     put, note, timings, cpu_ns = buffer.notes.extend, buffer.note, buffer.timings, own_cpu_ns
     begin, end, keys = e.FETCH, e.FETCHED, buffer.keys
     without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
@@ -196,7 +200,7 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
         if buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
             return original(iterator)
         key = keys.get(id(iterator))
-        if key is None:  # made before we looked, or asked again after its end
+        if key is None:  # created before the hooks, or asked again after its end
             key = buffer.new_key()
             note(e.ITERATE, key, (other_clock_ns(), None))
             note(e.ITERATED, key, (None, None))
@@ -224,7 +228,7 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
         except StopIteration:
             buffer.busy = False
             note(e.EXHAUSTED, key, other_clock_ns())
-            # A persistent iterator comes again, with a new key, as a new iteration.
+            # A persistent iterator returns with a new key, as a new iteration.
             keys.pop(id(iterator), None)
             raise
         except BaseException:
@@ -237,7 +241,7 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
         if begin_cpu_ns is not None:
             took_ns = end_ns - begin_ns
             load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
-            end_ns = now_ns()  # the loop waits for this too, for milliseconds on a busy machine
+            end_ns = now_ns()  # the loop waits for this too: milliseconds on a busy machine
             if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
                 buffer.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
         elif is_made_here:
@@ -249,10 +253,10 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
                 False,
                 max(buffer.batch_bytes, bytes_of(batch)),
             )
-        # Most batches begin with a tensor, whose shape tells soonest how long it is.
+        # Most batches begin with a tensor, whose shape is the fastest source.
         begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
         samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
-        # Of two without a call between them, the call will tell which was used.
+        # After two fetches without a call, the samples of the call show which batch was used.
         buffer.counted = samples is not None and buffer.called
         buffer.called = False
         put((end, end_ns, key, (samples, load), buffer.queue and buffer.queue.mark()))
@@ -262,7 +266,7 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
 
 
 def _drop(buffer: EventBuffer, original: Any) -> Any:
-    """Note how long it takes to end workers whose loader was not read to its end."""
+    """Record the time to end workers whose loader was not exhausted."""
 
     def drop(iterator: Any) -> None:
         key = buffer.keys.get(id(iterator))

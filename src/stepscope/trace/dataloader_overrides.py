@@ -1,13 +1,13 @@
-"""Other settings for the loaders of somebody's script, put in where it makes them.
+"""Overrides for the settings of the loaders that a user's script creates.
 
     num_workers, prefetch_factor, persistent_workers, pin_memory
                   in every loader
-    batch_size    in every loader that shuffles; in one that does not, unless one that shuffles was
-                  made before it, which then is the one to train from
+    batch_size    in every loader that shuffles; in one that does not shuffle, unless a shuffling
+                  loader was created before it: that one is used for training
 
-When a loader is made nobody knows what it will be for. A test that comes along with a larger batch
-changes nothing of the training; a training that keeps its own batch would make the trial worthless.
-What was found, set and refused is noted for every loader.
+The purpose of a loader is unknown when it is created. An evaluation with a larger batch does not
+change the training, but a training that kept its batch size would make the trial worthless. The
+settings found, set and refused are recorded for every loader.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persi
 
 LOADER, BATCH_SAMPLER, DATA_SET = "loader", "batch_sampler", "data set"
 
-# What torch refuses in a loader without workers, and what stands for "not given".
+# Arguments that torch refuses in a loader without workers, and their defaults.
 _NEEDS_WORKERS: dict[str, Any] = {
     "prefetch_factor": None,
     "persistent_workers": False,
     "timeout": 0,
     "multiprocessing_context": None,
 }
-_PREFETCH = 2  # torch's own, where there are workers and none is given
+_PREFETCH = 2  # torch's default for a loader with workers
 
 _NO_WORKERS = "this loader has no workers"
 _FOR_A_TEST = "one that shuffles was made before: this one is taken for a test"
@@ -51,16 +51,16 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Decision:
-    """What is changed in the arguments of one loader, and what of the settings is refused."""
+    """The changes to the arguments of one loader, and the refused settings."""
 
     changes: dict[str, Any]
     refused: dict[str, str]
 
 
 def decide(given: Arguments, asked: Arguments, *, may_train: bool = True) -> Decision:
-    """Choose the arguments that put the settings asked for into a loader, and that torch takes.
+    """Return the changes that apply the requested settings to a loader, as far as torch allows.
 
-    `given` has the script's own arguments by name; `may_train` is False for what is a test.
+    `given` has the script's arguments by name; `may_train` is False for an evaluation.
     """
     wanted, refused = dict(asked), {}
     fixed = _FIXED.get(batches_by(given)) or (None if may_train else _FOR_A_TEST)
@@ -77,14 +77,14 @@ def decide(given: Arguments, asked: Arguments, *, may_train: bool = True) -> Dec
 
 
 def batches_by(given: Arguments) -> str:
-    """Say who puts samples together: the loader, a batch sampler, or the data set itself."""
+    """Return what forms batches: the loader, a batch sampler, or the data set."""
     if given.get("batch_sampler") is not None:
         return BATCH_SAMPLER
     return DATA_SET if given.get("batch_size", 1) is None else LOADER
 
 
 def shuffles(given: Arguments) -> bool:
-    """Say whether samples come in another order than the data set's, as far as can be seen."""
+    """Return whether samples come in another order than the data set's, if that is known."""
     sampler = given.get("sampler")
     if sampler is None:
         sampler = getattr(given.get("batch_sampler"), "sampler", None)
@@ -95,7 +95,7 @@ def shuffles(given: Arguments) -> bool:
 
 
 def settings_of(given: Arguments) -> dict[str, Any]:
-    """Return the settings that a loader has with these arguments."""
+    """Return the settings of a loader with these arguments."""
     workers = given.get("num_workers", 0)
     batch_size = given.get("batch_size", 1)
     if batches_by(given) == BATCH_SAMPLER:
@@ -112,10 +112,11 @@ def settings_of(given: Arguments) -> dict[str, Any]:
 
 @dataclass
 class LoaderSettings:
-    """Put settings into every loader that is made from now on.
+    """Apply settings to every loader that is created from now on.
 
-    `note` is given a record of each, but only once of those that are all alike: some scripts make
-    a loader an epoch. A fault of ours is kept in `trouble`, and the loader is the script's own.
+    `note` receives a record of each loader, but only one of equal records: some scripts create a
+    loader for each epoch. An internal error is kept in `trouble`, and the loader stays as the
+    script wanted it.
     """
 
     asked: Arguments
@@ -125,7 +126,7 @@ class LoaderSettings:
     _noted: set[str] = field(default_factory=set)
 
     def install(self, patches: Patches) -> None:
-        """Look at the making of loaders. Undo the patches to have it as before."""
+        """Hook the creation of loaders. Undo the patches to remove the hook."""
         patches.replace(DataLoader, "__init__", self._watch)
 
     def _watch(self, original: Any) -> Any:
@@ -135,7 +136,7 @@ class LoaderSettings:
             try:
                 bound = signature.bind(loader, *args, **kwargs)
             except TypeError:
-                bound = None  # torch says better what is wrong with them
+                bound = None  # torch raises the better error
             decision = None if bound is None else self._decide(bound.arguments)
             if bound is None or decision is None:
                 original(loader, *args, **kwargs)
@@ -145,7 +146,7 @@ class LoaderSettings:
             original(*bound.args, **bound.kwargs)
             self._report(loader, given, decision)
 
-        # Libraries that make loaders again read the arguments' names from the signature.
+        # Libraries that recreate loaders read the argument names from the signature.
         return functools.wraps(original)(init)
 
     def _decide(self, given: Arguments) -> Decision | None:
@@ -187,7 +188,7 @@ def _record(loader: Any, given: Arguments, decision: Decision, asked: Arguments)
 
 
 def _count(sampler: Any) -> int | None:
-    """Count the samples of an epoch; None where the script's own code does not know."""
+    """Return the samples of an epoch; None if the script's sampler has no length."""
     try:
         return len(sampler)
     except Exception:

@@ -1,4 +1,4 @@
-"""How many samples and bytes somebody's batch has, whatever it is made of."""
+"""The number of samples and bytes in a batch of any structure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-# How deep a batch is looked into, and how far: a vocabulary may be among what it holds.
+# Limits of the search: a batch may contain a vocabulary.
 _DEEPEST = 6
 _FIRST_PARTS = 32
 _PLAIN = (str, bytes, int, float, type(None))
@@ -16,10 +16,10 @@ _PLAIN_PARTS = (torch.Tensor, list, tuple, *_PLAIN)
 
 
 def samples_of(batch: Any) -> int | None:
-    """Count the samples of a batch: the length of the first tensor in it.
+    """Return the number of samples in a batch: the length of its first tensor.
 
-    It may be of the script's own making. What that does when it is looked into is not known, and
-    nothing of it may reach the script's loop.
+    The batch may be an object of the script, whose code may raise when it is inspected. No such
+    error may reach the script's loop.
     """
     try:
         return _samples_of(batch, _DEEPEST)
@@ -28,13 +28,13 @@ def samples_of(batch: Any) -> int | None:
 
 
 def samples_of_arguments(values: Sequence[Any]) -> int | None:
-    """Count the samples of a call none of whose arguments is a tensor, by what these hold.
+    """Return the number of samples in a call without tensor arguments.
 
-    A list of tensors has one for each sample, or one for each input: alone it does not tell.
+    A list of tensors has one for each sample, or one for each input: alone it is ambiguous.
     """
     try:
         return _samples_of_arguments(values)
-    except Exception:  # theirs, as in `samples_of`
+    except Exception:  # the script's code, as in `samples_of`
         return None
 
 
@@ -71,14 +71,14 @@ def _samples_of(batch: Any, deepest: int, in_object: bool = False) -> int | None
             return None
         if hasattr(type(batch), "num_graphs") and isinstance(graphs := batch.num_graphs, int):
             return graphs
-        if in_object:  # a data set, a vocabulary: not what is trained with
+        if in_object:  # a data set, a vocabulary: not training data
             return None
         state = _state(batch)
         if type(size := state.get("batch_size", state.get("num_graphs"))) is int:
             return size
         tensors = [part for part in state.values() if isinstance(part, torch.Tensor)]
         if lengths := [len(tensor) for tensor in tensors if tensor.dim()]:
-            return lengths[0]  # before what else it holds, and a number in a tensor is no batch
+            return lengths[0]  # before other parts; a scalar tensor is not a batch
         parts = [part for part in state.values() if not isinstance(part, torch.Tensor)]
         in_object = True
     for looked_at, part in enumerate(parts):
@@ -89,10 +89,10 @@ def _samples_of(batch: Any, deepest: int, in_object: bool = False) -> int | None
 
 
 def _state(thing: Any) -> dict[str, Any]:
-    """Return what an object of the script's own holds, without calling anything of it.
+    """Return the attributes and slots of an object, without calling any of its code.
 
-    That are its attributes and slots, in the order in which they were set. Properties are not
-    asked: to compute them may take long, or change something.
+    They are in the order in which they were set. Properties are not read: they may be slow or have
+    side effects.
     """
     if isinstance(thing, type) or callable(thing):
         return {}
@@ -102,7 +102,7 @@ def _state(thing: Any) -> dict[str, Any]:
             if isinstance(slot, MemberDescriptorType):
                 try:
                     kept[name] = slot.__get__(thing)
-                except AttributeError:  # nothing was put there
+                except AttributeError:  # an empty slot
                     continue
     try:
         attributes = object.__getattribute__(thing, "__dict__")
@@ -112,7 +112,7 @@ def _state(thing: Any) -> dict[str, Any]:
 
 
 def _is_an_object_each(batch: Sequence[Any]) -> bool:
-    """Say whether every sample is a mapping, or an object of the script's own, by itself."""
+    """Return whether each sample is a mapping or an object of the script."""
     first = batch[0]
     if isinstance(first, _PLAIN_PARTS):
         return False
@@ -126,10 +126,10 @@ def _is_an_object_each(batch: Sequence[Any]) -> bool:
 
 
 def _is_a_mapping_each(batch: Sequence[Any]) -> bool:
-    """Say whether every sample is a mapping of its own, as some detectors have them.
+    """Return whether each sample is a separate mapping, as in some detectors.
 
-    A batch may begin with a mapping of all samples too: its tensors are as long as each other, and
-    as those of another mapping beside it.
+    A batch may also begin with a mapping of all samples. Then its tensors have equal lengths, as
+    have those of another mapping beside it.
     """
     first = batch[0]
     if not all(isinstance(each, Mapping) and each.keys() == first.keys() for each in batch):
@@ -146,10 +146,10 @@ def _lengths(mapping: Mapping[Any, Any]) -> list[int]:
 
 
 def _is_one_each(images: Any, targets: Any) -> bool:
-    """Say whether there is a target for each image, as detectors have: images differ in size.
+    """Return whether there is one target for each image, as in detectors: images differ in size.
 
-    Targets are mappings, or both are as `zip(*samples)` makes them, which torch's own collate never
-    does: tensors of one kind.
+    Targets are mappings, or both are tuples of similar tensors as `zip(*samples)` makes them, which
+    torch's collate never does.
     """
     both = isinstance(images, list | tuple) and isinstance(targets, list | tuple)
     if not both or len(images) != len(targets) or not len(images):
@@ -166,7 +166,7 @@ def _is_alike(one: Any, other: Any) -> bool:
 
 
 def bytes_of(batch: Any) -> int:
-    """Add up the tensors of a batch: what a worker passes on through shared memory."""
+    """Return the size of a batch's tensors, which a worker passes on in shared memory."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() * batch.element_size()
     return sum(map(bytes_of, _parts(batch) or ()))

@@ -1,7 +1,7 @@
-"""Watch a training from inside its process: hooks on, events settled once a second.
+"""The tracer: installs the hooks and flushes their events once a second.
 
-The hooks only note events. Between two steps, when a second has passed, they are made sense of and
-written, many steps at once (`trace.tracer`); that is our own work, and noted as such.
+The hooks only record events. Between two steps, once a second has passed, `RowWriter` turns them
+into rows and writes them, many steps at once. This work is recorded as the tracer's own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from stepscope.trace.detect.row_builder import PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer
 
-# --- Rows of what hooks have noted, and what it cost to watch
-
 
 @dataclass
 class RowWriter:
-    """Take notes in their order, and write the steps and epochs that are found in them."""
+    """Detect steps and epochs in recorded events and write their rows."""
 
     folder: Path
     origin_ns: int
@@ -55,18 +53,18 @@ class RowWriter:
 
     @property
     def steps(self) -> int:
-        """How many steps were written."""
+        """The number of steps written."""
         return self._detector.steps
 
     @property
     def steps_seen(self) -> int:
-        """How many steps there were, the one included that nothing has ended yet."""
+        """The number of steps so far, including the one that is still open."""
         return self._detector.steps_seen
 
     def take(self, notes: list[Any]) -> None:
-        """Find out what the notes mean and write it."""
-        # Nearly everything that is made here is gone soon after: left alone, Python would look
-        # through it, and through the script's objects too, several times. That is half of the cost.
+        """Process recorded events and write their rows."""
+        # Nearly all objects created here are short-lived. With collection enabled, Python would
+        # scan them and the script's objects several times, which is half of the cost.
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -79,14 +77,14 @@ class RowWriter:
                 gc.enable()
 
     def finish(self) -> None:
-        """End what is under way, and write it: there is nothing more to come."""
+        """End the open step and epoch, and write them."""
         self._detector.finish()
         self._logs.close()
 
     def overhead(self, event_s: float, own_s: float) -> dict[str, Any]:
-        """State what watching cost each step: so much an event, and so much beside them in all."""
+        """Return the tracing cost per step, from the cost of an event and the other work."""
         overhead_s = share = None
-        if self.steps and self.steps_ns:  # none are written where settling had trouble
+        if self.steps and self.steps_ns:  # none are written if a flush failed
             overhead_s = (self.noted * event_s + own_s) / self.steps
             share = overhead_s / (seconds(self.steps_ns) / self.steps)
         return {
@@ -96,34 +94,34 @@ class RowWriter:
             "overhead_share": share,
         }
 
-    # what the detector calls
+    # calls of the detector
 
     def step(self, row: StepRow) -> None:
-        """Take a finished step."""
+        """Write a finished step."""
         self.steps_ns += row.step_ns
         self._steps.append(row)
 
     def plain_steps(self, rows: PlainRows) -> None:
-        """Take many finished steps at once."""
+        """Write many finished steps."""
         self.steps_ns += sum(rows.steps_ns)
         self._steps.append(rows)
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
-        """Take a finished epoch or evaluation."""
+        """Write a finished epoch or evaluation."""
         self._epochs.append(",".join(epoch_values(split, timing, loss=loss).values()))
 
 
-# Settling a single step takes 0.4 ms when the step has filled the caches, several hardly more.
+# Flushing a single step takes 0.4 ms when the step has filled the caches; several take hardly more.
 FLUSH_EVERY_NS = SECOND_NS
 
-# Where the window on every layer opens when nobody knows how long the script will train, and the
-# latest, because an epoch may be very long.
+# Where the layer window opens if the length of the training is unknown, and at the latest, since an
+# epoch may be very long.
 LAYERS_AFTER_STEPS = 20
 LAYERS_AFTER_AT_MOST = 1000
 
 
 class EnoughSteps(SystemExit):
-    """Ends a script that has made as many steps as were wanted."""
+    """Ends a script that has made the requested number of steps."""
 
 
 def _exit_script() -> None:
@@ -132,15 +130,15 @@ def _exit_script() -> None:
 
 @dataclass
 class Tracer:
-    """Hooks in this process, and what becomes of what they note."""
+    """The hooks of this process, and the processing of their events."""
 
     folder: Path
     origin_ns: int
     max_steps: int | None = None
     layers_steps: int = 0
     layers: list[dict[str, Any]] | None = None
-    end_script: Callable[[], None] = _exit_script  # ends the script when `max_steps` are made
-    send: Callable[[dict[str, Any]], None] = lambda message: None  # a parent, where there is one
+    end_script: Callable[[], None] = _exit_script  # ends the script after `max_steps`
+    send: Callable[[dict[str, Any]], None] = lambda message: None  # to the parent process, if any
 
     own_ns: int = 0
     trouble: Exception | None = None
@@ -155,7 +153,7 @@ class Tracer:
     _window_opened: int = 0
 
     def start(self) -> None:
-        """Open the logs and put the hooks on."""
+        """Open the logs and install the hooks."""
         self._writer = RowWriter(self.folder, self.origin_ns, self._buffer.allreduce.communication)
         self._buffer.at_boundary = self._between_steps
         if self.max_steps is not None:
@@ -166,16 +164,16 @@ class Tracer:
 
     @property
     def steps(self) -> int:
-        """How many steps were settled."""
+        """The number of steps written."""
         return self._writer.steps
 
     @property
     def batch_bytes(self) -> int | None:
-        """What the largest batch takes, among the first of each loader; None without a loader."""
+        """The size of the largest first batch of any iteration; None without a loader."""
         return self._buffer.batch_bytes or None
 
     def finish(self) -> dict[str, Any]:
-        """Take the hooks off, write everything, and state what the watching cost."""
+        """Remove the hooks, write all rows, and return the tracing cost."""
         self._close_window()
         self._patches.undo()
         if self.trouble is None:
@@ -188,7 +186,7 @@ class Tracer:
         return self._measure_overhead()
 
     def final_message(self) -> dict[str, Any]:
-        """End, and say how it was: what a parent or a person's own program wants to know."""
+        """Finish, and return the outcome for the parent process or the user's program."""
         instrument = self.finish()
         words: dict[str, Any] = {
             "steps": self.steps,
@@ -221,7 +219,7 @@ class Tracer:
         return words
 
     def abandon(self) -> None:
-        """Be nothing any more: this is a forked copy of the process that is watched."""
+        """Remove the hooks in a forked copy of the traced process."""
         self._patches.undo()
         self._buffer.notes.clear()
 
@@ -240,7 +238,7 @@ class Tracer:
         buffer.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
-        """Open the window on every layer when it is time, and close it when it was long enough."""
+        """Open the layer window when it is due, and close it after its steps."""
         buffer = self._buffer
         if self._window_from is None:
             self._window_from = self._middle()
@@ -255,9 +253,9 @@ class Tracer:
             buffer.note(e.DETAIL, schema.FULL)
 
     def _middle(self) -> int:
-        """Return after how many steps the window opens: in the middle, of what is known.
+        """Return the step after which the layer window opens: the middle of what is known.
 
-        That is the run, where its end was asked for, or else the first epoch.
+        That is the run if its length was given, or else the first epoch.
         """
         known = self.max_steps or self._buffer.longest
         middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
@@ -282,7 +280,7 @@ class Tracer:
         try:
             self._take_notes()
             self._look_at_device()
-        except Exception as error:  # a full disk, a fault of ours: the script goes on without us
+        except Exception as error:  # a full disk, an internal error: the script continues
             self.trouble = error
             self.abandon()
             return
@@ -291,7 +289,7 @@ class Tracer:
         self.own_ns += self._flushed_ns - began
 
     def _look_at_device(self) -> None:
-        """Tell what the script holds of the device that it trains on; waits for nothing."""
+        """Send the memory that the script holds on its device. Never waits for it."""
         if self._device_seen != self._buffer.device and self._buffer.device is not None:
             self._device_seen = self._buffer.device
             memory = device_memory_of(torch.device(self._buffer.device), self._before)
@@ -303,17 +301,18 @@ class Tracer:
         self._writer.take(self._buffer.take_notes())
 
     def _measure_overhead(self) -> dict[str, Any]:
-        """State the clock's resolution and what watching cost each step of this run.
+        """Return the clock's resolution and the tracing cost per step of this run.
 
-        Counted are the events (what noting one costs is measured here) and the settling (measured
-        during the run). What blocks of steps without detail tell is in the records.
+        It includes the events (the cost of recording one is measured here) and the flushes
+        (measured during the run). The comparison with steps without detail is made from the
+        records.
         """
         scratch = EventBuffer(device=self._buffer.device or "cpu", queue=self._buffer.queue)
         call = torch_hooks._call(scratch, lambda module: None)
-        idle = nn.PReLU()  # with a weight, so that every call is noted, and not a random one
+        idle = nn.PReLU()  # it has a weight, so every call is recorded, and no random one
 
         def note_a_call() -> None:
-            scratch.counted = bool(self._buffer.loaders)  # batches have told their samples
+            scratch.counted = bool(self._buffer.loaders)  # samples are known from the batches
             call(idle)
 
         return {
@@ -327,7 +326,7 @@ class Tracer:
 
 
 def _named(roots: dict[int, Any]) -> list[tuple[str, nn.Module]]:
-    """Name the outermost modules that still live: by class, where there are several."""
+    """Name the outermost modules that are still alive: by class, if there are several."""
     alive = [module for reference in list(roots.values()) if (module := reference()) is not None]
     if len(alive) == 1:
         return [("", alive[0])]

@@ -1,4 +1,4 @@
-"""Time in which steps did nothing but exchange gradients, until it is known which step's it is."""
+"""Exposed communication time: the part of a backward pass that only waits for the allreduce."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from stepscope.meter.clock import seconds
 
 @dataclass(slots=True)
 class CommunicationTime:
-    """When each backward pass ended, and how long it had only exchanged; until a step takes it."""
+    """The end and the communication time of each backward pass not yet assigned to a step."""
 
     _passes: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add(self, end_ns: int, communication_ns: int) -> None:
-        """Take a backward pass, after all that ended before it."""
+        """Add a backward pass. Passes must be added in the order in which they end."""
         self._passes.append((end_ns, communication_ns))
 
     def between(self, begin_ns: int, end_ns: int) -> float | None:
-        """Return the seconds of exchange in a step; None where it had none. Steps come in order."""
+        """Return the communication seconds of a step, or None if it had none.
+
+        Steps must be asked for in their order.
+        """
         total_ns = None
         while self._passes and self._passes[0][0] <= end_ns:
             ended_ns, communication_ns = self._passes.popleft()
@@ -30,7 +33,7 @@ class CommunicationTime:
         return None if total_ns is None else seconds(total_ns)
 
     def by_step(self, bounds_ns: Sequence[int]) -> list[float | None]:
-        """Return the same for steps that follow each other: each lasts until the next begins."""
+        """Return the same for consecutive steps: each lasts until the next one begins."""
         if not self._passes:
             return [None] * (len(bounds_ns) - 1)
         return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairwise(bounds_ns)]

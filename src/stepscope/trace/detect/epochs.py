@@ -1,7 +1,8 @@
-"""The other clock between two readings of it.
+"""Tracking of the current step and epoch, and of loops whose purpose is not yet known.
 
-An epoch is checked by a clock pair of its own. That clock is read where an epoch begins or may end;
-which of these moments it was is known only later, and between two readings it goes like the first.
+`EpochTracker` begins and ends steps and epochs as `trace.detect.steps` finds them. An iteration
+over a loader is a `LoopCandidate` until a backward pass makes it training, or its end makes it an
+evaluation.
 """
 
 from __future__ import annotations
@@ -20,31 +21,37 @@ from stepscope.trace.detect.spans import Batch, Epoch, LoopCandidate, Moment, St
 
 @dataclass(slots=True)
 class SecondClock:
-    """When both clocks were read last, on each."""
+    """The second clock, by which an epoch's total is checked.
+
+    It is read where an epoch begins or may end, because which of these it was is known only later.
+    Between two readings it is assumed to advance like the first clock.
+    """
 
     _time_ns: int = 0
     _other_ns: int = 0
 
     def read(self, time_ns: int, other_ns: int) -> None:
-        """Both clocks were read at one moment."""
+        """Store the readings of both clocks at one moment."""
         self._time_ns, self._other_ns = time_ns, other_ns
 
     def at(self, time_ns: int) -> int:
-        """Return what it shows at a moment of the first clock."""
+        """Return its time at a moment of the first clock."""
         return self._other_ns + time_ns - self._time_ns
 
 
-# --- The course of a training: the step and the epoch that are under way, and what stands aside.
-
-
-# A loop asks for its first batch at once, and trains with it. Some make an iterator, or look at a
-# batch, and only then build their model.
+# A loop fetches its first batch at once and trains with it. Some scripts create an iterator, or
+# inspect a batch, and build their model only then.
 _LONG_BEFORE_NS = 100_000_000
 
 
 @dataclass(slots=True)
 class EpochTracker:
-    """What is under way. `now_ns` is the time of the last event."""
+    """The current step, epoch and candidates. `now_ns` is the time of the last event.
+
+    `tail` is what came after the last update of `step`, and may still become part of it.
+    `completed` is the last complete step and its end: batches left at the end of an epoch are added
+    to it.
+    """
 
     rows: RowBuilder
     steps: int = 0
@@ -58,37 +65,37 @@ class EpochTracker:
     completed: tuple[Step, int] | None = None
     epoch: Epoch | None = None
     candidates: list[LoopCandidate] = field(default_factory=list)
-    # An evaluation whose loader has ended before its last batch was used, when it ends so far, and
-    # how long its loader took to end.
+    # An evaluation whose loader ended before its last batch was used, its end so far, and the time
+    # its loader took to end.
     late: tuple[LoopCandidate, Moment, int] | None = None
     pending: PendingBatches = field(default_factory=PendingBatches)
-    # The last iteration that was made for one batch and let go of, and the step that it was in.
+    # The last single-use iteration, and the step in which it was.
     _loose: tuple[Step, LoopCandidate] | None = None
 
     def moment(self) -> Moment:
-        """Keep what was spent until now."""
+        """Return the current moment of the step."""
         step = self.tail or self.step
         assert step is not None, "there is nothing to be candidate of"
         return step.moment(self.now_ns, self.second_clock.at(self.now_ns))
 
-    # what stands aside
+    # candidates
 
     def find_candidate(self, key: int) -> LoopCandidate | None:
-        """Return the iteration of which it is not known yet what it is for."""
+        """Return the candidate of an iteration, if there is one."""
         for candidate in self.candidates:
             if candidate.key == key:
                 return candidate
         return None
 
     def innermost(self) -> LoopCandidate | None:
-        """Return what was begun last and is used."""
+        """Return the candidate in use that began last."""
         for candidate in reversed(self.candidates):
             if candidate.used:
                 return candidate
         return None
 
     def begin_candidate(self, key: int, earlier: Iteration | None = None) -> None:
-        """A loader is iterated over, anew or going on: what for will be known later."""
+        """Begin or continue an iteration over a loader; its purpose is known later."""
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
             self._begin_candidates_here()
@@ -99,9 +106,9 @@ class EpochTracker:
         self.candidates.append(candidate)
 
     def begin_calls(self) -> LoopCandidate:
-        """A module is called, for a test perhaps, and no loader is iterated over.
+        """Begin a candidate for module calls without a loader, perhaps an evaluation.
 
-        If its batch came from an iterator that was made for it, the test has begun with that.
+        If the batch came from a single-use iterator, the candidate begins with that.
         """
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
@@ -112,13 +119,16 @@ class EpochTracker:
         return self.candidates[-1]
 
     def let_loose(self, candidate: LoopCandidate) -> None:
-        """An iterator that was made for one batch is gone. What the batch is for is not known."""
+        """Keep the batch of a single-use iterator that is gone: its purpose is not known."""
         step = self.tail or self.step
         self._loose = None if step is None else (step, candidate)
         self.pending.let_loose(candidate.fetched[0])
 
     def use_candidate(self, candidate: LoopCandidate) -> None:
-        """A batch is fetched in it. Made long before anything was trained, it begins only now."""
+        """Fetch a batch of a candidate.
+
+        If its iterator was created long before any training, the candidate begins now.
+        """
         candidate.asked_ns = self.now_ns
         if not candidate.used:
             candidate.first_asked_ns = self.now_ns
@@ -131,9 +141,9 @@ class EpochTracker:
             candidate.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
 
     def _begin_candidates_here(self) -> None:
-        """Let what is open begin with the step that begins now: its time is counted in that.
+        """Begin the open candidates with the new step, in which their time is counted.
 
-        An iterator that was only made so far, to be used later, begins when it is used.
+        An iterator that was only created begins when it is used.
         """
         if not self.candidates:
             return
@@ -143,17 +153,17 @@ class EpochTracker:
             candidate.last_call = candidate.last_call and candidate.begin
 
     def end_candidate(self, candidate: LoopCandidate, end: Moment, stop_ns: int = 0) -> None:
-        """Nothing was trained in it: an evaluation, if a module was called."""
+        """End a candidate without training: an evaluation, if a module was called."""
         self.candidates.remove(candidate)
         self._give_away(candidate, end, stop_ns)
 
     def end_later(self, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
-        """It is an evaluation, and its last batch may still be used."""
+        """End an evaluation whose last batch may still be used."""
         self.candidates.remove(candidate)
         self.late = (candidate, end, stop_ns)
 
     def end_late(self) -> None:
-        """End the evaluation whose last batch was used after its loader had ended, if any."""
+        """End the evaluation whose last batch was used after its loader ended, if any."""
         if self.late is not None:
             (candidate, end, stop_ns), self.late = self.late, None
             self._give_away(candidate, end, stop_ns)
@@ -177,10 +187,10 @@ class EpochTracker:
             self.step = None
 
     def end_evaluations(self, since: LoopCandidate | None = None) -> None:
-        """The training goes on: evaluations whose loader was not read to its end are over.
+        """End evaluations whose loader was not exhausted: the training continues.
 
-        They end with the last call in them. So do those without a loader. `since` ends only those
-        that began after it: they are in what it took.
+        They end with their last call, as do those without a loader. With `since`, only candidates
+        that began after it are ended: they lie inside it.
         """
         if not self.candidates:
             return
@@ -194,7 +204,7 @@ class EpochTracker:
             self.end_candidate(candidate, candidate.last_call)
 
     def promote_candidates(self) -> None:
-        """There was a backward pass: what is open, and no evaluation, is training."""
+        """Turn open candidates that are not evaluations into training, at a backward pass."""
         if not self.candidates:
             return
         self._leave_only_training()
@@ -202,7 +212,7 @@ class EpochTracker:
             return
         epoch = self.epoch
         goes_on = epoch is not None and epoch.may_go_on and self._is_inside(epoch)
-        if epoch is not None and goes_on:  # what the loader around it gives is no batch
+        if epoch is not None and goes_on:  # the outer loader gives no batches
             self.candidates = [
                 candidate for candidate in self.candidates if candidate.key not in epoch.around
             ]
@@ -212,8 +222,8 @@ class EpochTracker:
             if any(is_left(candidate, later, _LONG_BEFORE_NS) for later in self.candidates)
         ]
         self.candidates = [candidate for candidate in self.candidates if candidate not in left]
-        # Of several loaders the one that a loop goes over is asked before those that it draws from,
-        # although their iterators may have been made before it.
+        # Of several loaders, the one that the loop iterates over is asked before those that it
+        # draws from, although their iterators may have been created before it.
         first = min(self.candidates, key=lambda candidate: candidate.first_asked_ns)
         if epoch is not None and goes_on:
             epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
@@ -226,7 +236,7 @@ class EpochTracker:
         self.candidates.clear()
 
     def _leave_only_training(self) -> None:
-        """Let go of iterators that were only made or are gone over anew, and end evaluations."""
+        """Drop unused and restarted iterators, and end evaluations."""
         self.candidates = [candidate for candidate in self.candidates if candidate.used]
         if not self.candidates:
             return
@@ -239,7 +249,7 @@ class EpochTracker:
         ]
 
     def _take_in(self, epoch: Epoch, candidate: LoopCandidate) -> None:
-        """Let a loader be one that the epoch trains with, and its batches those of the step."""
+        """Add a loader to those of the epoch, and its batches to the step."""
         step = self.tail or self.step
         assert step is not None
         assert candidate.key is not None
@@ -252,7 +262,7 @@ class EpochTracker:
         self.pending.keep(candidate.key, candidate.fetched)
 
     def _is_inside(self, epoch: Epoch) -> bool:
-        """Say whether a loader around the epoch gave its next batch, and another began then."""
+        """Return whether an outer loader gave its next batch and another loader began then."""
         return any(
             candidate.key in epoch.around
             and any(is_left(candidate, each, 0) for each in self.candidates)
@@ -260,7 +270,7 @@ class EpochTracker:
         )
 
     def rejoin(self, key: int, loader: int | None) -> None:
-        """Let a loader that is asked again, while others go on, be the first: it is around none."""
+        """Make an outer loader that is asked again, while others continue, the first."""
         epoch = self.epoch
         if epoch is not None and epoch.ended is None and key in epoch.around:
             epoch.around.discard(key)
@@ -268,7 +278,7 @@ class EpochTracker:
             epoch.first_key, epoch.loader, epoch.batches_left = key, loader, None
 
     def end_inner(self, epoch: Epoch, key: int) -> bool:
-        """A loader beside the first has ended: is it the epoch's end, since all came from it?"""
+        """Return whether the end of a loader beside the first is the end of the epoch."""
         is_first_left = epoch.asked_ns < epoch.joined_ns and epoch.keys == {epoch.first_key, key}
         if epoch.first_key is None or not is_first_left:
             return False
@@ -279,14 +289,14 @@ class EpochTracker:
     # batches
 
     def keep_batch(self, key: int, batch: Batch) -> None:
-        """Keep a batch of a training loader until a step takes it."""
+        """Keep a batch of a training loader until a step uses it."""
         step = self.tail or self.step
         if step is not None:
             step.batches += 1
             self.pending.keep(key, [batch])
 
     def train_with_batches(self, called_with: int | None) -> None:
-        """There is a backward pass; the model was called with so many samples, if that is known."""
+        """Assign batches to a backward pass; `called_with` are the model's samples, if known."""
         step = self.tail or self.step
         if step is None:
             return
@@ -299,11 +309,11 @@ class EpochTracker:
     # steps
 
     def begin_plain_step(self, time_ns: int, key: int, phase: int, batches: int) -> Step | None:
-        """Begin a step with a fetch of the only loader; None where more than that is under way."""
+        """Begin a step with a fetch of the only loader; None if anything else is open."""
         epoch, tail, step = self.epoch, self.tail, self.step
         if epoch is None or tail is None or step is None or self.candidates:
             return None
-        # Without a backward pass the step ends with what waits, unless it is an epoch's first.
+        # Without a backward pass the step takes all pending batches, unless it is an epoch's first.
         takes_all = not step.backwards and not self._is_first
         is_ahead = self.pending.ahead or (self.pending and not takes_all)
         if epoch.first_key != key or epoch.keys != {key} or is_ahead:
@@ -316,9 +326,9 @@ class EpochTracker:
         return self.step
 
     def pass_repeats(self, repeats: RepeatedSteps, key: int, batches: int) -> Step:
-        """Go from the first of several repeats, which is under way, to the last, which begins.
+        """Advance from the first of several repeats, which is current, to the last.
 
-        Nothing can be added to those between any more: they are given away as they are.
+        Nothing can be added to those in between: they are passed to the rows as they are.
         """
         last, epoch = len(repeats) - 1, self.epoch
         step = self.begin_plain_step(repeats.begins_ns[1], key, OTHER, batches)
@@ -337,23 +347,24 @@ class EpochTracker:
         return self.step
 
     def begin_tail(self) -> Step:
-        """There was an update: what comes now may belong to its step, or to the next."""
+        """Begin the tail after an update: it belongs to this step or to the next."""
         assert self.epoch is not None
-        self.join_tail()  # there is one only if an update ended that never began
+        self.join_tail()  # only if an update ended that never began
         self.tail = Step(self.now_ns, self.detail)
         self._begin_candidates_here()
-        self.epoch.ended = None  # a batch that was fetched before the loader's end
+        self.epoch.ended = None  # its batch was fetched before the loader's end
         return self.tail
 
     def move_tail_here(self) -> None:
-        """The update's step goes on until now: it was part of what has just ended."""
+        """Extend the step to now: its update was part of the span that has just ended."""
         self.join_tail()
         self.begin_tail()
 
     def join_tail(self, *, cut: bool = False) -> None:
-        """Let what came after the update belong to its step.
+        """Add the tail to the step.
 
-        `cut`: a second optimiser's work is in it, so that the step has only the detail of that.
+        `cut`: the tail holds a second optimiser's work, so the step has only the detail of the
+        tail.
         """
         assert self.step is not None
         if self.tail is not None:
@@ -363,7 +374,7 @@ class EpochTracker:
             self.tail = None
 
     def end_step_at(self, time_ns: int) -> None:
-        """End the step if it had its update; the next one begins there."""
+        """End the step if it had its update, and begin the next one there."""
         step, tail = self.step, self.tail
         if step is None or tail is None:
             return
@@ -384,7 +395,7 @@ class EpochTracker:
         return self.epoch is not None and not self.epoch.steps and self.completed is None
 
     def _release_completed(self) -> None:
-        """Give away the last step: it is followed by another, or its epoch is over."""
+        """Pass the completed step to the rows: another follows, or its epoch is over."""
         if self.completed is None or self.epoch is None:
             return
         (step, end_ns), self.completed = self.completed, None
@@ -392,7 +403,7 @@ class EpochTracker:
         self.rows.step(step, self.epoch, end_ns)
 
     def _keep_remnant(self, until: Moment) -> None:
-        """Batches that led to no update any more go to the step before: it lasts until there."""
+        """Add batches without a further update to the completed step, which lasts until then."""
         step = self.step
         if step is None or self.completed is None or self.tail is not None:
             return
@@ -401,17 +412,17 @@ class EpochTracker:
             step.cut_at(until)
             completed.add(step)
             self.completed = (completed, until.time_ns)
-        # Only looked at, by a loop that is broken off after so many batches, is not trained with.
-        # Without detail nobody knows.
+        # A batch that a loop only fetched before it stopped was not trained with. Without detail
+        # this is unknown.
         if step.backwards or step.detail != schema.FULL:
             self.pending.take_all(completed)
 
     # epochs
 
     def begin_without_loader(self, *, anew: bool = False) -> None:
-        """Training goes on, or begins, and no loader is being iterated over.
+        """Begin or continue training without a loader.
 
-        `anew`: there is a new optimiser. After a loader's end it is for something else.
+        `anew`: there is a new optimiser. After a loader's end it belongs to another training.
         """
         if anew and self.has_trained_all():
             self.close_epoch()
@@ -421,7 +432,7 @@ class EpochTracker:
             self._open_epoch(self.now_ns, self.second_clock.at(self.now_ns), self.now_ns)
 
     def forget_trial(self) -> bool:
-        """Take back an epoch without a loader that has only called a model: that was a trial."""
+        """Discard an epoch without a loader that only called a model, to try it."""
         epoch, step = self.epoch, self.step
         if (
             epoch is None
@@ -438,13 +449,13 @@ class EpochTracker:
         return True
 
     def _begin_epoch_of(self, candidate: LoopCandidate) -> Epoch:
-        """Begin an epoch where an iteration began; its first step, where its loader had started."""
+        """Begin an epoch with a candidate, and its first step where the loader had started."""
         current = self.tail or self.step
         assert current is not None
         first_step = current.since(candidate.started, self.detail)
         earlier = self.epoch
         if earlier and earlier.ended and earlier.ended.time_ns > candidate.begin.time_ns:
-            earlier.ended = earlier.remnant = candidate.begin  # its iterator was kept after its end
+            earlier.ended = earlier.remnant = candidate.begin  # its iterator outlived it
         # Updates without a loader may have come before: a warm-up, an earlier part of the training.
         candidates, self.candidates = self.candidates, []
         self.close_epoch()
@@ -469,19 +480,18 @@ class EpochTracker:
         return self.epoch
 
     def has_trained_all(self) -> bool:
-        """Say whether the epoch's loader has ended and no batch of it is left."""
+        """Return whether the epoch's loader has ended and none of its batches is pending."""
         epoch, step = self.epoch, self.step
         if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
             return False
         return self.tail is None and not step.batches and not self.pending
 
     def is_over(self, epoch: Epoch, iterated: int, loader: int | None) -> bool:
-        """Say whether an epoch is behind us when a loader begins to be iterated over.
+        """Return whether the epoch is over when an iteration begins.
 
-        Frameworks know how many batches there are and do not ask for one more; a loader with
-        persistent workers that a loop broke off is seen again only when it begins anew. But the
-        last batch may still wait, fetched ahead, or be trained with together with one of a loader
-        that every step draws from.
+        Frameworks know the number of batches and do not ask for one more. A loader with persistent
+        workers whose loop was interrupted is seen again only when it restarts. But the last batch
+        may still be pending, or be used together with one of a loader from which every step draws.
         """
         all_trained = epoch.batches_left == 0 and self.tail is not None and self._leaves_none()
         is_ended = epoch.ended is not None and not epoch.may_go_on
@@ -489,12 +499,12 @@ class EpochTracker:
         return is_ended or iterated in epoch.keys or is_all
 
     def _leaves_none(self) -> bool:
-        """Say whether the step that has updated will have taken all that was fetched."""
+        """Return whether the step that has updated will have used every fetched batch."""
         has_taken = self.step is not None and self.step.backwards
         return self.pending.longest() <= (0 if has_taken else 1)
 
     def close_epoch(self) -> None:
-        """End the epoch where its loader ended, or, if that was not seen, with its last update."""
+        """End the epoch where its loader ended or, if that was not seen, with its last update."""
         self.end_late()
         self.end_evaluations()
         epoch = self.epoch
@@ -507,7 +517,7 @@ class EpochTracker:
         elif self.tail is not None:
             ended_ns = self.tail.begin_ns
             self.end_step_at(self.tail.begin_ns)
-            # Nobody has seen a backward pass that took the last batch, and none comes after it.
+            # No backward pass was recorded that used the last batch, and none follows.
             if self.completed and not self.completed[0].backwards and epoch.batches_left == 0:
                 self.pending.take_all(self.completed[0])
         last_end_ns = self.completed[1] if self.completed else None
@@ -515,10 +525,10 @@ class EpochTracker:
         self.epoch = self.step = self.tail = None
         self.pending.clear()
         if last_end_ns is None:
-            self.epochs -= 1  # nothing was trained in it after all
+            self.epochs -= 1  # nothing was trained in it
             return
         timing = epoch.timing
-        if ended_ns is None:  # work that led to no update any more
+        if ended_ns is None:  # work without a further update
             ended_ns = last_end_ns
         other_ns = epoch.ended.other_ns if epoch.ended else self.second_clock.at(ended_ns)
         timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))

@@ -1,31 +1,31 @@
-"""What hooks in a foreign script note down: what happened, and when.
+"""The events that hooks record in a user's script.
 
-An event is `(kind, time_ns, subject, detail, mark)`, because noting its fields is all that happens
-inside the script's loop; `trace.detect.steps` makes sense of them later. Those in pairs are opened
-and closed, and may lie inside each other.
+An event is `(kind, time_ns, subject, detail, mark)`. Inside the script's loop the hooks only record
+these fields; `trace.detect.steps` interprets them later. Paired kinds open and close a span, and
+spans may be nested.
 
 | kind | subject | detail |
 | --- | --- | --- |
-| ITERATE | the iteration: a number | the other clock, in nanoseconds, and which loader, or None |
+| ITERATE | the iteration: a number | the second clock in nanoseconds, the loader's number or None |
 | ITERATED | the iteration | fields of `Iteration` |
 | FETCH | the iteration | |
 | FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |
-| EXHAUSTED, DROPPED | the iteration | the other clock |
+| EXHAUSTED, DROPPED | the iteration | the second clock |
 | MOVE, MOVED | | |
 | CALL | the outermost module's id | fields of `Call` |
-| CALLED | whether gradients were on | |
+| CALLED | whether gradients were enabled | |
 | BACKWARD | | |
-| BACKWARD_DONE | | the loss, or what reads it later, or None |
+| BACKWARD_DONE | | the loss, or a function that reads it later, or None |
 | STEP | the optimiser's id | |
-| STEPPED | the optimiser's id | the other clock |
+| STEPPED | the optimiser's id | the second clock |
 | ZERO, ZEROED | | |
-| MADE | the id of an optimiser that was just made | |
-| CLOCKS | | the other clock, before anything else |
-| OWN, OWN_DONE | | our own work |
+| MADE | the id of a new optimiser | |
+| CLOCKS | | the second clock, before any other event |
+| OWN, OWN_DONE | | the tracer's own work |
 | DETAIL | `full`, `off` or `layers`, from the next step on | |
 
-EXHAUSTED closes a FETCH, DROPPED stands alone. The other clock is read where an epoch begins or may
-end; between two readings it goes like the first.
+EXHAUSTED closes a FETCH, DROPPED stands alone. The second clock is read where an epoch begins or
+may end; between two readings it is assumed to advance like the first.
 
 `mark` is a point in the queue of an asynchronous device, or None.
 """
@@ -63,14 +63,14 @@ FIELDS = ("kind", "time_ns", "subject", "detail", "mark")
 
 
 class Iteration(NamedTuple):
-    """What is iterated over: how many batches there are, and which loader it is, if known."""
+    """The number of batches and the loader of an iteration, where known."""
 
     length: int | None
     loader: int | None
 
 
 class Call(NamedTuple):
-    """How the outermost module was called."""
+    """The arguments of a call of the outermost module."""
 
     grad: bool
     training: bool

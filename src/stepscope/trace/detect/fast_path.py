@@ -1,9 +1,9 @@
-"""Steps that go like one before: known by their events, and taken many at once.
+"""Fast path for steps that repeat an earlier one.
 
-Nearly every step of a training is the same calls of the same objects in the same order. What such a
-step means was found out event by event when it came for the first time; after that only its times,
-its batch and its loss are new. Taken column by column, many of them cost a third of what they
-would cost one by one, and nothing else changes: the rows are the same without it.
+Nearly every step of a training makes the same calls on the same objects in the same order. The
+first such step is interpreted event by event; in later ones only the times, the batch and the loss
+are new. Processing many of them column by column costs a third of processing them one by one, and
+gives the same rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from stepscope.trace.detect import events as e
 from stepscope.trace.detect.model_calls import ModelCalls
 from stepscope.trace.detect.spans import Batch, read_losses
 
-# A letter for each event, large where something begins; those that are nothing but a phase have
-# none. A plain step is one of these: batches that are learnt from, each in a backward pass of its
-# own, and an update; a batch, and several updates, by an optimiser each (a GAN); an update that is
-# given a closure with the backward pass in it, as Lightning does; a step without detail.
+# A letter for each event, upper case where a span begins; spans that are only a phase have none. A
+# plain step is one of: batches with a backward pass each, then an update; a batch, then several
+# updates, each by another optimiser (a GAN); an update with a closure that holds the backward pass,
+# as in Lightning; a step without detail.
 _LETTERS = {
     **dict.fromkeys((e.MOVE, e.MOVED, e.ZERO, e.ZEROED), ""),
     e.FETCH: "F",
@@ -35,20 +35,20 @@ _LETTERS = {
     e.STEPPED: "s",
 }
 _PLAIN = re.compile("(Ff(Cc)+Bb)+Ss|Ff(((Cc)+Bb)+Ss)+|FfS(Cc)+Bbs")
-LONGEST_STEP = 2000  # events, of a step that is known to be like others
+LONGEST_STEP = 2000  # events of a step that can be a pattern
 _WITHOUT_DETAIL = [e.FETCH, e.FETCHED, e.STEP, e.STEPPED]
 
 
 @dataclass(slots=True, frozen=True)
 class RepeatedSteps:
-    """Plain steps that followed each other, field by field.
+    """Consecutive repeats of a pattern, as columns.
 
-    `begins_ns` has one moment more than there are steps: the fetch that ends the last. What was
-    spent is by phase; `batches` are as they were fetched, `asked_ns` when the last of a step was
-    asked for; `learned` are calls and backward passes in their order: a module and how it was
-    called, or None and the losses. `samples` are those of the batches or, where they are not known,
-    of a call; None where that does not tell either. `tails_ns` are the moments of the last update
-    and of each event after it, `tail_phases` what was open after each.
+    `begins_ns` has one entry more than there are steps: the fetch that ends the last one. `spent`
+    is by phase. `batches` has a column for each fetch of a step, and `asked_ns` the time of its
+    last fetch. `learned` has the calls and backward passes in their order: a module and the fields
+    of its calls, or None and the losses. `samples` are those of the batches or, where unknown, of a
+    call, or None. `tails_ns` are the times of the last update and of each event after it,
+    `tail_phases` the phase that was open after each.
     """
 
     begins_ns: Sequence[int]
@@ -66,18 +66,18 @@ class RepeatedSteps:
 
     @property
     def backwards(self) -> int:
-        """Count the backward passes of each."""
+        """Return the number of backward passes in each step."""
         return sum(module is None for module, _ in self.learned)
 
     def losses(self, some: slice) -> list[float | None]:
-        """Read the losses of some of them."""
+        """Read the losses of some of the steps."""
         columns = [each[some] for module, each in self.learned if module is None]
         if len(columns) == 1:
             return [loss if type(loss) is float else read_losses([loss]) for loss in columns[0]]
         return [read_losses(each) for each in zip(*columns, strict=True)]
 
     def loads(self, some: slice) -> list[Load | None]:
-        """Return how long it took to make the batches of some of them."""
+        """Return the load timings of some of the steps."""
         columns = [each[some] for each in self.batches]
         if len(columns) == 1:
             return [load for _, load in columns[0]]
@@ -88,7 +88,7 @@ class RepeatedSteps:
 
 
 class StepPattern:
-    """The events of a plain step, and the phases that were open after each."""
+    """The events of a plain step, and the phase that was open after each."""
 
     def __init__(self, events: Sequence[e.Event], phases: Sequence[int]) -> None:
         kinds, _, subjects, _, marks = zip(*events, strict=True)
@@ -110,14 +110,14 @@ class StepPattern:
     def find(
         self, columns: Sequence[list[Any]], begin: int, before: ModelCalls
     ) -> RepeatedSteps | None:
-        """Return all of it that comes from `begin` on, one after the other; the last ends there.
+        """Return the consecutive repeats of the pattern from `begin` on, or None.
 
-        `columns` are the fields of all events, `before` are calls that came earlier. A round is
+        `columns` are the fields of all events, `before` the calls that came earlier. A repeat is
         complete when a fetch follows it.
         """
         kinds, times_ns, subjects, details, marks = columns
         wide = self.events
-        # Subjects first: in a step of another loader or optimiser already the first is another.
+        # Subjects first: with another loader or optimiser, the first one differs already.
         repeats = _count_repeats(subjects, self._subjects, begin, (len(kinds) - 1 - begin) // wide)
         repeats = _count_repeats(kinds, self._kinds, begin, repeats)
         repeats = _count_repeats(marks, self._marks, begin, repeats)
@@ -156,9 +156,9 @@ class StepPattern:
 
 
 def _with_forward(kinds: Sequence[int], phases: Sequence[int]) -> list[int]:
-    """Let all that follows a call until the backward pass be the forward pass.
+    """Assign the time between a call and the backward pass to the forward pass.
 
-    After an earlier backward pass of the step that was known only when the next one came.
+    After an earlier backward pass of the step, this was known only when the next one began.
     """
     phases, called = list(phases), None
     for place, kind in enumerate(kinds):
@@ -176,9 +176,9 @@ def _samples(
     learned: Sequence[tuple[int | None, Sequence[Any]]],
     before: ModelCalls,
 ) -> Sequence[int | None] | None:
-    """Return how many samples each step has: those of its batches, or of a call where none tells.
+    """Return the samples of each step: those of its batches or, where unknown, of a call.
 
-    None where that is to be found out step by step: several batches that do not tell.
+    Return None where they must be determined step by step: several batches of unknown size.
     """
     known = [[samples for samples, _ in each if samples is not None] for each in batches]
     if all(len(each) == len(batches[0]) for each in known):
@@ -198,10 +198,10 @@ def _samples(
 
 
 def _count_repeats(column: list[Any], pattern: list[Any], begin: int, most: int) -> int:
-    """Count how often a pattern comes one after the other from `begin` on, at most so often.
+    """Count consecutive repeats of a pattern from `begin` on, up to `most`.
 
-    Ever longer stretches are compared at once, until one is not equal, and then ever shorter ones:
-    a pattern that does not come costs one comparison. At its end one or two may be left uncounted.
+    Compare ever longer stretches until one differs, then ever shorter ones: a pattern that does not
+    occur costs one comparison. One or two repeats at the end may be left uncounted.
     """
     wide, found, asked, grows = len(pattern), 0, 1, True
     while asked and found < most:
@@ -218,7 +218,7 @@ def _count_repeats(column: list[Any], pattern: list[Any], begin: int, most: int)
 def _by_phase(
     phases: Sequence[int], begins: Sequence[Sequence[int]], ends: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """Return by phase what each step spent in it."""
+    """Return the time of each step by phase."""
     steps = len(ends[-1])
     spent: list[list[int]] = [[] for _ in range(OTHER + 1)]
     for phase, begin, end in zip(phases, begins, ends, strict=True):
@@ -228,7 +228,7 @@ def _by_phase(
 
 
 def pattern_of(events: Sequence[e.Event], phases: Sequence[int]) -> StepPattern | None:
-    """Return what the events of a step are as a round, or None where they are no plain step."""
+    """Return the pattern of a step's events, or None if the step is not plain."""
     kinds = [event[0] for event in events]
     if len(events) > LONGEST_STEP:
         return None

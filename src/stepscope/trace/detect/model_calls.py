@@ -1,9 +1,9 @@
-"""With how many samples modules were called before a backward pass.
+"""Samples of the module calls before a backward pass.
 
-That is how many were trained with where there is no loader, and tells batches that were used from
-those that were skipped. The first call counts, of the module that it was the time before: a metric
-or a test, which may forget to switch gradients off, can be called before it. Most of those are in
-eval mode all the same.
+Without a loader, these are the samples of the step. With one, they distinguish batches that were
+used from batches that were skipped. Of several modules, the one counted the last time counts again,
+with its first call: a metric, or an evaluation that did not disable gradients, may be called before
+it. A call in training mode takes precedence over one in eval mode.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 class ModelCalls:
     """The calls with gradients since the last backward pass."""
 
-    usual: int | None = None  # the module whose call counted the last time
-    # By module, and whether it is in training mode: the samples of its first call that tells, and
-    # of all.
+    usual: int | None = None  # the module that counted the last time
+    # By module and training mode: the samples of its first call with known samples, and of all
+    # calls.
     _calls: dict[tuple[int, bool], tuple[int | None, int | None]] = field(default_factory=dict)
 
     def take(self, module: int, training: bool, samples: int | None) -> None:
-        """Count a call. How many samples it had need not be known."""
+        """Count a call. `samples` may be unknown."""
         first = together = samples
         if (module, training) in self._calls:
             first, earlier = self._calls[module, training]
@@ -30,11 +30,11 @@ class ModelCalls:
         self._calls[module, training] = (first, together)
 
     def together(self) -> int | None:
-        """Return with how many samples the module was called in all; None where that is unknown."""
+        """Return the samples of all calls of the module, or None if unknown."""
         return self._calls[self._which()][1] if self._calls else None
 
     def end(self) -> int | None:
-        """There was a backward pass: return how many samples the first call had, and forget it."""
+        """Return the samples of the first call before a backward pass, and reset the calls."""
         if not self._calls:
             return None
         which = self._which()
@@ -45,11 +45,11 @@ class ModelCalls:
         return samples
 
     def copy(self) -> ModelCalls:
-        """Return the same, to go on with apart from it."""
+        """Return an independent copy."""
         return ModelCalls(self.usual, dict(self._calls))
 
     def clear(self) -> None:
-        """Forget the calls: they were for something else."""
+        """Discard the calls: they belonged to something else."""
         self._calls.clear()
 
     def _which(self) -> tuple[int, bool]:
@@ -57,3 +57,22 @@ class ModelCalls:
         module = self.usual if self.usual in modules else modules[0]
         assert module is not None
         return (module, (module, True) in self._calls)
+
+
+@dataclass(slots=True)
+class Acting:
+    """Calls with one sample that act rather than evaluate.
+
+    In reinforcement learning a network is called with one sample after every update, to choose what
+    to learn from next. A single call of this kind may be an evaluation.
+    """
+
+    _after: int = -1
+    _acts: bool = False
+
+    def is_usual(self, updates: int) -> bool:
+        """Count such a call; return whether there was one before the previous update too."""
+        if self._after < updates:
+            self._acts = self._after == updates - 1
+            self._after = updates
+        return self._acts

@@ -1,8 +1,8 @@
-"""Batches that were fetched, until a step takes them, or nobody does.
+"""Batches that were fetched and not yet used by a step.
 
-A loader may be one batch ahead of the loop (Accelerate's is), or several may be fetched at once for
-the backward passes of one step. Others are skipped: so the samples that the model was called with
-are asked wherever more batches wait than the step before has used and left.
+A loader may be one batch ahead of the loop (Accelerate's is), several batches may be fetched at
+once for the backward passes of one step, and others are skipped. Where more batches are pending
+than the previous step used and left, the samples that the model was called with decide.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 
 from stepscope.trace.detect.spans import Batch, Step
 
-_LOOSE_AT_MOST = 8  # that a step takes from iterators of their own; more were only looked at
+_LOOSE_AT_MOST = 8  # batches of single-use iterators in a step; more were only inspected
 
 
 @dataclass(slots=True)
 class PendingBatches:
-    """What was fetched and not taken yet, the oldest first; `ahead` after the last step's end."""
+    """Pending batches, oldest first. `ahead` is how many were left after the last step."""
 
     ahead: int = 0
-    # The same after the first step of an epoch, the last that was seen in detail.
+    # The same after the first step of an epoch, the last one that had full detail.
     _ahead_from_start: int = 0
-    # Batches of iterators that were made for one batch and let go of: `next(iter(loader))`.
+    # Batches of single-use iterators: `next(iter(loader))`.
     loose: list[Batch] = field(default_factory=list)
     _loose_before: list[Batch] = field(default_factory=list)
     _fetched: defaultdict[int, deque[Batch]] = field(default_factory=lambda: defaultdict(deque))
-    # In the step that is under way: batches of each loader that were skipped, it seems, and the
-    # samples of the calls before its only backward pass so far.
+    # In the current step: batches of each loader that seem to have been skipped, and the samples of
+    # the calls before its only backward pass so far.
     _skipped: dict[int, list[Batch]] = field(default_factory=dict)
     _called_with: int | None = None
 
@@ -36,15 +36,15 @@ class PendingBatches:
         return any(self._fetched.values())
 
     def keep(self, loader: int, batches: Iterable[Batch]) -> None:
-        """Keep batches of a training loader."""
+        """Add batches of a training loader."""
         self._fetched[loader] += batches
 
     def train(self, step: Step, called_with: int | None, before: Step | None) -> bool:
-        """Let a backward pass of the step take the oldest batch of each loader.
+        """Assign the oldest batch of each loader to a backward pass of the step.
 
-        Older ones were skipped if there are more than the step before has used and left, and the
-        model was called with as many samples as the newest has. Say whether those of iterators of
-        their own are taken too.
+        Older batches were skipped if more are pending than the previous step used and left, and the
+        newest has as many samples as the model was called with. Return whether the batches of
+        single-use iterators were assigned too.
         """
         is_first = not step.backwards
         step.backwards += 1
@@ -57,7 +57,7 @@ class PendingBatches:
                 skipped = self._skipped[loader] = []
                 while len(waiting) > usual and waiting[-1][0] == called_with:
                     skipped.append(waiting.popleft())
-            elif not is_first:  # fetched for the passes that follow, after all
+            elif not is_first:  # they were fetched for the passes that follow
                 waiting.extendleft(reversed(self._skipped.pop(loader, [])))
             if waiting:
                 step.take_batch(waiting.popleft())
@@ -69,12 +69,12 @@ class PendingBatches:
         return takes_loose
 
     def end(self, step: Step, *, is_first: bool) -> None:
-        """Let a step that ends, the first of its epoch or not, have what was fetched for it.
+        """Assign the remaining batches of a step that ends.
 
         Each backward pass has taken a batch, and at most one is left for the next step. A step
-        without detail has no backward pass noted: as many are left as by the one before, or by the
-        first step of an earlier epoch. Where more are left, the calls tell whether they were put
-        together or passed over, to go on where an epoch was broken off.
+        without detail has no recorded backward pass: as many batches are left as after the previous
+        step, or after the first step of an earlier epoch. Where more are left, the samples of the
+        calls show whether the batches were combined, or skipped to resume an interrupted epoch.
         """
         called_with, self._called_with = self._called_with, None
         waiting = [batch for each in self._fetched.values() for batch in each]
@@ -92,33 +92,33 @@ class PendingBatches:
             self._ahead_from_start = self.ahead
 
     def take_all(self, step: Step, but: int = 0) -> None:
-        """Let all that wait belong to a step, but for some of each loader."""
+        """Assign all pending batches to a step, except `but` of each loader."""
         for waiting in self._fetched.values():
             while len(waiting) > but:
                 step.take_batch(waiting.popleft())
 
     def clear(self) -> None:
-        """Forget what the loaders of an epoch gave: it is over."""
+        """Discard the batches of an epoch that is over."""
         self._fetched.clear()
         self.ahead = 0
 
     def longest(self) -> int:
-        """Count what waits of the loader that is furthest ahead."""
+        """Return the number of pending batches of the loader that is furthest ahead."""
         return max(map(len, self._fetched.values()), default=0)
 
-    # iterators that are made for one batch
+    # single-use iterators
 
     def ask_another(self) -> None:
-        """Another iterator is asked: what was let loose before is only used with its batch."""
+        """Start another iterator: earlier loose batches are only used together with its batch."""
         self._loose_before = self.loose[-_LOOSE_AT_MOST:]
         self.loose = []
 
     def let_loose(self, batch: Batch) -> None:
-        """The iterator that was made for this batch is gone; it may be trained with even so."""
+        """Keep the batch of a single-use iterator that is gone: it may still be trained with."""
         self.loose = [*self._loose_before, batch]
 
     def take_loose(self, step: Step) -> None:
-        """Let them belong to a step."""
+        """Assign the loose batches to a step."""
         for batch in self.loose:
             step.take_batch(batch)
             step.batches += 1

@@ -1,9 +1,9 @@
-"""Which phase the time of a step counts with, by what is open: a fetch, a move, a call.
+"""Assignment of a step's time to phases.
 
-What follows a call with gradients is the forward pass too, until the backward pass: the loss is
-computed there. But after a backward pass a metric may be called, and what follows that is something
-else. So it counts with what would be open without it, and is given to the forward pass when a
-backward pass comes after all.
+Time belongs to the innermost open span: a fetch, a move, a call. After a call with gradients, time
+belongs to the forward pass until the backward pass begins, because the loss is computed there. But
+after a backward pass the call may be that of a metric. Then the time is assigned as if there had
+been no call, and moved to the forward pass if a backward pass follows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _PHASE_OF = {
 
 
 class _Unsure(NamedTuple):
-    """After a module's call in a step: the phase that time counts with, and what that had then.
+    """A call that may have begun a forward pass.
 
-    `device_laps` are those that the device had then.
+    `phase` is the phase to which time is assigned meanwhile, `spent_ns` and `device_laps` are what
+    that phase and the device had at the call.
     """
 
     module: int | None
@@ -42,7 +43,7 @@ class _Unsure(NamedTuple):
 
 @dataclass(slots=True)
 class Phases:
-    """The phase that is open `now`, and how many updates are under way: a closure is in one."""
+    """The open phase (`now`) and the number of open updates: a closure runs inside one."""
 
     now: int = OTHER
     updating: int = 0
@@ -54,57 +55,61 @@ class Phases:
         return OPTIMIZER if self.updating else OTHER
 
     def begin_anew(self) -> None:
-        """A batch is fetched: nothing is open. An update that raised never said that it ended."""
+        """Close everything at a fetch: an update that raised never recorded its end."""
         self.now, self.updating, self._unsure = OTHER, 0, None
         self._open.clear()
 
     def enter(self, kind: int) -> None:
-        """Something begins, inside of what is open."""
+        """Open a span inside the open one."""
         self._open.append(self.now)
         self.now = _PHASE_OF[kind]
 
     def leave(self) -> None:
-        """It ends, and what it was inside of goes on."""
+        """Close the innermost span and resume the one around it."""
         self.now = self._open.pop() if self._open else self._base
 
     def leave_to_base(self) -> None:
-        """It ends, and what it was inside of is over too."""
+        """Close the innermost span and those around it."""
         self.leave()
         self.now = self._base
 
     def begin_update(self) -> None:
-        """An optimiser steps: what was called before is no forward pass any more."""
+        """Begin an optimiser's step: earlier calls are not a forward pass any more."""
         self.forget_call()
         self.updating += 1
         self.enter(e.STEP)
 
     def end_update(self) -> None:
-        """It has stepped. Some update each weight as soon as it has its gradient."""
+        """End an optimiser's step.
+
+        It may lie inside a backward pass: some scripts update each weight as soon as its gradient
+        is ready.
+        """
         self.updating = max(0, self.updating - 1)
         self.leave()
         if self.now != BACKWARD:
             self.now = self._base
 
-    # what follows a call
+    # time after a call
 
     @property
     def unsure_of(self) -> int | None:
-        """The module of which it is not known whether its call began a forward pass."""
+        """The module whose call may have begun a forward pass."""
         return None if self._unsure is None else self._unsure.module
 
     def go_forward(self, module: int | None, step: Step, *, is_sure: bool) -> None:
-        """Let what follows a call be the forward pass, for sure or if a backward pass follows."""
+        """Begin the forward pass after a call, for sure or if a backward pass follows."""
         self.now = FORWARD if is_sure else self._base
         if not is_sure and (self._unsure is None or self._unsure.step is not step):
             laps = len(step.device_laps)
             self._unsure = _Unsure(module, step, self.now, step.spent[self.now], laps)
 
     def forget_call(self) -> None:
-        """No backward pass follows the last call, or another one begins the forward pass."""
+        """Discard the last call: it did not begin the forward pass."""
         self._unsure = None
 
     def be_sure(self, step: Step | None) -> None:
-        """There is a backward pass: what followed the call before it was the forward pass."""
+        """Move the time since the uncertain call to the forward pass: a backward pass began."""
         unsure, self._unsure = self._unsure, None
         if unsure is not None and unsure.step is step:
             forward_ns = max(0, step.spent[unsure.phase] - unsure.spent_ns)

@@ -1,7 +1,8 @@
-"""The rows of many plain steps at once, column by column, and their lines.
+"""Rows of finished steps, epochs and evaluations.
 
-A script that trains a small network makes hundreds of steps a second. Making an object of each, and
-a line of that, took more than half of the time in which events are settled.
+`RowBuilder` keeps finished steps until the device has completed them and passes their rows to a
+`Sink`. Repeated steps become `PlainRows`: a script that trains a small network makes hundreds of
+steps a second, and an object and a line for each took more than half of the processing time.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.fast_path import RepeatedSteps
 from stepscope.trace.detect.spans import Epoch, LoopCandidate, Moment, Step
 
-# The line of most rows: on a host, with the loader's account, nothing as long as a second. Then a
-# nanosecond is the ninth digit, and whole numbers are written in half the time.
+# The format of most rows: on a host, with a load timing, every time below one second. Then a
+# nanosecond is the ninth digit, and integers are formatted in half the time.
 _NS = "0.%09d"
 _LINE = f"%d,%d,%s,%d{f',{_NS}' * 8},%r,%s,,,,,,%s,%d,full,"
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRows:
-    """Steps of one epoch that followed each other on the host; the first has number `first`."""
+    """Consecutive steps of one epoch on the host. `first` is the number of the first."""
 
-    origin_ns: int  # when the record begins
+    origin_ns: int  # when the recording began
     epoch: int
     first: int
     begins_ns: Sequence[int]
@@ -72,7 +73,7 @@ class PlainRows:
         return self._lines() or "\n".join(map(str, self))
 
     def _lines(self) -> str | None:
-        """Return the lines, or None where one of them is not like most."""
+        """Return the lines, or None if one of them needs another format."""
         loads = [load for load in self.loads if load is not None]
         whole = len(loads) == len(self.loads) and None not in self.losses
         whole = whole and None not in self.samples
@@ -101,7 +102,7 @@ class PlainRows:
             workers,
             strict=False,
         )
-        # One format for all of them takes less time than one for each.
+        # Formatting all lines at once is faster than one by one.
         lines = "\n".join([_LINE] * len(self.steps_ns))
         return lines % tuple(chain.from_iterable(rows))
 
@@ -110,25 +111,21 @@ class PlainRows:
         return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]
 
 
-# --- RowBuilder steps, epochs and evaluations become rows, as soon as the device has done its
-# part.
-
-
 class Sink(Protocol):
-    """Who is given the rows."""
+    """The receiver of the rows."""
 
     def step(self, row: StepRow) -> None:
-        """Take a finished step."""
+        """Receive a finished step."""
 
     def plain_steps(self, rows: PlainRows) -> None:
-        """Take many finished steps at once."""
+        """Receive many finished steps."""
 
     def epoch(self, split: str, timing: EpochTiming, loss: float | None) -> None:
-        """Take a finished epoch (`train`) or evaluation (`test`)."""
+        """Receive a finished epoch (`train`) or evaluation (`test`)."""
 
 
 class _PendingStep(NamedTuple):
-    """A step whose work the device may not have ended yet."""
+    """A step that the device may not have completed."""
 
     step: Step
     epoch: Epoch
@@ -138,7 +135,7 @@ class _PendingStep(NamedTuple):
 
 
 class _PendingRepeats(NamedTuple):
-    """Steps that wait for nothing but those before them, and the number of the first."""
+    """Repeated steps that only wait for earlier ones. `number` is that of the first."""
 
     repeats: RepeatedSteps
     which: range
@@ -149,7 +146,7 @@ class _PendingRepeats(NamedTuple):
 
 @dataclass(slots=True)
 class RowBuilder:
-    """Give what is finished to the sink, in its order."""
+    """Pass finished steps, epochs and evaluations to the sink, in their order."""
 
     sink: Sink
     origin_ns: int
@@ -157,7 +154,7 @@ class RowBuilder:
     _pending: deque[_PendingStep | _PendingRepeats] = field(default_factory=deque)
 
     def step(self, step: Step, epoch: Epoch, end_ns: int) -> None:
-        """Count a step to its epoch; its row is written with the next `write`."""
+        """Count a step in its epoch. Its row is written by the next `write`."""
         epoch.steps += 1
         epoch.out_other_ns += step.out_other_ns
         step_ns = end_ns - step.begin_ns - step.out_ns
@@ -168,7 +165,7 @@ class RowBuilder:
         self._pending.append(_PendingStep(step, epoch, epoch.steps, samples, step_ns))
 
     def repeats(self, repeats: RepeatedSteps, which: range, epoch: Epoch, detail: str) -> None:
-        """Count some of these steps to their epoch, as `step` would one by one."""
+        """Count some repeated steps in their epoch, as `step` does for one."""
         epoch.data_ns += sum(repeats.spent[DATA][which.start : which.stop])
         epoch.steps_ns += repeats.begins_ns[which.stop] - repeats.begins_ns[which.start]
         epoch.timing.count(repeats.samples[which.start : which.stop])
@@ -176,7 +173,7 @@ class RowBuilder:
         epoch.steps += len(which)
 
     def epoch(self, epoch: Epoch) -> None:
-        """Give an epoch away, after all of its steps. Waits for the device."""
+        """Write an epoch after all of its steps. Waits for the device."""
         for pending in self._pending:
             if isinstance(pending, _PendingStep) and pending.step.device_laps:
                 pending.step.device_laps[-1][1].wait()
@@ -186,7 +183,7 @@ class RowBuilder:
         self.sink.epoch("train", timing, epoch.loss)
 
     def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
-        """Give an evaluation away, which took its loader `stop_ns` to end."""
+        """Write an evaluation whose loader took `stop_ns` to end."""
         begin, started = candidate.begin, candidate.started
         samples = candidate.called_samples if candidate.samples is None else candidate.samples
         timing = EpochTiming(
@@ -204,14 +201,14 @@ class RowBuilder:
         self.sink.epoch("test", timing, None)
 
     def wait(self) -> None:
-        """Wait until the device has done everything, and write it."""
+        """Wait until the device has completed everything, and write it."""
         last = self._pending[-1] if self._pending else None
         if isinstance(last, _PendingStep) and last.step.device_laps:
             last.step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
-        """Give the sink all steps whose end the device has reached."""
+        """Write all steps that the device has completed."""
         while self._pending:
             pending = self._pending[0]
             if isinstance(pending, _PendingRepeats):
@@ -227,7 +224,7 @@ class RowBuilder:
     ) -> None:
         loss = step.read_loss()
         epoch.take_losses([loss], [samples])
-        # An evaluation may be all that the device did.
+        # The device may have worked on nothing but an evaluation.
         on_device = list(step.device_seconds())
         end_ns = step.begin_ns + step_ns + step.out_ns
         self.sink.step(

@@ -1,7 +1,8 @@
-"""Telling who acts from who tests.
+"""Detection of training steps in recorded events.
 
-In a game, or for a robot, a network is called with one sample to find out what to learn next, after
-every update. Once such a call may be a test.
+`StepDetector` takes events in their order and passes rows of steps, epochs and evaluations to a
+sink. A step begins with the fetch of its first batch, or where the previous step ended, and ends
+with the last update before the next fetch. A step with several optimisers is one step.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepscope.trace.detect import events as e
 from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.epochs import EpochTracker
 from stepscope.trace.detect.fast_path import LONGEST_STEP, RepeatedSteps, StepPattern, pattern_of
-from stepscope.trace.detect.model_calls import ModelCalls
+from stepscope.trace.detect.model_calls import Acting, ModelCalls
 from stepscope.trace.detect.phases import Phases
 from stepscope.trace.detect.row_builder import RowBuilder, Sink
 from stepscope.trace.detect.spans import Batch, LoopCandidate, Moment, Step
@@ -25,35 +26,17 @@ if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceMark
 
 
-@dataclass(slots=True)
-class Acting:
-    """After which update the network was last called with one sample."""
-
-    _after: int = -1
-    _acts: bool = False
-
-    def is_usual(self, updates: int) -> bool:
-        """Take such a call, after so many updates; say whether one came before the last too."""
-        if self._after < updates:
-            self._acts = self._after == updates - 1
-            self._after = updates
-        return self._acts
-
-
-# --- What a step is, found out from what hooks saw: events in, rows of steps and epochs out
-
-
 _ENTER = frozenset({e.MOVE, e.ZERO, e.OWN})
 _LEAVE = frozenset({e.MOVED, e.ZEROED, e.OWN_DONE})
-# A call so long before the next one, with no backward pass between them, was made to try the model.
+# A call so long before the next one, with no backward pass in between, only tried the model.
 _TRIAL_BEFORE_NS = 100_000_000
-# What may come between the end of an evaluation's loader and the end of its last batch.
+# Events that may come between the end of an evaluation's loader and the end of its last batch.
 _MAY_BE_LATE = frozenset({e.MOVE, e.MOVED, e.CALL, e.CALLED, e.OWN, e.OWN_DONE})
 
 
 @dataclass(slots=True)
 class StepDetector:
-    """Take events in the order in which they happened; give rows to the sink."""
+    """Take events in the order in which they happened and pass rows to the sink."""
 
     sink: Sink
     origin_ns: int
@@ -65,7 +48,7 @@ class StepDetector:
     _phases: Phases = field(default_factory=Phases)
     _mark: DeviceMark | None = None
     _calls: ModelCalls = field(default_factory=ModelCalls)
-    _module: int | None = None  # the one that is called, or was called last
+    _module: int | None = None  # the module called last
     _samples_trained: int | None = None
     _called_ns: int = 0
     _made_ns: int = 0
@@ -73,12 +56,12 @@ class StepDetector:
     _backward_ns: int = 0
     _fetch_ns: int = 0
     _at_fetch: tuple[Step, Moment] | None = None
-    _iterations: dict[int, e.Iteration] = field(default_factory=dict)  # those not over
+    _iterations: dict[int, e.Iteration] = field(default_factory=dict)  # still open
     _trained: set[int] = field(default_factory=set)
-    _made: set[int] = field(default_factory=set)  # optimisers, since the last update
+    _made: set[int] = field(default_factory=set)  # optimisers made since the last update
     _acting: Acting = field(default_factory=Acting)
     _pattern: StepPattern | None = None
-    # The events of the step so far, and the phase that was open after each.
+    # The events of the current step, and the phase that was open after each.
     _passed: list[e.Event] = field(default_factory=list)
     _phases_passed: list[int] = field(default_factory=list)
 
@@ -87,7 +70,7 @@ class StepDetector:
         self._tracker = EpochTracker(self._rows)
 
     def take(self, notes: list[Any]) -> None:
-        """Go on with what was noted after all that came earlier: five fields for each event."""
+        """Process the next events, given as a flat list of five fields each."""
         tracker = self._tracker
         phases, passed, phases_passed = self._phases, self._passed, self._phases_passed
         columns = [notes[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
@@ -105,30 +88,30 @@ class StepDetector:
             time_ns, subject = times_ns[position], subjects[position]
             detail, mark = details[position], marks[position]
             position += 1
-            # Give the time since the last event to the phase that was open.
+            # Assign the time since the last event to the open phase.
             current = tracker.tail or tracker.step
             if current is not None:
                 current.spent[phases.now] += time_ns - tracker.now_ns
             tracker.now_ns = time_ns
             if mark is not None:
                 self._lap_on_device(current, mark)
-            # Half of all events are pairs that are nothing but a phase.
+            # Half of all events only open or close a phase.
             if kind in _ENTER:
                 phases.enter(kind)
             elif kind in _LEAVE:
                 phases.leave()
             else:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
-            if len(passed) <= LONGEST_STEP:  # without a loader nothing ends it
+            if len(passed) <= LONGEST_STEP:  # without a loader the list is never cleared
                 passed.append((kind, time_ns, subject, detail, mark))
                 phases_passed.append(phases.now)
         self._rows.write()
 
     def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-        """Take steps that go like one before; return how many events they had, or 0."""
+        """Process repeats of the last pattern; return the number of their events, or 0."""
         step = self._tracker.step
         is_inside = self._tracker.tail is None and step is not None and step.batches
-        if is_inside and len(self._passed) <= LONGEST_STEP:  # of a step of several batches
+        if is_inside and len(self._passed) <= LONGEST_STEP:  # a step of several batches
             return 0
         if self._passed:
             self._pattern = pattern_of(self._passed, self._phases_passed) or self._pattern
@@ -157,7 +140,7 @@ class StepDetector:
     def _take_repeat(
         self, step: Step, known: StepPattern, found: RepeatedSteps, number: int
     ) -> None:
-        """Let a step that has just begun be one of the repeats, up to its last event."""
+        """Fill a step that has just begun from one repeat, up to its last event."""
         tail_ns = [each_ns[number] for each_ns in found.tails_ns]
         tail = [
             (phase, end_ns - begin_ns)
@@ -172,7 +155,7 @@ class StepDetector:
             step.batches = known.batches
             for batches in found.batches:
                 step.take_batch(batches[number])
-        else:  # nobody has seen a backward pass that took it
+        else:  # no backward pass was recorded that used it
             tracker.keep_batch(known.key, found.batches[0][number])
         step.backwards = found.backwards
         for module, each in found.learned:
@@ -195,15 +178,15 @@ class StepDetector:
 
     @property
     def steps(self) -> int:
-        """Count the steps that are given away."""
+        """Return the number of steps passed to the rows."""
         return self._tracker.steps
 
     @property
     def steps_seen(self) -> int:
-        """Count the steps that are complete, the last one included.
+        """Return the number of complete steps, the last one included.
 
-        Without a loader a step is known to be complete only when the next one updates; until then
-        it counts if it had as many optimisers as the one before.
+        Without a loader a step is known to be complete only when the next one updates. Until then
+        it counts if it had as many optimisers as the previous one.
         """
         tracker = self._tracker
         complete = tracker.steps + (tracker.completed is not None)
@@ -218,7 +201,7 @@ class StepDetector:
         return complete + (len(tracker.step.optimizers) >= len(before))
 
     def finish(self) -> None:
-        """End everything: there will be no more events. Waits for the device."""
+        """End the epoch and write all rows. Waits for the device."""
         self._tracker.close_epoch()
         self._rows.wait()
 
@@ -247,14 +230,14 @@ class StepDetector:
         tracker = self._tracker
         other_ns, loader = detail
         tracker.second_clock.read(time_ns, other_ns)
-        if self._phases.updating:  # a closure that goes through all of the data
+        if self._phases.updating:  # a closure that iterates over the data
             self._phases.enter(kind)
             return
         tracker.end_evaluations()
         if tracker.epoch is not None and tracker.is_over(tracker.epoch, subject, loader):
             tracker.close_epoch()
         earlier = tracker.find_candidate(subject)
-        if earlier is not None:  # it was looked into, and begins anew
+        if earlier is not None:  # it was inspected, and starts again
             tracker.candidates.remove(earlier)
         tracker.begin_candidate(subject)
         self._phases.enter(kind)
@@ -278,7 +261,7 @@ class StepDetector:
             self._phases.begin_anew()
             tracker.end_step_at(time_ns)
         elif not self._phases.updating and tracker.find_candidate(subject) is None:
-            # Made long ago, or thought to be over: some loaders go on after their last batch.
+            # Created long ago, or taken to be over: some loaders continue after their last batch.
             tracker.begin_candidate(subject, known)
         candidate = tracker.find_candidate(subject)
         if candidate is None or not candidate.batches:
@@ -305,7 +288,7 @@ class StepDetector:
             tracker.keep_batch(subject, batch)
 
     def _on_over(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        """A loader is exhausted, or its iterator was let go of."""
+        """Handle the end of a loader: exhausted, or its iterator was dropped."""
         if kind == e.EXHAUSTED:
             self._phases.leave_to_base()
         else:
@@ -316,25 +299,25 @@ class StepDetector:
         epoch = tracker.epoch
         candidate = tracker.find_candidate(subject)
         if epoch is not None:
-            epoch.around.discard(subject)  # it has no other batch
+            epoch.around.discard(subject)  # it has no further batch
         if candidate is not None:
             tracker.end_evaluations(since=candidate)
             self._end_candidate(candidate, kind, tracker.moment(), time_ns - self._fetch_ns)
         elif epoch is None or epoch.ended is not None:
             pass
         elif epoch.first_key == subject or tracker.end_inner(epoch, subject):
-            tracker.end_evaluations()  # those that were broken off: they are in the epoch still
-            tracker.end_step_at(time_ns)  # a fetch has ended it already, unless there was none
+            tracker.end_evaluations()  # interrupted ones: they still belong to the epoch
+            tracker.end_step_at(time_ns)  # unless a fetch has ended it already
             epoch.ended = epoch.remnant = tracker.moment()
             if kind == e.EXHAUSTED and self._at_fetch and self._at_fetch[0] is tracker.step:
-                epoch.remnant = self._at_fetch[1]  # the last fetch found nothing
+                epoch.remnant = self._at_fetch[1]  # the last fetch returned no batch
         else:
             epoch.keys.discard(subject)
 
     def _end_candidate(
         self, candidate: LoopCandidate, kind: int, end: Moment, stop_ns: int
     ) -> None:
-        """Nothing was trained with what an iteration gave, while it went on."""
+        """End an iteration whose batches were not trained with."""
         tracker = self._tracker
         is_whole = kind == e.EXHAUSTED and candidate.is_whole
         if is_whole and candidate.has_one_left:
@@ -376,27 +359,30 @@ class StepDetector:
                 samples = tracker.pending.loose[-1][0]
             innermost.take_test(subject, samples, self._calls.usual)
             tracker.pending.loose.clear()
-        else:  # a teacher's, of the step that follows an evaluation
+        else:  # a teacher's call in the next step
             self._call_is_candidate = False
             if not call.training and subject in self._trained:
                 tracker.pending.loose.clear()
         if call.grad:
             has_loader = tracker.epoch is not None and tracker.epoch.first_key is not None
             if not has_loader and subject == self._calls.usual != self._phases.unsure_of:
-                self._phases.forget_call()  # the forward pass begins only now
+                self._phases.forget_call()  # the forward pass begins here
             self._module = subject
             self._trained.add(subject)
             self._calls.take(subject, call.training, call.samples)
         self._phases.enter(kind)
 
     def _forget_trial(self, *, is_late: bool = False) -> None:
-        """Begin anew if all so far was a call long ago, or before there was an optimiser."""
+        """Reset if there was only a call long ago, or before any optimiser was made."""
         was_before = is_late or self._made_ns > self._called_ns
         if was_before and not self._phases.updating and self._tracker.forget_trial():
             self._calls.clear()
 
     def _is_evaluation(self, module: int, call: e.Call, before: LoopCandidate | None) -> bool:
-        """Tell a test in between from a teacher's call: it comes after an update, in eval mode."""
+        """Return whether a call without gradients belongs to an evaluation.
+
+        An evaluation comes after an update, in eval mode; other such calls are those of a teacher.
+        """
         tracker = self._tracker
         epoch, tail = tracker.epoch, tracker.tail
         if epoch is None:  # the module may be trained later
@@ -421,8 +407,8 @@ class StepDetector:
         innermost = tracker.innermost()
         current = tracker.tail or tracker.step
         if subject and current is not None:
-            # After a backward pass it may be a metric. In an iteration of which nothing is known
-            # yet it would be the first.
+            # After a backward pass it may be a metric. In a new iteration it would be the first
+            # call.
             is_in_loader = innermost is not None and innermost.key is not None
             is_sure = is_in_loader or (tracker.tail is None and not current.backwards)
             self._phases.go_forward(self._module, current, is_sure=is_sure)
@@ -443,7 +429,7 @@ class StepDetector:
         tracker = self._tracker
         current = tracker.tail or tracker.step
         if tracker.tail is not None and tracker.tail.begin_ns > self._backward_ns:
-            tracker.move_tail_here()  # it updated what it had the gradients of
+            tracker.move_tail_here()  # weights were updated during the backward pass
             current = tracker.step
         if current is not None:
             if detail is not None:
@@ -466,13 +452,14 @@ class StepDetector:
         tracker.begin_without_loader(anew=bool(self._made))
         if not self._phases.updating and tracker.step is not None:
             if tracker.tail is not None:
-                # One that was made after the last update takes over: it is no second one beside it.
+                # An optimiser made after the last update replaces the earlier one: the steps are
+                # separate.
                 if subject in tracker.step.optimizers or subject in self._made:
                     tracker.end_step_at(tracker.tail.begin_ns)
                 else:
                     tracker.join_tail(cut=True)
             tracker.step.optimizers.add(subject)
-            if not tracker.step.backwards:  # nobody has seen what it was trained with
+            if not tracker.step.backwards:  # no backward pass was recorded
                 tracker.pending.take_loose(tracker.step)
         tracker.pending.loose.clear()
         self._phases.begin_update()
