@@ -1,7 +1,6 @@
-"""Units: how a size, a bandwidth or a time is read and how a number is printed.
+"""Units: parse sizes, bandwidths and times, and format numbers and paths for display.
 
-Everything is stored in SI base units (seconds, bytes, joules) and turned into something a person
-reads only here.
+Everything is stored in SI base units (seconds, bytes, joules) and formatted only here.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
+from pathlib import Path
 
 _BYTE_UNITS = {
     "": 1,
@@ -151,3 +151,9 @@ def format_flop_per_s(rate: float) -> str:
             return f"{rate:.3g} {unit}FLOP/s"
         rate /= 1000
     return f"{rate:,.3g} TFLOP/s" if abs(rate) < 999.5 else f"{rate / 1000:,.3g} PFLOP/s"
+
+
+def format_path(path: Path) -> str:
+    """Return a path as it is typed in the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

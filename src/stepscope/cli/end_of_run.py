@@ -17,6 +17,7 @@ from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.rank_processes import find_rank
+from stepscope.units import format_path
 
 # --- The page that every run and sweep leaves behind, whatever else happened
 
@@ -36,15 +37,7 @@ def leave_report(folder: Path, console: Console) -> None:
         fault = f"a fault of stepscope: {type(error).__name__}: {error}"
         print(f"stepscope: no report: {fault}", file=sys.stderr)
     else:
-        console.print(Text(f"report: {_as_typed(page)}"), soft_wrap=True)
-
-
-def _as_typed(path: Path) -> str:
-    """Print a path the short way, as a person in this folder would type it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+        console.print(Text(f"report: {format_path(page)}"), soft_wrap=True)
 
 
 def one_display() -> LiveDisplay:

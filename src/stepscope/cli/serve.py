@@ -48,10 +48,10 @@ def serve(
             f"stepscope serve {root.resolve().parent}"
         )
 
-    def tell(url: str) -> None:
+    def print_address(url: str) -> None:
         print(dumps({"url": url, "folder": str(root)}) if json else url, flush=True)
         print(f"stepscope: serving {root}; Ctrl-C ends it", file=sys.stderr, flush=True)
 
     from stepscope.report.live import live_server
 
-    live_server.serve(root, host, port, tell)
+    live_server.serve(root, host, port, print_address)

@@ -1,4 +1,4 @@
-"""How joules look: a table of a run's energy, and one line about it."""
+"""The energy of a run as a table, and as one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.units import format_duration
 
 
 def about_energy(energy: Mapping[str, Any]) -> str | None:
-    """Say in one line what a run took, and by which sensors; None where there is no total."""
+    """Return one line on the energy of a run and its sensors; None without a total."""
     if energy.get("joules") is None:
         return None
     sensors = {domain: each["sensor"] for domain, each in energy["domains"].items()}
@@ -21,7 +21,7 @@ def about_energy(energy: Mapping[str, Any]) -> str | None:
 
 
 def energy_figures(energy: Mapping[str, Any] | None) -> FigureList:
-    """Describe the joules of the run, its domains, its phases and its epochs as one table."""
+    """Return a table of the joules by run, domain, phase and epoch."""
     rows: list[list[str]] = []
     for name, each in [*_total(energy or {}), *((energy or {}).get("domains") or {}).items()]:
         rows.append([name, _joules(each["joules"]), "measured", "", _period(each)])

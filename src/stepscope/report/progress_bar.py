@@ -1,4 +1,4 @@
-"""A run as it goes: a moving line on a terminal, a plain line now and then anywhere else."""
+"""The progress of a run: a live line on a terminal, else a plain line now and then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LiveDisplay:
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            # Where the line is too narrow the figures go on below; none is cut off.
+            # On a narrow terminal the figures continue below; none is cut off.
             TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=False)),
             console=console,
             transient=True,
@@ -72,7 +72,7 @@ class LiveDisplay:
         self._say(line)
 
     def stopping(self) -> None:
-        """Say that a stop is under way."""
+        """Show that a stop is in progress."""
         self._say("stopping after this step; once more to stop at once")
 
     def _show_download(self, now: dict[str, Any]) -> None:
@@ -122,7 +122,7 @@ def _figures(now: dict[str, Any]) -> str:
 
 
 def workers_warning(forecast: dict[str, Any]) -> str | None:
-    """Say how many workers will fit, where not all do; those of the first epoch start earlier."""
+    """Return a warning if not all workers will fit in memory, with the number that do."""
     asked, fit = forecast.get("workers", 0), forecast.get("workers_that_fit")
     if fit is None or fit >= asked:
         return None

@@ -1,4 +1,4 @@
-"""How throttling looks in a line: how many steps, how much of the time, what it cost."""
+"""Throttling as one line: steps, share of the time, and slowdown."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from stepscope.units import format_share
 
 
 def about_throttling(throttling: Mapping[str, Any]) -> str:
-    """Say how many steps were throttled, and how much longer they took, as `summary` has it."""
+    """Return one line on the throttled steps and their slowdown, from the summary."""
     if not throttling["steps"]:
         return f"none, by {', '.join(throttling['watched'])}"
     share = throttling["share_of_time"]
-    told = f"{throttling['steps']:,} steps"
+    text = f"{throttling['steps']:,} steps"
     if share is not None:
-        told += f", {format_share(share)} of the time"
+        text += f", {format_share(share)} of the time"
     cost = throttling["slowdown"]
     if cost is None:
-        return told
-    told += f", take {cost['ratio']:.2f} times as long as the others"
+        return text
+    text += f", take {cost['ratio']:.2f} times as long as the others"
     if cost["low"] is None:
-        return told
-    return f"{told} (95 %: {cost['low']:.2f} to {cost['high']:.2f})"
+        return text
+    return f"{text} (95 %: {cost['low']:.2f} to {cost['high']:.2f})"

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
-from pathlib import Path
 from typing import Any
 
 from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, share_and_mean
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.stats import median
+from stepscope.units import format_path
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,9 @@ class RunView:
         spec = self.run.spec
         if self.run.info.get("kind") != "trace":
             return shlex.join(
-                ["stepscope", command, _from_here(self.run.path / schema.RUN), *flags]
+                ["stepscope", command, format_path(self.run.path / schema.RUN), *flags]
             )
         module, script = spec.get("module"), spec.get("script")
         what = ["-m", str(module)] if module else [str(script)]
         words: Sequence[str] = spec.get("arguments") or ()
         return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])
-
-
-def _from_here(path: Path) -> str:
-    """Return a path as it is typed in the current folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,8 +1,8 @@
-"""Charts: described once in plain values, drawn as PNG, SVG, PDF, HTML or Vega-Lite's JSON.
+"""Charts: described once in plain values, drawn as PNG, SVG, PDF, HTML or Vega-Lite JSON.
 
-A `Chart` knows nothing of the library that draws it; `report.terminal.text_chart` draws the same
-one as text. vl-convert, which draws files, is the extra `report`. It needs neither a browser nor a
-network, and an HTML file holds all that it shows itself with.
+A `Chart` is independent of the library that draws it; `report.terminal.text_chart` draws it as
+text. vl-convert, of the extra `report`, draws the files. It needs neither a browser nor a network,
+and an HTML file is self-contained.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
 
-# Points, bars side by side, parts on top of each other, lines; areas on top of each other and lines
-# within the band of their extremes, against a number; lying bars, and lying parts that add up;
-# points of which only the chosen ones are joined; a line with points under it, on logarithmic axes.
+# `areas` are stacked and `bands` show lines with their extremes, both against numbers. `rows` and
+# `waterfall` are horizontal. In a `scatter` only chosen points are joined. `roofline` has
+# logarithmic axes.
 Kind = Literal[
     "points",
     "bars",
@@ -34,14 +34,14 @@ Kind = Literal[
 
 FORMATS = ("png", "svg", "pdf", "html", "json")
 
-_PNG_SCALE = 2  # dots a point: sharp in print
+_PNG_SCALE = 2  # pixels per point: sharp in print
 
 
 @dataclass(frozen=True)
 class ChartMark:
-    """One value. `low` and `high` are its interval, None where there is none.
+    """One value. `low` and `high` are its interval, None without one.
 
-    In a waterfall they are where the part begins and ends.
+    In a waterfall they are the start and the end of the part.
     """
 
     x: float | str
@@ -55,11 +55,10 @@ class ChartMark:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is to be seen. Names of axes have their units in them; words on x keep their order.
+    """A chart in plain values. Axis names include the unit; words on x keep their order.
 
-    `limit` is the name and the value of what must not be reached. A band reaches down to 0, unless
-    it is not `from_zero`. `shaded` is the name of what went on for a while, and from where to where
-    on x, against numbers.
+    `limit` is the name and the value of a limit. `from_zero` makes a band start at 0. `shaded` is
+    the name of a condition, and the ranges of x in which it held.
     """
 
     title: str
@@ -73,19 +72,19 @@ class Chart:
     shaded: tuple[str, Sequence[tuple[float, float]]] | None = None
 
     def series(self) -> list[str]:
-        """List the series, in the order in which they come."""
+        """Return the names of the series, in order of appearance."""
         return list(dict.fromkeys(mark.series for mark in self.marks))
 
     def panels(self) -> list[str]:
-        """List the panels, in the order in which they come."""
+        """Return the names of the panels, in order of appearance."""
         return list(dict.fromkeys(mark.panel for mark in self.marks))
 
 
 def check_form(path: Path) -> str:
-    """Return the form that a file's name ends with.
+    """Return the format that a file's suffix names.
 
     Raises:
-        RequestError: it is unknown.
+        RequestError: the format is unknown.
     """
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMATS:
@@ -96,10 +95,10 @@ def check_form(path: Path) -> str:
 
 
 def save(chart: Chart, path: Path) -> Path:
-    """Write a chart in the form that the file's name ends with; return the path.
+    """Write a chart in the format of the file's suffix; return the path.
 
     Raises:
-        RequestError: the form is unknown, or the file cannot be written.
+        RequestError: the format is unknown, or the file cannot be written.
         MissingExtraError: vl-convert is not installed.
     """
     content = _render(chart, check_form(path))
@@ -133,7 +132,7 @@ def _render(chart: Chart, form: str) -> bytes:
 
 
 def _page(title: str, drawn: dict[str, Any], script: str) -> str:
-    # Within a script, `<` can only begin something that we did not write.
+    # Escape `<`: it could only close the script.
     data = json.dumps(drawn).replace("<", "\\u003c")
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{html.escape(title)}'

@@ -1,4 +1,4 @@
-"""How well it learns: accuracy and loss, by epoch and by time, of one run or of several."""
+"""Charts of learning: accuracy and loss by epoch and by time, for one or several runs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SPLITS = ("train", *EVALUATION_SPLITS)
 
 
 def accuracy_by_epoch(runs: Named) -> Chart:
-    """Show accuracy against the epoch."""
+    """Return the chart of accuracy against the epoch."""
     marks = list(_marks(runs, "accuracy", lambda row: float(row["epoch"]), 100))
     return Chart("Accuracy by epoch", "lines", "epoch", "accuracy, %", marks)
 
 
 def accuracy_by_time(runs: Named) -> Chart:
-    """Show accuracy against the time since the run began."""
+    """Return the chart of accuracy against the time since the start of the run."""
     marks = list(_marks(runs, "accuracy", _end_s, 100))
     return Chart("Accuracy by time", "lines", "time since the start, s", "accuracy, %", marks)
 
 
 def loss_by_epoch(runs: Named) -> Chart:
-    """Show loss against the epoch."""
+    """Return the chart of loss against the epoch."""
     marks = list(_marks(runs, "loss", lambda row: float(row["epoch"]), 1))
     return Chart("Loss by epoch", "lines", "epoch", "loss", marks)
 
@@ -37,7 +37,7 @@ def loss_by_epoch(runs: Named) -> Chart:
 def _marks(
     runs: Named, figure: str, place: Callable[[Row], float | None], times: float
 ) -> Iterator[ChartMark]:
-    """Give the figure of every epoch and split; several runs show their tests, if they have any."""
+    """Return a figure of every epoch and split; several runs show evaluations only, if any."""
     known = {split for _, run in runs for split in run.epochs["split"]}
     evaluated = tuple(split for split in EVALUATION_SPLITS if split in known)
     splits = _SPLITS if len(runs) == 1 else evaluated or ("train",)
@@ -54,7 +54,7 @@ def _is_known(value: float | None) -> bool:
 
 
 def _end_s(row: Row) -> float | None:
-    """Return when an epoch or test was over: then its accuracy was known."""
+    """Return the end of an epoch or evaluation, when its accuracy was known."""
     if row["start_s"] is None or row["total_s"] is None:
         return None
     return float(row["start_s"] + row["total_s"])

@@ -1,6 +1,6 @@
 """The charts of one run: time, epochs, learning, layers, memory, machine.
 
-A chart whose data are missing is not drawn; where the run knows why, a note says so.
+A chart without data is not drawn; a note gives the reason if the run records it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stepscope.report.charts.learning_charts import (
 from stepscope.report.html.page_content import Section
 from stepscope.units import format_flop_per_s, format_share
 
-# --- How steps went, from the first to the last: reduced, with their extremes
+# --- Steps
 
 
 _MS = 1e3
@@ -36,7 +36,7 @@ _ABOUT_SHADE = "shaded: the machine held itself back (throttling)"
 
 
 def phases_by_step(run: Run) -> Chart:
-    """Show the phases of the steps on top of each other."""
+    """Return the chart of the phases of the steps, stacked."""
     places = range(1, len(run.steps) + 1)
     marks = [
         ChartMark(bucket.at, bucket.mean * _MS, phase)
@@ -54,7 +54,7 @@ def by_step(
     y: str = "time, ms",
     times: float = _MS,
 ) -> Chart:
-    """Show a figure of the steps: a line of means in the band of least and most."""
+    """Return the chart of a figure of the steps: mean, minimum and maximum."""
     buckets = thin(range(1, len(run.steps) + 1), run.steps[column])
     marks = [
         ChartMark(each.at, each.mean * times, low=each.least * times, high=each.most * times)
@@ -66,7 +66,7 @@ def by_step(
 
 
 def _with_throttling(run: Run, chart: Chart) -> Chart:
-    """Shade the steps that were throttled, if any were, and say so below the title."""
+    """Return the chart with throttled steps shaded, and a subtitle that says so."""
     stretches = _stretches(run)
     if not stretches:
         return chart
@@ -75,12 +75,12 @@ def _with_throttling(run: Run, chart: Chart) -> Chart:
 
 
 def _stretches(run: Run) -> list[tuple[float, float]]:
-    """Give from which edge of a step to which; what lies within a point's width becomes one."""
+    """Return the edges of throttled ranges; those closer than a point are merged."""
     steps = len(run.steps)
     width = max(1, steps // MOST_BUCKETS)
     found: list[tuple[float, float]] = []
     for each in touched_ranges(run):
-        # Places count from 1; half a step beyond the ends would make the axis longer.
+        # Steps count from 1; half a step beyond the ends would extend the axis.
         begin, end = max(1.0, each.first_row + 0.5), min(float(steps), each.last_row + 1.5)
         if found and begin - found[-1][1] < width:
             begin = found.pop()[0]
@@ -89,20 +89,20 @@ def _stretches(run: Run) -> list[tuple[float, float]]:
 
 
 def reduced_note(run: Run, how: str) -> str:
-    """Say how many steps stand behind a point, where it is more than one."""
+    """Return a note on the number of steps per point, if it is more than one."""
     steps = len(run.steps)
     if steps <= MOST_BUCKETS:
         return ""
     return f"{steps:,} steps, about {steps // MOST_BUCKETS:,} a point: {how}"
 
 
-# --- What the machine did meanwhile: CPU, reading, pressure, clock, device, power, heat
+# --- Machine: CPU, reads, pressure, clock, device, power, temperature
 
 
 _MIB = 2**20
 _TIME = "time since the start, s"
 
-# Title, y, and the columns with their names.
+# Title, y axis, and the columns with their names.
 _SAMPLED: Sequence[tuple[str, str, Mapping[str, str]]] = (
     (
         "Pressure: tasks that had to wait",
@@ -118,7 +118,7 @@ _SAMPLED: Sequence[tuple[str, str, Mapping[str, str]]] = (
 
 
 def machine_charts(run: Run) -> list[Chart]:
-    """Describe a chart for each kind of figure that was sampled."""
+    """Return a chart for each kind of telemetry that was sampled."""
     telemetry = run.telemetry
     cpu = {"main_cpu_s": "training process", "workers_cpu_s": "loader workers"}
     charts = [
@@ -134,7 +134,7 @@ def machine_charts(run: Run) -> list[Chart]:
 
 
 def _chart(title: str, y: str, telemetry: Table, by_name: Mapping[str, Sequence[Any]]) -> Chart:
-    """Leave out series that stay at 0 throughout: nothing of the kind was going on."""
+    """Return one chart without series that are 0 throughout."""
     marks = [
         ChartMark(each.at, each.mean, name, low=each.least, high=each.most)
         for name, values in by_name.items()
@@ -152,7 +152,7 @@ def _rates(
 
 
 def _rate(times_s: Sequence[Any], counts: Sequence[Any], times: float) -> list[float | None]:
-    """Turn a count into its growth a second; where it falls, a process ended: unknown."""
+    """Return the growth of a counter per second; None where it falls, as a process ended."""
     rates: list[float | None] = []
     before_s = before = None
     for time_s, count in zip(times_s, counts, strict=True):
@@ -166,16 +166,16 @@ def _rate(times_s: Sequence[Any], counts: Sequence[Any], times: float) -> list[f
     return rates
 
 
-# --- What memory a run took: over time, and its bill as a waterfall, one for each pool
+# --- Memory
 
 
-_NEAR_THE_LIMIT = 4  # a limit that is further off would flatten the chart
+_NEAR_THE_LIMIT = 4  # a more distant limit would flatten the chart
 
 
 def memory_by_time(runs: Sequence[tuple[str, Run]]) -> Chart:
-    """Show the memory of all processes of a run, and the limit where it comes near.
+    """Return the chart of the memory of all processes, with the limit if it is near.
 
-    Proportional sizes where the system gives them; else the resident size of the training.
+    Sizes are proportional (PSS) where the system has them, else the resident size of the training.
     """
     marks = [mark for name, run in runs for mark in _memory(name, run)]
     most = max((mark.high or mark.y for mark in marks), default=0.0)
@@ -206,7 +206,7 @@ def _memory(name: str, run: Run) -> Iterator[ChartMark]:
 
 
 def _limit_mib(run: Run) -> Iterator[tuple[str, float]]:
-    """Name the limit that is filled most, where one is known."""
+    """Yield the name and size of the limit that is used most, if one is known."""
     environment = run.info.get("environment") or {}
     bill = run.summary.get("memory_bill") or {}
     found = bill.get("limit_bytes") or environment.get("memory_limit_bytes")
@@ -216,7 +216,7 @@ def _limit_mib(run: Run) -> Iterator[tuple[str, float]]:
 
 
 def bill_waterfalls(bill: dict[str, Any] | None) -> list[Chart]:
-    """Show the items of a bill, each from where the last one ended, and the peak, pool by pool."""
+    """Return a waterfall of each pool's items, up to the measured peak."""
     if not bill:
         return [_waterfall("Memory bill", {})]
     pools = pools_of(bill["items"])
@@ -259,16 +259,16 @@ def _parts(bill: dict[str, Any]) -> Iterator[ChartMark]:
     yield ChartMark(whole, reached, low=0.0, high=reached, chosen=True)
 
 
-# --- The roofline of a run: forward and backward under what the machine could do
+# --- Roofline
 
 
 _GIGA = 1e9
-_ROOM = 4.0  # how far the roof reaches beyond ridge and phases, on either side
+_ROOM = 4.0  # extent of the roof beyond ridge and phases, on either side
 _ROOF = "roof"
 
 
 def roofline_chart(roofline: Mapping[str, Any] | None) -> Chart:
-    """Describe the roofline; without a peak there is nothing to hold the phases against."""
+    """Return the roofline chart, which is empty without a measured peak."""
     marks = list(_marks(roofline)) if roofline and roofline["peak"] else []
     return Chart(
         "How near the limit: forward and backward under the roof",
@@ -281,7 +281,7 @@ def roofline_chart(roofline: Mapping[str, Any] | None) -> Chart:
 
 
 def about_limit(flop_per_s: float, summary: Mapping[str, Any]) -> str:
-    """Say in one line what was achieved, and how much of the peak that is."""
+    """Return one line on the achieved rate, and its share of the peak."""
     share = summary.get("share_of_peak")
     if share is not None and share > 1:
         peak = (
@@ -320,11 +320,11 @@ def _in_words(roofline: Mapping[str, Any]) -> str:
 
 
 _MOST_LAYERS = 15
-_LEAST_SHARE = 0.001  # of the time of all layers: less is no bar that one sees
+_LEAST_SHARE = 0.001  # share of the time of all layers: a shorter bar is invisible
 
 
 def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
-    """Describe every chart that a run has data for; `known`: its `figures_so_far`, if at hand."""
+    """Return all charts that a run has data for; `known` is its `figures_so_far`, if at hand."""
     figures = figures_so_far(run) if known is None else known
     time = [phase_bar(figures), phases_by_step(run), by_step(run)]
     learning = [accuracy_by_time([("", run)]), accuracy_by_epoch([("", run)])]
@@ -345,14 +345,14 @@ def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
 def _section(
     title: str, charts: list[Chart], figures: dict[str, Any] | None = None, *needs: str
 ) -> Section:
-    """Leave out what has nothing to show, and say why where that is known."""
+    """Return a section without empty charts, with the reason for missing ones."""
     absent = (figures or {}).get("absent") or {}
     notes = [f"No {name.replace('_', ' ')}: {absent[name]}." for name in needs if name in absent]
     return Section(title, charts, notes).with_data()
 
 
 def phase_bar(figures: dict[str, Any]) -> Chart:
-    """Show a step as one bar, its phases after each other; the device's time below the host's."""
+    """Return a step as one bar of its phases, with the device's time below the host's."""
     device = (figures.get("device") or {}).get("phases") or {}
     rows = [("host", figures.get("phases") or {}), ("device", device)]
     return Chart(
@@ -371,14 +371,14 @@ def phase_bar(figures: dict[str, Any]) -> Chart:
 
 
 def epochs_chart(run: Run, panel: str = "") -> Chart:
-    """Show every epoch as loading and training on top of each other."""
+    """Return the chart of loading and training by epoch, stacked."""
     return Chart(
         "Time of every epoch", "stacked", "epoch", "time, s", list(epoch_marks(run, panel))
     )
 
 
 def epoch_marks(run: Run, panel: str = "") -> Iterator[ChartMark]:
-    """Give loading and training of every training epoch."""
+    """Return loading and training of every training epoch."""
     for row in run.epochs.rows():
         if row["split"] == "train":
             for part in ("loading", "training"):
@@ -387,7 +387,7 @@ def epoch_marks(run: Run, panel: str = "") -> Iterator[ChartMark]:
 
 
 def layers_chart(layers: list[dict[str, Any]] | None) -> Chart:
-    """Show the slowest layers, forward and backward."""
+    """Return the chart of the slowest layers, forward and backward."""
     given = layers or []
     least_s = sum(map(_layer_s, given)) * _LEAST_SHARE
     shown = [layer for layer in given if _layer_s(layer) > least_s][:_MOST_LAYERS]

@@ -1,4 +1,8 @@
-"""The charts of a search: accuracy against energy and against cycles, each with its own front."""
+"""The charts of a search and of an accelerator estimate.
+
+A search shows accuracy against energy and against cycles, each with its Pareto front; an estimate
+shows the energy of each layer by level of the memory hierarchy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _COSTS = {"energy_mj": "energy of an inference, mJ", "cycles": "cycles of an inf
 
 
 def pareto_charts(rows: Sequence[Row], budget: Mapping[str, float]) -> list[Chart]:
-    """Describe a chart for each cost; `rows` are those of `analyze.search_result`."""
+    """Return a chart for each cost; `rows` are those of `analyze.search_result`."""
     return [_chart(rows, budget.get(cost), cost, title) for cost, title in _COSTS.items()]
 
 
@@ -42,15 +46,14 @@ def _chart(rows: Sequence[Row], limit: float | None, cost: str, title: str) -> C
     )
 
 
-# --- The chart of an estimate: the energy of each layer, by the level of the hierarchy it goes
-# to.
+# --- Accelerator estimate
 
 
 LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
 
 
 def energy_chart(found: Mapping[str, Any]) -> Chart:
-    """Describe the estimate of a network or of one layer, as `estimate --json` prints it."""
+    """Return the chart of an estimate, from the mapping that `estimate --json` prints."""
     layers: Sequence[Mapping[str, Any]] = found.get("layers") or [{**found, "name": "the layer"}]
     marks = [
         ChartMark(layer["name"], layer["energy_uj_by_level"][level], level)

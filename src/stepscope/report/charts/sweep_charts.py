@@ -1,7 +1,7 @@
-"""The charts of several runs, side by side: groups of runs that repeat each other.
+"""The charts of several runs side by side, and of a sweep.
 
-Figures are medians over a group's runs with their intervals. Courses (accuracy, memory, epochs)
-are those of each group's first run: lines of every repeat would hide what differs.
+Figures are medians over a group's runs with their intervals. Curves (accuracy, memory, epochs) are
+those of each group's first run: curves of every repeat would hide the differences.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stepscope.report.html.page_content import Section
 from stepscope.report.terminal.table_style import drawable, with_interval
 from stepscope.stats import Interval, known_mean
 
-_MOST_TOGETHER = 8  # colours that can be told apart
+_MOST_TOGETHER = 8  # the number of distinct colours
 _MOST_PANELS = 6
 _MIB = 2**20
 
 
 def sections_of_groups(groups: Sequence[Group], throughput: Chart | None = None) -> list[Section]:
-    """Describe every chart that the groups have data for; a sweep brings its own first one."""
+    """Return all charts that the groups have data for; a sweep passes its own first one."""
     together = [(group.name, group.runs[0]) for group in groups[:_MOST_TOGETHER]]
     learning = [accuracy_by_time(together), accuracy_by_epoch(together), loss_by_epoch(together)]
     shown = f"The first run of each; {_MOST_TOGETHER} of {len(groups)} are shown."
@@ -45,14 +45,14 @@ def sections_of_groups(groups: Sequence[Group], throughput: Chart | None = None)
 
 
 def throughput_chart(groups: Sequence[Group]) -> Chart:
-    """Show samples a second, a bar a group."""
+    """Return the chart of samples per second, a bar for each group."""
     rates = [(group.name, group.throughput()) for group in groups]
     marks = [with_interval(name, rate) for name, rate in rates if rate]
     return _compared("Throughput", "bars", "", "samples/s", marks)
 
 
 def phase_bars(groups: Sequence[Group]) -> Chart:
-    """Show a step of each group as a bar, its phases after each other."""
+    """Return the chart of a step of each group as a bar of its phases."""
     marks = [
         ChartMark(group.name, mean_s * 1e3, phase)
         for group in groups
@@ -63,7 +63,7 @@ def phase_bars(groups: Sequence[Group]) -> Chart:
 
 
 def by_batch_size(groups: Sequence[Group]) -> Chart:
-    """Show the time of a step, forward and backward against the batch size, if that varies."""
+    """Return the chart of step, forward and backward time by batch size, if it varies."""
     sizes = {_batch_size(group) for group in groups}
     alike = [set(group.values) <= {"batch_size"} for group in groups]
     marks = list(_by_batch_size(groups)) if len(sizes - {None}) > 1 and all(alike) else []
@@ -86,7 +86,7 @@ def _by_batch_size(groups: Sequence[Group]) -> Iterator[ChartMark]:
 
 
 def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
-    """Show the epochs of each group's first run in a panel of its own."""
+    """Return the epochs of each group's first run, a panel for each."""
     marks = [
         mark for group in groups[:_MOST_PANELS] for mark in epoch_marks(group.runs[0], group.name)
     ]
@@ -95,7 +95,7 @@ def epochs_side_by_side(groups: Sequence[Group]) -> Chart:
 
 
 def peak_memory(groups: Sequence[Group]) -> Chart:
-    """Show the peak of memory, a bar a group."""
+    """Return the chart of peak memory, a bar for each group."""
     marks = []
     for group in groups:
         peak = group.interval(run.summary.get("peak_memory_bytes") for run in group.runs)
@@ -105,7 +105,7 @@ def peak_memory(groups: Sequence[Group]) -> Chart:
 
 
 def _compared(title: str, kind: Kind, x: str, y: str, marks: Sequence[ChartMark]) -> Chart:
-    """Describe medians with their intervals, and say what the intervals are."""
+    """Return a chart of medians with their intervals, and a note on the intervals."""
     kept, note = drawable(marks)
     repeated = any(mark.low is not None for mark in marks)
     about = "median of the runs, 95 % interval" if repeated else "one run each: no interval"
@@ -127,14 +127,14 @@ def _phase_s(run: Run, phase: str) -> float | None:
     return found if isinstance(found, float) else None
 
 
-# --- The graph of a sweep: throughput by what was varied, with intervals and the fastest marked.
+# --- Throughput of a sweep
 
 
 Row = Mapping[str, Any]
 
 
 def sweep_chart(rows: Sequence[Row]) -> Chart:
-    """Describe the graph: the first axis on x, the others as series.
+    """Return the chart of throughput: the first axis on x, the others as series.
 
     `rows` are those of `analyze.sweep_summary`.
     """
@@ -162,7 +162,7 @@ def fastest(rows: Sequence[Row]) -> Row | None:
 
 
 def as_fast(best: Row, rows: Sequence[Row]) -> list[Row]:
-    """List the other settings whose intervals reach into the best one's, or have none."""
+    """Return the other settings whose intervals overlap the best one's, or are unknown."""
     low = best["samples_per_s"]["low"]
     return [
         row

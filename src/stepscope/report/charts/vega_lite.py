@@ -1,7 +1,7 @@
-"""How each kind of chart is drawn, in the words of Vega-Lite.
+"""How each kind of chart is drawn, as a Vega-Lite specification.
 
-Plain values, made without a library: what a page shows is described in a millisecond, at the end of
-every run.
+Specifications are plain values, made without a library in about a millisecond, as every run writes
+a page at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from stepscope.report.charts.chart import Chart, Kind
 from stepscope.report.palette import CHOSEN, GRID, INK, SHADE, colours_of
 
-# As vl-convert names it, which brings several.
+# One of the versions that vl-convert includes, by its name there.
 VEGA_LITE = "5.20"
 
 WIDTH, _PANEL_WIDTH, _HEIGHT, _ROW_HEIGHT = 460, 290, 280, 22
@@ -55,7 +55,7 @@ Drawn = dict[str, Any]
 
 
 def to_vega_lite(chart: Chart) -> Drawn:
-    """Describe a chart in Vega-Lite's words."""
+    """Return the Vega-Lite specification of a chart."""
     chart = _consistent(chart)
     layers = _shades(chart) + _LAYERS[chart.kind](chart) + _limit(chart)
     data = {"values": [asdict(mark) for mark in chart.marks]}
@@ -81,7 +81,7 @@ def to_vega_lite(chart: Chart) -> Drawn:
 
 
 def _consistent(chart: Chart) -> Chart:
-    """Take numbers among words for words: an axis has the one or the other."""
+    """Convert numbers on an axis of words to words."""
     if not any(isinstance(mark.x, str) for mark in chart.marks):
         return chart
     words = [mark.x if isinstance(mark.x, str) else f"{mark.x:g}" for mark in chart.marks]
@@ -89,11 +89,11 @@ def _consistent(chart: Chart) -> Chart:
     return replace(chart, marks=marks)
 
 
-# kinds
+# --- Kinds of charts
 
 
 def _points(chart: Chart) -> list[Drawn]:
-    """Draw points with their intervals; the chosen one stands out."""
+    """Draw points with their intervals, and highlight the chosen one."""
     placed = {"x": _x(chart), "color": _colour(chart)}
     y = _y(chart, zero=True)
     layers = [
@@ -124,7 +124,7 @@ def _bars(chart: Chart) -> list[Drawn]:
 
 
 def _stacked(chart: Chart) -> list[Drawn]:
-    """Draw one bar for each x, its parts on top of each other, the first at the bottom."""
+    """Draw a bar for each x, its parts stacked, the first at the bottom."""
     y = {**_y(chart), "stack": "zero"}
     return [
         {
@@ -135,7 +135,7 @@ def _stacked(chart: Chart) -> list[Drawn]:
 
 
 def _lines(chart: Chart) -> list[Drawn]:
-    """Draw a line for each series; a shape for each as well, for those who print without colour."""
+    """Draw a line for each series, with a shape for each, for prints without colour."""
     whole = all(float(mark.x).is_integer() for mark in chart.marks)
     placed = {
         "x": _numbers(chart) if whole else _quantities(chart),
@@ -149,7 +149,7 @@ def _lines(chart: Chart) -> list[Drawn]:
 
 
 def _areas(chart: Chart) -> list[Drawn]:
-    """Draw areas on top of each other against a number, the first at the bottom."""
+    """Draw stacked areas, the first at the bottom."""
     y = {**_y(chart), "stack": "zero"}
     area = _layer("area", x=_quantities(chart), y=y, color=_colour(chart), order=_ORDER)
     return [{**area, "transform": [_parts_in_order(chart)]}]
@@ -168,14 +168,14 @@ def _bands(chart: Chart) -> list[Drawn]:
 
 
 def _rows(chart: Chart) -> list[Drawn]:
-    """Draw lying bars, one for each word, the parts of each after each other."""
+    """Draw a horizontal bar for each word, its parts in a row."""
     x = {"field": "y", "type": "quantitative", "title": chart.y, "stack": "zero"}
     rows = _layer("bar", y=_words(chart, lying=True), x=x, color=_colour(chart), order=_ORDER)
     return [{**rows, "transform": [_parts_in_order(chart)]}]
 
 
 def _waterfall(chart: Chart) -> list[Drawn]:
-    """Draw parts that add up, each from where the last one ended; the chosen one is their sum."""
+    """Draw horizontal parts that add up; the chosen one is their sum."""
     placed: Drawn = {
         "y": _words(chart, lying=True),
         "x": {"field": "low", "type": "quantitative", "title": chart.y},
@@ -189,7 +189,7 @@ def _waterfall(chart: Chart) -> list[Drawn]:
 
 
 def _scatter(chart: Chart) -> list[Drawn]:
-    """Draw points of any place; those that are chosen have a ring, and a line joins them."""
+    """Draw points; the chosen ones have a ring, and a line joins them."""
     quantities = {**_quantities(chart), "scale": {"zero": False}}
     words = any(isinstance(mark.x, str) for mark in chart.marks)
     placed = {"x": _words(chart) if words else quantities, "y": _y(chart, zero=False)}
@@ -204,7 +204,7 @@ def _scatter(chart: Chart) -> list[Drawn]:
 
 
 def _roofline(chart: Chart) -> list[Drawn]:
-    """Draw the first series as a line, the others as points under it, on logarithmic axes."""
+    """Draw the first series as a line, the others as points, on logarithmic axes."""
     log = {"type": "log", "nice": False, "padding": 12}
     axis = {"grid": True, "format": "~g"}
     placed = {
@@ -236,7 +236,7 @@ _LAYERS = {
 LYING: tuple[Kind, ...] = ("rows", "waterfall")
 
 
-# parts of them
+# --- Encodings and layers
 
 
 def _layer(mark: str | Drawn, **encoding: Any) -> Drawn:
@@ -268,7 +268,7 @@ def _intervals(chart: Chart, placed: Drawn, **look: Any) -> list[Drawn]:
 
 
 def _limit(chart: Chart) -> list[Drawn]:
-    """Draw a line at a value that must not be reached, with its name."""
+    """Draw a line at a limit, with its name."""
     if chart.limit is None:
         return []
     name, value = chart.limit
@@ -277,7 +277,7 @@ def _limit(chart: Chart) -> list[Drawn]:
     rule = {"type": "rule", "strokeDash": [5, 4], "color": CHOSEN, "strokeWidth": 1.3}
     text = {"type": "text", "color": CHOSEN, "fontSize": 11, "align": "left", "dy": -6, "dx": 4}
     start = {} if chart.kind in LYING else {"x": {"value": 0}}
-    once: Drawn = {"values": [{}]}  # of the chart's own data there would be one for each value
+    once: Drawn = {"values": [{}]}  # with the chart's data there would be one for each value
     return [
         {"data": once, "mark": rule, "encoding": at},
         {"data": once, "mark": text, "encoding": {**at, **start, "text": {"value": name}}},
@@ -285,7 +285,7 @@ def _limit(chart: Chart) -> list[Drawn]:
 
 
 def _shades(chart: Chart) -> list[Drawn]:
-    """Draw stretches of x behind everything, and name them in a legend."""
+    """Draw shaded ranges of x behind everything, named in the legend."""
     if chart.shaded is None:
         return []
     name, stretches = chart.shaded
@@ -318,7 +318,7 @@ def _quantities(chart: Chart) -> Drawn:
 
 
 def _numbers(chart: Chart) -> Drawn:
-    """Mark the values themselves on the axis, where there are few."""
+    """Label the values themselves on the axis, if there are few."""
     values = sorted({float(mark.x) for mark in chart.marks})
     ticks = {"values": values} if len(values) <= _MOST_TICKS else {}
     scale = {"zero": False, "nice": False, "padding": 12}
@@ -336,7 +336,7 @@ def _words(chart: Chart, *, lying: bool = False) -> Drawn:
 
 
 def _angle(words: list[Any]) -> int:
-    """Turn the words under an axis where they would run into each other."""
+    """Return the angle of the labels of an axis, so that they do not overlap."""
     return -35 if sum(len(str(word)) + 1 for word in words) > WIDTH / 7 else 0
 
 

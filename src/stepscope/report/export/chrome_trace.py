@@ -1,14 +1,12 @@
 """A run as a trace in the Chrome Trace Event Format, for Perfetto and chrome://tracing.
 
-One process a training (or a rank of one), and in it a thread for epochs, steps, phases, what
-happened, and each worker of the loader; the device's timeline is a process of its own, and
-telemetry becomes counters.
+Each training (or rank) is a process with threads for epochs, steps, phases, events, and each loader
+worker. The device's timeline is a separate process, and telemetry becomes counters.
 
-The format wants the blocks of one thread to nest. Perfetto drops a block that runs one nanosecond
-into the next (v52 was tried), and it gets its nanoseconds by multiplying microseconds as
-floating-point numbers and cutting off the rest, so times that meet in the file may overlap once
-they are read. That is why all is laid out in whole ticks of an eighth of a microsecond: such
-numbers are exact in binary, here and there.
+The format requires the blocks of one thread to nest. Perfetto (v52 was tried) drops a block that
+overlaps the next by one nanosecond, and it computes nanoseconds by multiplying microseconds as
+floating-point numbers and truncating, so adjacent blocks of the file may overlap once they are
+read. Hence all times are whole ticks of an eighth of a microsecond, which are exact in binary.
 """
 
 from __future__ import annotations
@@ -30,12 +28,12 @@ Event = dict[str, Any]
 
 TICKS_PER_US = 8
 _TICKS_PER_S = TICKS_PER_US * 1_000_000
-_LONGEST_S = 1e9  # thirty years: what is beyond was never a time
+_LONGEST_S = 1e9  # thirty years: no valid time is later
 _PIECE_EVENTS = 4096
 
 _DEVICE_PHASES = ("idle", "transfer", "forward", "backward", "optimizer")
 
-# Counters: their names, their units, and the column that each shows as it is.
+# Counters that show a column unchanged: name, unit, column.
 _GAUGES = (
     ("memory, proportional (pss)", "bytes", "pss_bytes"),
     ("memory, resident (rss)", "bytes", "rss_bytes"),
@@ -43,25 +41,25 @@ _GAUGES = (
     ("device busy", "%", "device_percent"),
     ("power", "W", "power_w"),
 )
-# Those that show how fast a column grew: seconds of CPU a second; 100 % is one CPU.
+# Counters that show the growth of a column: CPU seconds per second; 100 % is one CPU.
 _CPU_SHARES = (
     ("CPU of the training process", "main_cpu_s"),
     ("CPU of the workers", "workers_cpu_s"),
 )
 
-# Threads, in the order in which they are shown. Those of the workers begin with _WORKERS.
+# Threads, in the order of display. Those of the workers begin with _WORKERS.
 _EPOCHS, _STEPS, _PHASES, _EVENTS, _WORKERS = 1, 2, 3, 4, 10
 
 
 class _Thread(NamedTuple):
-    """A line of the picture. Its number is of this process alone: Perfetto wants that."""
+    """A track of the trace. Thread numbers are unique to a process, as Perfetto requires."""
 
     pid: int
     tid: int
     kind: str
 
     def block(self, name: str, begin: int, end: int, args: Event | None = None) -> Event:
-        """Make a block from one tick to another."""
+        """Return a block from one tick to another."""
         event = {
             "ph": "X",
             "pid": self.pid,
@@ -77,7 +75,7 @@ class _Thread(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A row of a table as it lies on its thread, in ticks."""
+    """A row of a table on its thread, in ticks."""
 
     begin: int
     end: int
@@ -85,7 +83,7 @@ class Span(NamedTuple):
 
 
 def encode(run: Run) -> Iterator[tuple[str, int]]:
-    """Give the trace's text piece by piece, each with the number of events in it.
+    """Yield the trace's text in pieces, each with its number of events.
 
     Raises:
         AnswerIsNo: no step was recorded.
@@ -102,9 +100,9 @@ def encode(run: Run) -> Iterator[tuple[str, int]]:
 
 
 def events(run: Run) -> Iterator[Event]:
-    """Go through the events of a run; those of one thread or counter come in order of time.
+    """Yield the events of a run; those of one thread or counter are ordered by time.
 
-    The tables of one rank are held at a time.
+    The tables of one rank are in memory at a time.
 
     Raises:
         AnswerIsNo: no step was recorded.
@@ -119,7 +117,7 @@ def events(run: Run) -> Iterator[Event]:
 
 
 def _ranks(run: Run) -> list[tuple[str, Run]]:
-    """List the ranks of a distributed run, each as a run; any other run is its own only one."""
+    """Return the ranks of a distributed run, each as a run; any other run is its only rank."""
     found = sorted(
         (each for each in run.path.glob("ranks/*") if each.name.isdecimal() and each.is_dir()),
         key=lambda folder: int(folder.name),
@@ -156,7 +154,7 @@ def _process(pid: int, name: str, run: Run, happened: list[dict[str, Any]]) -> I
 def _epochs(
     thread: _Thread, epochs: Table, trained: dict[int | None, tuple[int, int]]
 ) -> Iterator[Event]:
-    """Show every row, and an epoch whose row is not written yet from its steps."""
+    """Yield every epoch; one whose row is not written yet is derived from its steps."""
     rows = list(epochs.rows())
     lying: list[Span] = []
     for number, row in enumerate(rows):
@@ -164,7 +162,7 @@ def _epochs(
         if span is None:
             continue
         if row.get("split") == "train":
-            # `total_s` leaves out a test inside the epoch, and the pause before a resume.
+            # `total_s` excludes an evaluation inside the epoch, and the pause before a resume.
             _, last = trained.pop(row.get("epoch"), (0, 0))
             span = span._replace(end=max(span.end, last))
         lying.append(span)
@@ -208,7 +206,7 @@ def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]
 
 
 def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
-    """Lay the device's steps end to end: it may run behind the host, never ahead of it."""
+    """Lay out the device's steps end to end: it may run behind the host, never ahead."""
     columns = [steps[f"{phase}_device_s"] for phase in _DEVICE_PHASES]
     epochs, numbers = steps["epoch"], steps["step"]
     at = 0
@@ -253,7 +251,7 @@ def _instants(thread: _Thread, happened: list[dict[str, Any]]) -> Iterator[Event
 
 
 def _counters(pid: int, telemetry: Table) -> Iterator[Event]:
-    """Show telemetry. A counter holds its value until the next, so a share is put at its start."""
+    """Yield telemetry. A counter holds its value until the next, so a share is put at its start."""
     samples = in_a_row(telemetry["time_s"], [0.0] * len(telemetry))
     for name, unit, column in _GAUGES:
         values = telemetry[column]
@@ -264,7 +262,7 @@ def _counters(pid: int, telemetry: Table) -> Iterator[Event]:
         values = telemetry[column]
         for (at, _, row), (later, _, next_row) in pairwise(samples):
             before, after = _ticks(values[row]), _ticks(values[next_row])
-            # A counter that fell belongs to other processes than before: what they used is unknown.
+            # A counter falls when processes end: their usage is unknown.
             if later > at and before is not None and after is not None and after >= before:
                 yield _count(pid, name, at, "%", round(100 * (after - before) / (later - at), 3))
 
@@ -281,9 +279,9 @@ def _count(pid: int, name: str, at: int, unit: str, value: float) -> Event:
 
 
 def in_a_row(starts_s: Iterable[Any], lengths_s: Iterable[Any]) -> list[Span]:
-    """Lay rows one after another, in order of time; one that runs into the next is cut there.
+    """Lay out rows in order of time; one that overlaps the next is cut there.
 
-    A row whose start or length is unknown, or can be no time, is left out.
+    A row with an unknown or invalid start or duration is left out.
     """
     found = [
         span
@@ -298,9 +296,9 @@ def in_a_row(starts_s: Iterable[Any], lengths_s: Iterable[Any]) -> list[Span]:
 
 
 def nested(spans: Iterable[Span]) -> list[Span]:
-    """Let a span lie inside another if it does so whole; cut those that overlap otherwise."""
+    """Nest spans that lie within another; cut those that overlap otherwise."""
     done = sorted(spans, key=lambda span: (span.begin, -span.end))
-    around: list[int] = []  # the spans that the present one may lie in
+    around: list[int] = []  # the spans that may contain the current one
     for index, span in enumerate(done):
         while around and done[around[-1]].end < span.end:
             outer = around.pop()
@@ -313,7 +311,7 @@ def nested(spans: Iterable[Span]) -> list[Span]:
 def lay_out(
     names: Iterable[str], lengths_s: Iterable[Any], begin: int, end: int | None = None
 ) -> Iterator[tuple[str, int, int]]:
-    """Put parts behind one another from `begin`, none beyond `end`; leave out those of no tick."""
+    """Lay out parts in a row from `begin` to at most `end`; leave out those below a tick."""
     at, total_s = begin, 0.0
     for name, length_s in zip(names, lengths_s, strict=True):
         if _ticks(length_s) is None:
@@ -328,7 +326,7 @@ def lay_out(
 
 
 def _extents(epochs: Sequence[int | None], spans: list[Span]) -> dict[int | None, tuple[int, int]]:
-    """Find when the steps of each epoch begin and end."""
+    """Return the start and the end of the steps of each epoch."""
     found: dict[int | None, tuple[int, int]] = {}
     for begin, end, row in spans:
         first, _ = found.setdefault(epochs[row], (begin, end))
@@ -344,8 +342,8 @@ def _span(start_s: Any, length_s: Any, row: int) -> Span | None:
 
 
 def _ticks(time_s: Any) -> int | None:
-    """Round a time to ticks; None if it is unknown, negative, or no time at all."""
-    if isinstance(time_s, int | float) and 0 <= time_s <= _LONGEST_S:  # False for NaN
+    """Return a time in ticks; None if it is unknown, negative or invalid."""
+    if isinstance(time_s, int | float) and 0 <= time_s <= _LONGEST_S:  # false for NaN
         return round(time_s * _TICKS_PER_S)
     return None
 
@@ -355,7 +353,7 @@ def _known(values: dict[str, Any]) -> Event:
 
 
 def _plain(value: Any) -> Any:
-    """Write what JSON has no number for as the words that JavaScript has for it."""
+    """Return values that JSON cannot hold as the words that JavaScript uses."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):

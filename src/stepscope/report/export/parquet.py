@@ -1,4 +1,4 @@
-"""The tables of a run in Parquet: a file each, with the types of their columns."""
+"""The tables of a run as Parquet files with typed columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stepscope.records import frames, schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 
-# --- What is said of a run that holds nothing of what was to be exported
+# --- Nothing to export
 
 
 def nothing_recorded(run: Run, wanted: str) -> AnswerIsNo:
-    """Say that none of what is wanted is there yet, or that the run ended before it came to it."""
+    """Return the error for a run without the wanted data, yet or at all."""
     if run.status == schema.RUNNING:
         next_move = f"Try again after its first {wanted}"
     else:
@@ -34,9 +34,10 @@ FILES = {
 
 
 def encode(run: Run, source: str) -> Iterator[tuple[bytes, int]]:
-    """Give a table of the run folder as a whole Parquet file, with the number of its rows.
+    """Yield a table of the run folder as one Parquet file, with its number of rows.
 
-    A table without a row has its columns nevertheless: what reads many runs finds the same in each.
+    A table without rows keeps its columns, so that readers of many runs find the same schema in
+    each.
 
     Raises:
         AnswerIsNo: none of the tables has a row.

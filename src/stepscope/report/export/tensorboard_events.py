@@ -11,14 +11,14 @@ from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.report.export.parquet import nothing_recorded
 
-# --- TensorBoard's event files: scalars in Protocol Buffers, in records with checksums
+# --- The format: scalars in Protocol Buffers, in records with checksums
 
 
 _INT64 = 2**64 - 1
 
 
 def first_record(time_s: float) -> bytes:
-    """Begin a file: say when, and which version of the format it has.
+    """Return the first record: the time, and the version of the format.
 
     From the second version on, steps may come in any order.
     """
@@ -26,18 +26,18 @@ def first_record(time_s: float) -> bytes:
 
 
 def scalars_record(time_s: float, step: int, scalars: Iterable[tuple[bytes, float]]) -> bytes:
-    """Write scalars of one step at one time, each with its tag as `tag_of` gives it."""
+    """Return a record of scalars of one step, each with its tag from `tag_of`."""
     summary = b"".join(tag + _float32(value) for tag, value in scalars)
     return _record(_double(1, time_s) + _number(2, step) + _content(5, summary))
 
 
 def tag_of(name: str) -> bytes:
-    """Give all of a scalar but the four bytes of its value: the same at every step."""
+    """Return the bytes of a scalar before its value, which are the same at every step."""
     before = _content(1, name.encode()) + _key(2, kind=5)
     return _key(1, kind=2) + _varint(len(before) + 4) + before
 
 
-# Protocol Buffers: a field is its number and kind, then its value.
+# Protocol Buffers: a field is its number and type, then its value.
 
 
 def _key(field: int, *, kind: int) -> bytes:
@@ -57,7 +57,7 @@ def _content(field: int, content: bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Write a whole number seven bits at a time, the lowest first."""
+    """Encode an integer seven bits at a time, the lowest first."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -69,7 +69,7 @@ def _varint(value: int) -> bytes:
 def _float32(value: float) -> bytes:
     try:
         return struct.pack("<f", value)
-    except OverflowError:  # a loss that exploded
+    except OverflowError:  # a loss beyond the range of a float
         return struct.pack("<f", math.copysign(math.inf, value))
 
 
@@ -82,7 +82,7 @@ def _record(content: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Give CRC-32C, rotated and shifted by a constant as the format wants it."""
+    """Return the masked CRC-32C that the format requires."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _CRC_OF_BYTE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -100,7 +100,7 @@ def _crc_of(byte: int) -> int:
 _CRC_OF_BYTE = [_crc_of(byte) for byte in range(256)]
 
 FOLDER = "tensorboard"
-FILE = "events.out.tfevents.stepscope"  # TensorBoard looks for `tfevents` in a name
+FILE = "events.out.tfevents.stepscope"  # TensorBoard looks for `tfevents` in file names
 
 _OF_STEPS = ("step_s", *(f"{phase}_s" for phase in schema.PHASES), "loss")
 _OF_EPOCHS = ("loss", "accuracy", "top5", "samples_per_s")
@@ -109,15 +109,15 @@ _OF_TELEMETRY = (
     *("device_memory_bytes", "device_percent", "power_w", "temperature_c"),
 )
 
-# When, at which step, and what is known then.
+# Time, step, scalars.
 Event = tuple[float, int, list[tuple[bytes, float]]]
 
 
 def encode(run: Run) -> Iterator[tuple[bytes, int]]:
-    """Give the records of an event file, each with the number of events in it.
+    """Yield the records of an event file, each with its number of events.
 
     The step of a training step is its row, counted from 1 through all epochs; of an epoch, its
-    number; of a sample of the telemetry, milliseconds since the run began.
+    number; of a telemetry sample, milliseconds since the start of the run.
 
     Raises:
         AnswerIsNo: no step was recorded.
@@ -149,7 +149,7 @@ def _rows(
     group: str,
     columns: Sequence[str],
 ) -> Iterator[Event]:
-    """Give the rows of a table whose time and step are known."""
+    """Yield the rows of a table whose time and step are known."""
     tags = [tag_of(f"{group}{column}") for column in columns]
     rows = zip(*(table[column] for column in columns), strict=True)
     for time_s, step, values in zip(times_s, steps, rows, strict=True):

@@ -1,7 +1,7 @@
 """Accuracy against time, in the four columns of DAWNBench: epoch, hours, top-1, top-5.
 
-One row a test. `hours` is from the start of the run to the start of the test: what it took to get a
-network that good, without the time that it took to find out. Accuracies are in percent there.
+There is one row for each test. `hours` is the time from the start of the run to the start of the
+test: training time without the time of evaluation. Accuracies are in percent.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _S_PER_HOUR = 3600
 
 
 def encode(run: Run) -> Iterator[tuple[str, int]]:
-    """Give the lines of the table, each with the number of rows in it.
+    """Yield the lines of the table, each with its number of rows.
 
     Raises:
-        AnswerIsNo: no test was recorded, or none whose accuracy is known.
+        AnswerIsNo: no test was recorded, or none with a known accuracy.
     """
     tests = [row for row in run.epochs.rows() if row["split"] == "test"]
     if not tests:

@@ -1,7 +1,7 @@
-"""Charts for a page: in the page's own colours and width, with words for those who cannot see them.
+"""Charts in an HTML page: in the page's colours and width, with a text alternative.
 
-The ink of a page is `currentColor`, so that a chart follows its page into the dark and onto paper
-without being drawn again.
+The ink of a page is `currentColor`, so that a chart follows the page's dark mode and print style
+without being drawn again. The script that draws charts is bundled once by vl-convert and cached.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from stepscope.report.html.page_content import FigureList
 from stepscope.report.palette import INKS
 
 _ON_PAPER_ONLY = ("$schema", "title", "background", "config", "width", "data")
-_DIGITS = 6  # more than a screen has dots
+_DIGITS = 6  # finer than a screen
 _MOST_ROWS = 12
 _MOST_NAMED = 8
 
 
 def for_page(chart: Chart) -> dict[str, Any]:
-    """Describe a chart in Vega-Lite's words; title, width and ink are the page's."""
+    """Return the Vega-Lite specification of a chart; title, width and ink are the page's."""
     drawn = {
         name: _inked(part)
         for name, part in to_vega_lite(chart).items()
         if name not in _ON_PAPER_ONLY
     }
-    if isinstance(drawn.get("height"), dict):  # a chart that is to fit a width wants a whole height
+    if isinstance(drawn.get("height"), dict):  # a chart with a flexible width needs a fixed height
         drawn["height"] = drawn["height"]["step"] * len({mark.x for mark in chart.marks})
     words = any(isinstance(mark.x, str) for mark in chart.marks)
     values = [_slim(mark, words) for mark in chart.marks if math.isfinite(mark.y)]
@@ -49,7 +49,7 @@ def _inked(part: Any) -> Any:
 
 
 def _slim(mark: ChartMark, words: bool) -> dict[str, Any]:
-    """Leave out what is not there, and digits that nobody sees."""
+    """Return a mark without missing fields and invisible digits."""
     found = asdict(mark)
     if words and not isinstance(mark.x, str):
         found["x"] = f"{mark.x:g}"
@@ -65,14 +65,14 @@ def _short(value: Any) -> Any:
 
 
 def in_words(chart: Chart) -> str:
-    """Say what a chart shows: of each series, from the least to the most."""
-    told = []
+    """Return the text alternative of a chart: the range of each series."""
+    ranges = []
     for name in chart.series()[:_MOST_NAMED]:
         values = [mark.y for mark in chart.marks if mark.series == name]
         least, most = _number(min(values)), _number(max(values))
-        told.append(f"{name or chart.y}: {least}" + (f" to {most}" if most != least else ""))
+        ranges.append(f"{name or chart.y}: {least}" + (f" to {most}" if most != least else ""))
     by = f" by {chart.x}" if chart.x else ""
-    said = f"{chart.title}. {chart.y}{by}. {'; '.join(told)}."
+    said = f"{chart.title}. {chart.y}{by}. {'; '.join(ranges)}."
     if chart.shaded is None:
         return said
     name, stretches = chart.shaded
@@ -84,7 +84,7 @@ def in_words(chart: Chart) -> str:
 
 
 def as_figures(chart: Chart) -> FigureList:
-    """Give a chart's values as a table, a row for each place; of many places, some."""
+    """Return a chart's values as a table with a row for each x; of many, a selection."""
     titles = list(dict.fromkeys(map(_column, chart.marks)))
     cells: dict[tuple[str, float | str], dict[str, str]] = {}
     for mark in chart.marks:
@@ -124,8 +124,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-# --- The script that draws charts in a browser: made once out of vl-convert, kept for later
-# pages.
+# --- The script that draws charts in a browser
 
 
 _SNIPPET = "window.vegaEmbed = vegaEmbed;"
@@ -135,7 +134,7 @@ def vega_script() -> str:
     """Return Vega, Vega-Lite and vegaEmbed as one script, which sets `window.vegaEmbed`.
 
     Raises:
-        MissingExtraError: vl-convert is not installed, and no earlier page left the script behind.
+        MissingExtraError: vl-convert is not installed, and the script is not cached.
     """
     cache = cache_folder()
     folder = None if cache is None else cache / "vega"
@@ -160,14 +159,14 @@ def vega_script() -> str:
 def _make() -> str:
     import vl_convert
 
-    newest = vl_convert.get_vegalite_versions()[-1]  # made for the Vega that is beside it
+    newest = vl_convert.get_vegalite_versions()[-1]  # made for the same version of Vega
     script = str(vl_convert.javascript_bundle(_SNIPPET, vl_version=newest))
-    # Within a page the script must not seem to end before its end.
+    # The script must not contain a closing tag.
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _keep(kept_as: Path, script: str) -> None:
-    """Write it in one move; where there is no room for it, do without."""
+    """Cache the script atomically; a cache that cannot be written is skipped."""
     beside = None
     try:
         kept_as.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +176,6 @@ def _keep(kept_as: Path, script: str) -> None:
             beside = Path(file.name)
             file.write(script)
         beside.replace(kept_as)
-    except OSError:  # a home that cannot be written to: the next page makes it again
+    except OSError:  # the cache is not writable: the next page makes the script again
         if beside is not None:
             beside.unlink(missing_ok=True)

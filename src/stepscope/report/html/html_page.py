@@ -1,7 +1,7 @@
-"""A report as one HTML file that needs no network and asks for none.
+"""A report as one HTML file that needs no network.
 
-Everything that people named is escaped, and a content security policy lets the browser run only
-the scripts whose hashes it lists: were something to slip through, it would be shown, not run.
+All recorded names are escaped, and a content security policy allows only scripts whose hashes it
+lists: injected markup would be shown, not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stepscope.report.html.sweep_page import document_of_groups, document_of_swe
 
 
 def to_html(document: Document, vega_script: str) -> str:
-    """Write a document as a page; `vega_script` is what draws its charts."""
+    """Return a document as a page; `vega_script` draws its charts."""
     style, script = part("page.css"), part("page.js")
     charts = [for_page(chart) for chart in document.charts()]
     policy = "; ".join(
@@ -43,7 +43,7 @@ def to_html(document: Document, vega_script: str) -> str:
             "form-action 'none'",
         )
     )
-    # Within a script, `<` can only begin something that we did not write.
+    # Escape `<`: it could only close the script.
     data = json.dumps(charts, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return "".join(
         (
@@ -62,7 +62,7 @@ def to_html(document: Document, vega_script: str) -> str:
 
 
 def part(name: str) -> str:
-    """Return a file of the page: its style, its script."""
+    """Return a static part of the page: its style or its script."""
     return resources.files("stepscope.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
@@ -72,7 +72,7 @@ def _hash(text: str) -> str:
 
 
 def body(document: Document) -> Iterator[str]:
-    """Write what a reader sees, piece by piece; charts are empty places with their numbers."""
+    """Yield the visible part of the page; charts are empty elements with their data."""
     yield '<header>\n<a class="skip" href="#main">Skip to the report</a>\n'
     yield f"<h1>{escape(document.title)}</h1>\n<p>{escape(document.subtitle)}</p>\n"
     yield from _contents(document)
@@ -140,7 +140,7 @@ def _figure(chart: Chart, number: int) -> Iterator[str]:
 
 
 def _is_wide(chart: Chart) -> bool:
-    """Give the whole width to panels side by side, and to one bar of many parts."""
+    """Return whether a chart needs the whole width: panels, or one bar of many parts."""
     one_bar = chart.kind == "rows" and len({mark.x for mark in chart.marks}) == 1
     return one_bar or len(chart.panels()) > 1
 
@@ -149,7 +149,7 @@ def _table(figures: FigureList) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in figures.columns)
     rows = "".join(map(_row, figures.rows))
     note = f'<p class="note">{escape(figures.note)}</p>\n' if figures.note else ""
-    # A table may be wider than a phone: it scrolls by itself, also by keyboard.
+    # A table wider than the screen scrolls on its own, also by keyboard.
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(figures.title)}">\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n{note}"
@@ -162,14 +162,14 @@ def _row(cells: Sequence[str]) -> str:
     return f"<tr>{named}{''.join(f'<td>{escape(cell)}</td>' for cell in others)}</tr>\n"
 
 
-# --- The page as a file: of a run, of a sweep, of several runs
+# --- The page as a file
 
 
 FILE = "report.html"
 
 
 def document_of(recorded: Run | Sweep | Sequence[Run]) -> Document:
-    """Put together the report of whatever was recorded."""
+    """Return the report of a run or a sweep."""
     if isinstance(recorded, Run):
         return document_of_run(recorded, findings_of(recorded))
     if isinstance(recorded, Sweep):
@@ -181,19 +181,19 @@ def write_page_of(folder: Path) -> Path:
     """Write `report.html` into the folder of a run or a sweep; return its path.
 
     Raises:
-        RequestError: the folder is none, or cannot be written.
-        MachineError: the disk is full, or what draws a page is missing.
+        RequestError: the folder is not a record, or cannot be written.
+        MachineError: the disk is full, or vl-convert is missing.
     """
     recorded = load_sweep(folder) if is_sweep(folder) else load_run(folder)
     return write_page(document_of(recorded), folder / FILE)
 
 
 def write_page(document: Document, target: Path) -> Path:
-    """Write a page in one move, so that it is whole or not there."""
+    """Write a page atomically."""
     page = to_html(document, vega_script())
     beside = target.with_name(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
-        # Half of a surrogate pair, which JSON can name, is no letter that a file can hold.
+        # JSON can hold a lone surrogate, which UTF-8 cannot encode.
         beside.write_text(page, encoding="utf-8", errors="replace")
         beside.replace(target)
     except OSError as error:
@@ -204,6 +204,6 @@ def write_page(document: Document, target: Path) -> Path:
             "stepscope report RUN --html FILE."
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # mostly: it is not there
+        with contextlib.suppress(OSError):  # usually, it does not exist
             beside.unlink()
     return target

@@ -1,4 +1,4 @@
-"""A report as Markdown: for an issue, a wiki, a pull request."""
+"""A report as Markdown, for an issue, a wiki or a pull request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def to_markdown(document: Document) -> str:
-    """Write the verdict, the findings and the figures; charts are for `--charts`."""
+    """Return the verdict, the findings and the figures; charts are left to `--charts`."""
     return "\n".join(_lines(document)) + "\n"
 
 
@@ -44,12 +44,12 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _text(words: str) -> str:
-    """Keep what people named from being read as markup, or as a line of its own."""
+    """Escape text so that it is neither markup nor a new line."""
     return _MARKUP.sub(r"\\\1", " ".join(words.split()))
 
 
 def _code(words: str) -> str:
-    """Quote a command with more backticks than it has in a row."""
+    """Quote a command with more backticks than it contains in a row."""
     flat = " ".join(words.split())
     longest = max((len(ticks) for ticks in re.findall("`+", flat)), default=0)
     quote = "`" * (longest + 1)

@@ -1,6 +1,6 @@
-"""A run as it is shown below a cell of a notebook: what it came to, and a chart a subject.
+"""A run as the output of a notebook cell: its verdict, and charts by subject.
 
-Charts are images, so that neither the style of one nor a name in it can reach the notebook.
+Charts are images, so that neither their style nor a recorded name can affect the notebook.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _HOW_TO_GET_CHARTS = "Charts are drawn where vl-convert is: pip install 'stepsco
 
 
 def to_cell(run: Run) -> str:
-    """Write a run as a piece of HTML, with charts where vl-convert is installed.
+    """Return a run as HTML, with charts if vl-convert is installed.
 
-    Without it there is the first table alone, which is that of the phases.
+    Without it, the cell has the table of the phases only.
     """
     document = document_of_run(run, findings_of(run))
     if find_spec("vl_convert"):
@@ -48,7 +48,7 @@ def _headline(document: Document) -> Iterator[str]:
 def _one_of_each_section(document: Document) -> Iterator[Chart]:
     for section in document.sections:
         for chart in section.charts[:1]:
-            # A loss that is no number has no place on an axis.
+            # NaN and infinite losses have no position on an axis.
             if placed := [mark for mark in chart.marks if math.isfinite(mark.y)]:
                 yield replace(chart, marks=placed)
 

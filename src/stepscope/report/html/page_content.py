@@ -1,8 +1,8 @@
-"""What a report says, before anybody decides how it looks: a page, Markdown, files, JSON."""
+"""The content of a report, independent of its format: page, Markdown, files or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ _COURSES = ("lines", "areas", "bands")
 
 @dataclass(frozen=True)
 class FigureList:
-    """A table: figures in columns, the first of which names its row."""
+    """A table of figures; the first column names the row."""
 
     title: str
     columns: Sequence[str]
@@ -24,22 +24,22 @@ class FigureList:
 
 @dataclass(frozen=True)
 class Section:
-    """Charts that belong together; `notes` say what is to be known of them, or is missing."""
+    """Charts on one subject; `notes` explain them, or say what is missing."""
 
     title: str
     charts: Sequence[Chart]
     notes: Sequence[str] = ()
 
     def with_data(self) -> Section:
-        """Leave out charts that have nothing to show."""
+        """Return the section without empty charts."""
         return replace(self, charts=[chart for chart in self.charts if _shows_something(chart)])
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report. `verdict` is what somebody should know who reads no further.
+    """A report. `verdict` is its conclusion in a few sentences.
 
-    `values` are the figures as plain values, for a program.
+    `values` are the figures as plain values, for programs.
     """
 
     title: str
@@ -52,17 +52,22 @@ class Document:
     appendix: Sequence[FigureList] = ()
 
     def charts(self) -> list[Chart]:
-        """List every chart, in their order on the page."""
+        """Return all charts, in their order on the page."""
         return [chart for section in self.sections for chart in section.charts]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as plain values; charts are the record's own figures."""
+        """Return verdict, findings and figures as plain values."""
         findings = [finding.to_json() for finding in self.findings]
         said = {"title": self.title, "verdict": list(self.verdict), "findings": findings}
         return {**said, "figures": dict(self.values)}
 
 
 def _shows_something(chart: Chart) -> bool:
-    """Say whether there is anything to see; a line through one point is none."""
+    """Return whether a chart has something to show; a line through one point has not."""
     places = {mark.x for mark in chart.marks}
     return len(places) > 1 if chart.kind in _COURSES else bool(places)
+
+
+def shown(value: Any, form: Callable[[Any], str]) -> str:
+    """Return a figure as text, `?` if it is unknown."""
+    return "?" if value is None else form(value)

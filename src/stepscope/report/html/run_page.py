@@ -1,4 +1,4 @@
-"""The report of one run: what it came to, what was found, its figures and its charts."""
+"""The report of one run: verdict, findings, figures and charts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.energy_figures import energy_figures
-from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.page_content import Document, FigureList, shown
 from stepscope.report.throttling_text import about_throttling
 from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
 
@@ -30,11 +30,11 @@ _TIMES = {
     "total": "total_s",
 }
 _MOST_EVENTS = 200
-_SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # in the table of energy
+_SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # shown in the table of energy
 
 
 def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
-    """Put together what there is to say of a run, finished or not."""
+    """Return the report of a run, finished or not."""
     figures = figures_so_far(run)
     tables = [_phase_figures(figures), _epoch_figures(run), _key_figures(figures)]
     tables.append(energy_figures(figures.get("energy")))
@@ -57,7 +57,7 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
 
 
 def about(run: Run) -> str:
-    """Say what was run, on what, when and how it ended."""
+    """Return one line: what was run, the device, the time, and the status."""
     spec, environment = run.spec, run.info.get("environment") or {}
     what = f"{spec.get('model', '?')} on {spec.get('data', '?')}"
     if run.info.get("kind") == "trace":
@@ -90,13 +90,13 @@ def _epoch_figures(run: Run) -> FigureList:
         [
             str(row["epoch"]),
             *(
-                _shown(row[f"{part}_s"], format_duration)
+                shown(row[f"{part}_s"], format_duration)
                 for part in ("loading", "training", "total")
             ),
-            _shown(row["samples_per_s"], "{:,.0f}".format),
-            _shown(row["loss"], "{:.4g}".format),
-            _shown(row["accuracy"], format_share),
-            _shown(tests.get(row["epoch"], {}).get("accuracy"), format_share),
+            shown(row["samples_per_s"], "{:,.0f}".format),
+            shown(row["loss"], "{:.4g}".format),
+            shown(row["accuracy"], format_share),
+            shown(tests.get(row["epoch"], {}).get("accuracy"), format_share),
         ]
         for row in run.epochs.rows()
         if row["split"] == "train"
@@ -168,10 +168,6 @@ def _mapping(title: str, values: dict[str, Any]) -> FigureList:
     return FigureList(title, ["name", "value"], rows)
 
 
-def _shown(value: Any, form: Callable[[Any], str]) -> str:
-    return "?" if value is None else form(value)
-
-
 def _time(found: Any) -> str:
-    """Show when an event was; the file may be another program's."""
+    """Return the time of an event; the file may come from another program."""
     return format_duration(found) if isinstance(found, int | float) else "?"

@@ -1,4 +1,4 @@
-"""The report of a search: which designs, what they take, what they came to."""
+"""The report of a search: its designs, their cost and their accuracy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.search_charts import pareto_charts
-from stepscope.report.html.page_content import Document, FigureList, Section
+from stepscope.report.html.page_content import Document, FigureList, Section, shown
 from stepscope.report.terminal.search_table import figures_of
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import format_bytes, format_count, format_share
@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 
 def document_of_search(sweep: Sweep) -> Document:
-    """Put together what there is to say of a search, finished or not."""
+    """Return the report of a search, finished or not."""
     rows, rejected = designs_of(sweep), rejected_of(sweep)
     budget = sweep.info.get("budget") or {}
     done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
@@ -71,8 +71,8 @@ def _designs(rows: Sequence[Row]) -> FigureList:
                 f"{row['cycles']:,.0f}",
                 format_bytes(int(row["peak_activation_bytes"])),
                 str(row["epochs"]),
-                _share(row["validation_accuracy"]),
-                _share(row["test_accuracy"]),
+                shown(row["validation_accuracy"], format_share),
+                shown(row["test_accuracy"], format_share),
             ]
             for row in rows
         ],
@@ -112,7 +112,3 @@ def _rejected(rejected: Sequence[Row]) -> FigureList:
         ],
         f"{more:,} more are in sweep.json." if more > 0 else "",
     )
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else format_share(value)

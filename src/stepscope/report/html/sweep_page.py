@@ -1,8 +1,8 @@
-"""The report of several runs, or of a sweep: which is fastest, how sure that is, side by side."""
+"""The report of several runs, or of a sweep: the fastest, and how certain that is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stepscope.analyze.comparison_sides import Group, groups_of, name_of
@@ -10,7 +10,7 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
-from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.page_content import Document, FigureList, shown
 from stepscope.report.html.run_page import about
 from stepscope.stats import known_median
 from stepscope.units import format_bytes, format_duration, format_share
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def document_of_groups(groups: Sequence[Group]) -> Document:
-    """Put together what there is to say of several runs."""
+    """Return the report of several runs."""
     rows = [_row(group) for group in groups]
     count = sum(len(group.runs) for group in groups)
     runs = FigureList(
@@ -40,7 +40,7 @@ def document_of_groups(groups: Sequence[Group]) -> Document:
 
 
 def document_of_sweep(sweep: Sweep) -> Document:
-    """Put together what there is to say of a sweep, finished or not."""
+    """Return the report of a sweep, finished or not."""
     rows = [{**row, "name": name_of(row["values"])} for row in rows_of(sweep)]
     trials = FigureList(
         "Trials",
@@ -89,7 +89,7 @@ def _row(group: Group) -> Row:
 
 
 def _verdict(rows: Sequence[Row]) -> Iterator[str]:
-    """Say which is fastest, and which cannot be told apart from it."""
+    """Yield sentences on the fastest setting, and on those that tie with it."""
     best = fastest(rows)
     if best is None:
         yield "Nothing can be compared: no run was completed with a throughput."
@@ -118,12 +118,12 @@ def _side_by_side(rows: Sequence[Row]) -> FigureList:
             [
                 row["name"],
                 f"{row['completed']}/{row['runs']}",
-                _shown(row["samples_per_s"]["median"], "{:,.0f}".format),
+                shown(row["samples_per_s"]["median"], "{:,.0f}".format),
                 _interval(row["samples_per_s"]),
-                _shown(row["step_s"], format_duration),
-                _shown(row["data_share"], format_share),
-                _shown(row["peak_memory_bytes"], format_bytes),
-                _shown(row["test_accuracy"], format_share),
+                shown(row["step_s"], format_duration),
+                shown(row["data_share"], format_share),
+                shown(row["peak_memory_bytes"], format_bytes),
+                shown(row["test_accuracy"], format_share),
             ]
             for row in rows
         ],
@@ -134,7 +134,3 @@ def _interval(rate: Row) -> str:
     if rate["low"] is None or rate["high"] is None:
         return "?"
     return f"{rate['low']:,.0f} to {rate['high']:,.0f}"
-
-
-def _shown(value: Any, form: Callable[[Any], str]) -> str:
-    return "?" if value is None else form(value)

@@ -1,5 +1,5 @@
 """`stepscope serve`: the pages of runs in a browser, updated while they run.
 
-Start at `live_server`; `routes` has the addresses, `live_views` what they show, `access_control`
-who may see it.
+Start at `live_server`. `routes` has the URLs, `live_views` their content, and `access_control` the
+rules of access.
 """

@@ -1,8 +1,7 @@
-"""Who may ask for what: nothing is changed, nobody asks in another's name, nothing is lent out.
+"""Access control: read-only requests, from known hosts or with a token.
 
-On loopback the name in the address must be loopback's too: else a page from elsewhere could have
-its own name point here, and read what it likes (DNS rebinding). On any other address whoever asks
-must know the token.
+On loopback, the Host header must name loopback too: otherwise a page from elsewhere could point its
+own name here and read everything (DNS rebinding). On any other address, a request needs the token.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ _HEADERS = {
 
 
 class Guard:
-    """An application that lets through to another what may be asked of it.
+    """An ASGI application that passes permitted requests to another.
 
-    Without a token only loopback's own names are answered. `cookie` is the cookie's name.
+    Without a token, only loopback host names are answered. `cookie` is the name of the cookie.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, cookie: str = "stepscope") -> None:
@@ -49,7 +48,7 @@ class Guard:
         self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or have it answered."""
+        """Refuse a request, or pass it on."""
         if scope["type"] != "http":
             return
 
@@ -64,7 +63,7 @@ class Guard:
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return what is answered in the application's place, if anything."""
+        """Return the response to a request that is refused; None if it is permitted."""
         if scope["method"] not in ("GET", "HEAD"):
             words = "Only reading is possible here.\n"
             return PlainTextResponse(words, 405, headers={"Allow": "GET, HEAD"})
@@ -80,7 +79,7 @@ class Guard:
         named = [value for name, value in query if name == "token"]
         if named and _same(named[-1], token):
             others = urlencode([(name, value) for name, value in query if name != "token"])
-            # Of the path only what belongs to this server: `//elsewhere` would lead there.
+            # Strip leading slashes: `//elsewhere` would redirect to another host.
             path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
             answer = RedirectResponse(f"{path}?{others}".rstrip("?"), 303)
             answer.set_cookie(self._cookie, token, httponly=True, samesite="strict")
@@ -93,7 +92,7 @@ class Guard:
 
 
 def _name_in(host: str) -> str:
-    """Return the name in a Host header, without its port."""
+    """Return the host name in a Host header, without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdecimal() else host).lower()
 
@@ -107,5 +106,5 @@ def _cookie_in(headers: Headers, name: str) -> str:
 
 
 def _same(given: str, token: str) -> bool:
-    """Compare in a time that does not tell how much of it was right."""
+    """Compare in constant time."""
     return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())

@@ -1,4 +1,4 @@
-"""The socket, and the server on it."""
+"""The server of the live page, and its socket."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from stepscope.report.live.view_cache import ViewCache
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-def serve(root: Path, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """Serve the records below a folder until somebody interrupts it.
+def serve(root: Path, host: str, port: int, listener: Callable[[str], None]) -> None:
+    """Serve the records below a folder until Ctrl-C.
 
-    `tell` is told the address once it can be opened; on any but loopback it has a token in it.
+    `listener` is called with the URL once it can be opened; beyond loopback it contains a token.
 
     Raises:
-        RequestError: that address or port cannot be had.
-        MissingExtraError: what draws charts is not installed.
-        KeyboardInterrupt: somebody did.
+        RequestError: the address or port is not available.
+        MissingExtraError: vl-convert is not installed.
+        KeyboardInterrupt: the user pressed Ctrl-C.
     """
     script = vega_script()
     bound = _bind(host, port)
@@ -44,12 +44,12 @@ def serve(root: Path, host: str, port: int, tell: Callable[[str], None]) -> None
     token = None if ipaddress.ip_address(address).is_loopback else secrets.token_urlsafe(32)
     pages = ViewCache(Library(root))
     app = Guard(make_app(pages, script), token, cookie=f"stepscope_{at_port}")
-    # Behind another server the address of who asks may be told by headers; nobody needs it here.
+    # Proxy headers with the client's address are not needed.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", ws="none",
         proxy_headers=False, server_header=False, timeout_graceful_shutdown=1,
     )  # fmt: skip
-    tell(_url(address, at_port, token))
+    listener(_url(address, at_port, token))
     try:
         uvicorn.Server(config).run(sockets=[bound])
     finally:

@@ -1,4 +1,4 @@
-"""The list of records: state, what, when, headline figures; and a choice of runs to compare."""
+"""The views of the live page: the list of records, one record, or several runs side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepscope.report.html.html_page import body, document_of
 from stepscope.report.live.run_index import Library, RunEntry
 from stepscope.units import format_bytes, format_duration, format_share
 
-# --- What there is to see of the records below a folder: a record, or several runs side by side.
+# --- Records
 
 
 Recorded = Run | Sweep | list[Run]
@@ -31,7 +31,7 @@ Recorded = Run | Sweep | list[Run]
 
 @dataclass(frozen=True)
 class View:
-    """A page without its frame: HTML in which whatever people named is escaped, and its charts."""
+    """The body of a page: HTML in which all recorded text is escaped, and its charts."""
 
     title: str
     body: str
@@ -39,7 +39,7 @@ class View:
     goes_on: bool = False
 
     def version(self) -> str:
-        """Name what is seen: the same name, the same sight."""
+        """A hash of the content: equal versions look the same."""
         seen = json.dumps([self.title, self.body, self.charts, self.goes_on])
         return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
@@ -47,10 +47,10 @@ class View:
 def view_of(
     library: Library, names: Sequence[str], read: Callable[[Path], Table] = read_table
 ) -> View:
-    """Show the record of that name or, of several names, the runs side by side.
+    """Return the view of a record or, for several names, of the runs side by side.
 
     Raises:
-        NotThereError: one of them is not there.
+        NotThereError: one of them does not exist.
     """
     folders = [library.find(name) for name in names]
     try:
@@ -61,23 +61,23 @@ def view_of(
     except StepscopeError as error:
         return message("This cannot be shown", ", ".join(names), str(error))
     except Exception as error:
-        # A record may hold anything. What the analysis stumbles over is said on its page; the
-        # others are served on.
+        # A record may hold anything. Its page shows the error of its analysis; the
+        # others are still served.
         why = f"{type(error).__name__}: {error}"
-        told = f"Something in the record does not fit: {why}."
-        return message("This cannot be shown", ", ".join(names), told)
+        reason = f"Something in the record does not fit: {why}."
+        return message("This cannot be shown", ", ".join(names), reason)
     return View(document.title, html, charts, _goes_on(recorded))
 
 
 def message(title: str, *sentences: str, goes_on: bool = False) -> View:
-    """Say something in place of a record."""
-    told = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences)
-    html = f'<header>\n<h1>{escape(title)}</h1>\n</header>\n<main id="main">\n{told}</main>\n'
+    """Return a view with a message in place of a record."""
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>\n" for sentence in sentences)
+    html = f'<header>\n<h1>{escape(title)}</h1>\n</header>\n<main id="main">\n{paragraphs}</main>\n'
     return View(title, html, [], goes_on)
 
 
 def address(name: str) -> str:
-    """Return where a record is shown, whatever letters its name has."""
+    """Return the URL path of a record, whatever characters its name has."""
     return f"/runs/{quote(os.fsencode(name))}"
 
 
@@ -95,7 +95,7 @@ def _goes_on(recorded: Recorded) -> bool:
 
 
 def _trials(library: Library, recorded: Recorded) -> Iterator[str]:
-    """Lead from a sweep to its runs."""
+    """Return links from a sweep to its runs."""
     if not isinstance(recorded, Sweep):
         return
     folders = [recorded.folder_of(trial) for trial in recorded.trials]
@@ -108,7 +108,7 @@ def _trials(library: Library, recorded: Recorded) -> Iterator[str]:
 
 
 _MOST_SHOWN = 1_000
-_SILENT_S = 60.0  # a run writes at least once in so long: it takes samples of memory
+_SILENT_S = 60.0  # a run samples its memory, and so writes, at least this often
 _NOT_DONE = (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
 _COLUMNS = ('<span class="unseen">compare</span>', "name", "state", "kind", "what", "started")
 _FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -120,7 +120,7 @@ _FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def view_of_list(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> View:
-    """Show every record as a row, the newest first."""
+    """Return the list of all records, the newest first."""
     html = "".join(_body(root, entries, now_unix_s))
     goes_on = any(entry.info.get("status") == schema.RUNNING for entry in entries)
     return View("Runs", html, [], goes_on)
@@ -179,7 +179,7 @@ def _state(entry: RunEntry, now_unix_s: float) -> str:
     why = "" if why == status else why
     silent_s = now_unix_s - entry.changed_unix_s
     if status == schema.RUNNING and silent_s > _SILENT_S:
-        # By the minute, so that the list does not change with every look at it.
+        # In minutes, so that the list does not change with every request.
         why = f"nothing written for {format_duration(silent_s // 60 * 60)}: was it killed?"
     more = f"<span>{escape(why)}</span>" if why else ""
     known = (schema.RUNNING, schema.COMPLETED)
@@ -204,7 +204,7 @@ def _what(info: dict[str, Any]) -> str:
 def _started(info: dict[str, Any]) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("started_unix_s") or None))
-    except (TypeError, ValueError, OverflowError, OSError):  # whatever somebody wrote there
+    except (TypeError, ValueError, OverflowError, OSError):  # not a number
         return ""
 
 
@@ -213,5 +213,5 @@ def _figures(info: dict[str, Any]) -> Iterator[str]:
     for form in _FIGURES.values():
         try:
             yield escape(form(summary or {}))
-        except (KeyError, TypeError, ValueError):  # not known of this one
+        except (KeyError, TypeError, ValueError):  # unknown for this record
             yield ""

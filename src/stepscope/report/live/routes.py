@@ -1,4 +1,4 @@
-"""The addresses: the list, a record, a comparison; each as a page and as what is new of it."""
+"""The routes: the list, a record, a comparison; each as a page and as its updates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answer = Callable[[Request], tuple[View, int]]
 
 
 def make_app(pages: ViewCache, vega_script: str) -> Starlette:
-    """Make the application; `vega_script` is what draws its charts."""
+    """Return the ASGI application; `vega_script` draws its charts."""
     own = resources.files("stepscope.report.live")
     files = {name: part(name) for name in _OF_THE_REPORT}
     files |= {name: own.joinpath(name).read_text(encoding="utf-8") for name in _OWN}
@@ -54,14 +54,14 @@ def make_app(pages: ViewCache, vega_script: str) -> Starlette:
     for path, answer in {"/": list_records, "/runs/{name:path}": show, "/compare": compare}.items():
         routes += [Route(path, _page(answer)), Route(f"{_NEW_OF_IT}{path}", _news(answer))]
     app = Starlette(routes=routes)
-    app.router.redirect_slashes = False  # an address is what it is
+    app.router.redirect_slashes = False  # no redirects to other forms of a URL
     return app
 
 
 def _view(pages: ViewCache, names: list[str]) -> tuple[View, int]:
     try:
         return pages.view(names), 200
-    except (NotThereError, FileNotFoundError):  # or gone while it was read
+    except (NotThereError, FileNotFoundError):  # or it was removed while it was read
         words = "There is no record of that name below the folder that is served."
         return message("Not here", words), 404
 
@@ -117,7 +117,7 @@ def _own_address(request: Request) -> str:
 
 
 def _html(view: View, new_of_it: str) -> str:
-    # Within a script, `<` can only begin something that we did not write.
+    # Escape `<`: it could only close the script.
     charts = _as_json(view.charts).replace("<", "\\u003c")
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -1,4 +1,4 @@
-"""What may be read: the records below one folder, their known files, and nothing else."""
+"""The index of records: those below one folder, their known files, and nothing else."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 _RECORDS = {schema.RUN: "run", schema.SWEEP: "sweep"}
 _TABLES = (schema.STEPS, schema.EPOCHS, schema.TELEMETRY, schema.EVENTS)
-_DEEPEST = 3  # folders of folders of runs
+_DEEPEST = 3  # levels of folders
 
 
 class NotThereError(LookupError):
-    """There is no record of that name that may be read."""
+    """No readable record has that name."""
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A record in the list: what its JSON file says, or why it cannot be read."""
+    """A record in the list: the content of its JSON file, or why it cannot be read."""
 
     name: str
     info: dict[str, Any]
@@ -35,7 +35,7 @@ class RunEntry:
 
 
 class Library:
-    """The records below a folder, named by their paths from there."""
+    """The records below a folder, named by their relative paths."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -45,7 +45,7 @@ class Library:
         """Return the folder of a record.
 
         Raises:
-            NotThereError: there is none, or it lies elsewhere: the name climbs, a link leads out.
+            NotThereError: it does not exist, or lies outside, by `..` or a link.
         """
         parts = name.split("/")
         if "\0" in name or any(part in ("", ".", "..") for part in parts):
@@ -57,26 +57,26 @@ class Library:
         return folder
 
     def files_of(self, folder: Path) -> dict[Path, os.stat_result]:
-        """Look at the files that showing a record reads: its own and, of a sweep, its trials'.
+        """Return the files that the view of a record reads, of a sweep also its trials'.
 
         Raises:
-            NotThereError: one of them is a link that leads out, or no file.
+            NotThereError: one of them is a link that leads outside, or not a regular file.
         """
         folders = [folder, *self._trials_in(folder)]
         files = [each / name for each in folders for name in (*_RECORDS, *_TABLES)]
         return {file: found for file in files if (found := self._look_at(file)) is not None}
 
     def stamp(self, folder: Path) -> Stamp:
-        """Say how the files of a record are now: as long as this is the same, so are they."""
+        """Return a fingerprint of a record's files, which changes when they do."""
         return _stamp_of(self.files_of(folder))
 
     def entries(self) -> list[RunEntry]:
-        """List every record, the newest first."""
+        """Return all records, the newest first."""
         found = [self._entry(folder) for folder in self._folders(self.root, _DEEPEST)]
         return sorted(found, key=_started_unix_s, reverse=True)
 
     def _inside(self, path: Path) -> Path | None:
-        """Follow the links of a path; None if they lead out, in a circle or nowhere."""
+        """Resolve the links of a path; None if they lead outside, in a circle or nowhere."""
         try:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
@@ -84,7 +84,7 @@ class Library:
         return real if real.is_relative_to(self.root) else None
 
     def _look_at(self, file: Path) -> os.stat_result | None:
-        """Look at a file in a folder of ours; None if it is not there."""
+        """Return the status of a file in a permitted folder; None if it does not exist."""
         try:
             found = file.lstat()
         except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ class Library:
             if real is None:
                 raise NotThereError(str(file))
             found = real.lstat()
-        if not stat.S_ISREG(found.st_mode):  # to open a pipe would take for ever
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would block
             raise NotThereError(str(file))
         return found
 
@@ -118,7 +118,7 @@ class Library:
                 for each in os.scandir(folder)
                 if each.is_dir(follow_symlinks=False) and not each.name.startswith(".")
             )
-        except OSError:  # not ours to read, or gone by now
+        except OSError:  # no permission, or removed meanwhile
             return
         for name in names:
             path = folder / name
@@ -136,7 +136,7 @@ class Library:
         except (NotThereError, OSError) as error:
             why = f"not shown: {error} is gone, or a link that leads out of the folder"
             return RunEntry(name, {}, why, 0.0)
-        # A run that goes on changes its tables; what its record says is read again only with it.
+        # A run in progress changes its tables; its JSON file is read again only when it changes.
         record = tuple(each for each in stamp if Path(each[0]).name in _RECORDS)
         known = self._known.get(folder)
         if known is None or known[0] != record:

@@ -1,8 +1,8 @@
-"""The view of a large run, made in a process of its own.
+"""The view of a large run, made in a separate process.
 
-To read a million steps takes seconds, and to sort them keeps every other thread from its work. So
-the server only ever passes on the last view that was made. The process keeps the tables, and takes
-in only what was added to them.
+Reading a million steps takes seconds, and sorting them blocks every other thread. So the server
+only passes on the last view that was made. The process keeps the tables, and reads only rows that
+were added.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stepscope.records.table import GrowingTable, Table
 from stepscope.report.live.live_views import View, message, view_of
 from stepscope.report.live.run_index import Library, Stamp
 
-_REST = 4  # times as long as making a view took: looking on must not slow the training
+_REST = 4  # multiple of the time that a view takes: viewing must not slow the training
 
 
-class Apart:
-    """A process that makes one view, and makes it again when it is asked to."""
+class ViewProcess:
+    """A process that makes one view, and makes it again on request."""
 
     def __init__(self, library: Library, names: Sequence[str]) -> None:
         arguments = json.dumps([os.fspath(library.root), *names])
@@ -34,7 +34,7 @@ class Apart:
             [sys.executable, "-m", __name__, arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is the server's
+            start_new_session=True,  # Ctrl-C is handled by the server
         )
         self._made = threading.Condition()
         self._asked: tuple[Stamp, float] | None = None
@@ -45,18 +45,18 @@ class Apart:
 
     @property
     def ended(self) -> bool:
-        """Whether no view will come any more."""
+        """Whether the process has ended, so that no view will come."""
         return self._process.poll() is not None
 
     def ask(self, stamp: Stamp, patience_s: float) -> None:
-        """Wait some time for the view of these files; ask for it unless one is being made."""
+        """Wait for the view of these files; request it unless one is being made."""
         with self._made:
             if self.stamp == stamp:
                 return
             if self._asked is None and monotonic() >= self._ready_at_s and not self.ended:
                 self._asked = (stamp, monotonic())
                 assert self._process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # that it ended is told by `_receive`
+                with contextlib.suppress(BrokenPipeError):  # `_receive` detects that it ended
                     self._process.stdin.write(b"\n")
                     self._process.stdin.flush()
             self._made.wait_for(lambda: self.stamp == stamp, patience_s)
@@ -83,7 +83,7 @@ class Apart:
         with self._made:
             if self._asked is not None:
                 self.stamp, asked_at_s = self._asked
-                # The first one took in the whole file: those to come will be quicker.
+                # The first view read the whole file: later ones take less time.
                 rest_s = 0.0 if self.view is None else _REST * (monotonic() - asked_at_s)
                 self._ready_at_s = monotonic() + rest_s
             self._asked, self.view = None, view

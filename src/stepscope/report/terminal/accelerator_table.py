@@ -1,4 +1,4 @@
-"""An estimate for an accelerator, on a terminal."""
+"""The estimate for an accelerator as tables."""
 
 from __future__ import annotations
 

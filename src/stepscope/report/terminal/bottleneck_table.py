@@ -1,4 +1,4 @@
-"""How the answer to "what is it bound by?" looks."""
+"""The answer of `stepscope stalls` as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAYS = {
 
 
 def print_stalls(console: Console, found: Mapping[str, Any]) -> None:
-    """Print the three ways, what is lost to what, and what would help at the most."""
+    """Print the rates of the three ways, the stalls by cause, and the possible gains."""
     table = house_table("the same training on", "samples/s", "95 % interval", "step", "waits")
     for way, words in _WAYS.items():
         seen = found["ways"][way]

@@ -1,4 +1,4 @@
-"""How a comparison looks: who is faster and how sure that is, side by side, and what to doubt."""
+"""A comparison as tables: verdicts with their certainty, figures side by side, warnings."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _UNKNOWN = "?"
 
 
 def print_comparison(console: Console, found: Comparison) -> None:
-    """Print the verdicts, the figures side by side, and every reason for doubt."""
+    """Print the verdicts, the figures side by side, and all warnings."""
     print_table(console, _verdict_table(found))
     print_table(console, _figures_table(found))
     for line in _lines(found):
-        # A command that is folded at the edge cannot be copied.
+        # No wrapping: a wrapped command cannot be copied.
         console.print(Text(printable(line)), soft_wrap=True)
 
 
@@ -167,5 +167,9 @@ def _what_it_takes(each: Against) -> str:
     found = "to find a slowdown of 5 % in four cases of five takes"
     if rounds is None:
         return f"{found} more than 200 rounds"
-    told = f"{found} {rounds} rounds"
-    return told if rounds > each.runs_each else f"{told}, and the {each.runs_each} run left it open"
+    needed = f"{found} {rounds} rounds"
+    return (
+        needed
+        if rounds > each.runs_each
+        else f"{needed}, and the {each.runs_each} run left it open"
+    )

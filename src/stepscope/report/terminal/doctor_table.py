@@ -1,4 +1,4 @@
-"""How a machine's examination looks: what was found, and under each warning what to do."""
+"""The answer of `stepscope doctor` as tables: checks, changes of settings, and peaks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
 
 
 def print_checks(console: Console, checks: Sequence[Mapping[str, Any]]) -> None:
-    """Print one line a check; a warning has why it matters and what to do below it."""
+    """Print one line for each check; below a warning, its reason and advice."""
     width = max((len(check["name"]) for check in checks), default=0)
     for check in checks:
         status = check["status"]
@@ -32,7 +32,7 @@ def print_checks(console: Console, checks: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_changes(console: Console, changes: Sequence[Mapping[str, Any]]) -> None:
-    """Print what is to be set, one line each."""
+    """Print the settings to change, one line each."""
     for change in changes:
         text = f"{change['name']}: {change['before']} -> {change['after']}"
         console.print(Text(text), soft_wrap=True)
@@ -46,14 +46,14 @@ def _in_all(checks: Sequence[Mapping[str, Any]]) -> str:
     return f"{count['ok']} ok, {warnings}, {count['absent']} absent"
 
 
-# --- The peaks of a machine, as a table in the terminal
+# --- Peaks
 
 
 _BUSY_PERCENT = 10.0
 
 
 def print_peaks(console: Console, peaks: Sequence[Mapping[str, Any]]) -> None:
-    """Print what was measured, and what it holds for."""
+    """Print the measured peaks and their conditions."""
     table = house_table("device", "precision", "threads", "GFLOP/s", "matrices", "bandwidth")
     for peak in peaks:
         of, size = peak["conditions"], peak["matrix_size"]

@@ -1,4 +1,4 @@
-"""How the findings of labs look."""
+"""The findings of labs as tables, text charts and chart files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Finding = Mapping[str, Any]
 
 
 def print_labs(console: Console, labs: Mapping[str, str]) -> None:
-    """List the labs, one a line."""
+    """List the labs, one per line."""
     width = max(map(len, labs))
     for name, about in labs.items():
         console.print(Text(f"{name:{width}}  {about}"), soft_wrap=True)
 
 
 def print_finding(console: Console, finding: Finding) -> None:
-    """Print what a lab found: its tables, then its answer."""
+    """Print the tables of a lab's finding, then its answer."""
     PRINTERS[finding["lab"]](console, finding)
     _say(console, finding["answer"])
 
@@ -159,26 +159,25 @@ def _change(size_bytes: int | None) -> str:
     return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
 
 
-# --- How the finding of a lab's sheet looks: its table, its plots as text and as files, its
-# answer.
+# --- Findings of a lab's sheet
 
 
 _FORMS = ("svg", "png")
 
 Row = Mapping[str, Any]
 
-# Figures of a finding that have a graph wherever they are shown.
+# Figures that are always shown with a chart.
 _GRAPHS: Mapping[str, Callable[[Row], Chart]] = {"workers": workers_chart}
 
 
 def charts_of(finding: Mapping[str, Any], plots: Sequence[Row]) -> dict[str, Chart]:
-    """Describe the plots of a sheet with the figures of a finding; one without any is left out."""
+    """Return the plots of a sheet with the figures of a finding; empty ones are left out."""
     charts = {plot["name"]: _chart(finding, plot) for plot in plots if _has_figures(finding, plot)}
     return {name: chart for name, chart in charts.items() if chart.marks}
 
 
 def save_charts(charts: Mapping[str, Chart], folder: Path) -> list[str]:
-    """Draw every chart in the forms for a page and for a paper; return the files."""
+    """Draw every chart as a file for pages and one for papers; return the files."""
     return [
         str(save(chart, folder / f"{name}.{form}"))
         for name, chart in charts.items()
@@ -192,7 +191,7 @@ def print_sheet(
     columns: Mapping[str, str],
     charts: Mapping[str, Chart],
 ) -> None:
-    """Print the table that a sheet asks for, its plots, what is missing, and the answer."""
+    """Print the table that a sheet defines, its plots, missing figures, and the answer."""
     table = house_table(*columns.values())
     for row in finding["rows"]:
         table.add_row(*(Text(_show(name, row)) for name in columns))
@@ -242,7 +241,7 @@ def _marks(row: Row, plot: Row) -> list[ChartMark]:
     times = plot.get("y_times", 1)
     if "y_over" in plot:
         times /= float(row[plot["y_over"]])
-    # Bars stand side by side, so what they stand on is a word even where it is a number.
+    # Bars need words on x, so numbers are converted.
     x = str(row[plot["x"]]) if plot["kind"] in ("bars", "stacked") else row[plot["x"]]
     panel = str(row[plot["panel"]]) if "panel" in plot else ""
     if "parts" in plot:
@@ -269,7 +268,7 @@ def _marks(row: Row, plot: Row) -> list[ChartMark]:
 
 
 def _show(name: str, row: Row) -> str:
-    """Show a figure: `?` is one that could not be had, and one that does not apply is left out."""
+    """Return a figure as text: `?` if it is unknown, empty if it does not apply."""
     if name not in row:
         return ""
     value = row[name]
@@ -277,7 +276,7 @@ def _show(name: str, row: Row) -> str:
     if isinstance(value, list):
         return " ".join(_figure(name, each) for each in value)
     shown = _figure(name, value)
-    # Intervals of every figure would make a table that nobody reads: rates are what is compared.
+    # Only rates, which are compared, have intervals: more would make the table unreadable.
     if low is None or high is None or not name.endswith("_per_s"):
         return shown
     return f"{shown} ({_figure(name, low)} to {_figure(name, high)})"

@@ -1,4 +1,4 @@
-"""How the search for the largest batch looks: a line a trial as it goes, a table and an answer."""
+"""The search for the largest batch: one line per trial in progress, then a table and the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stepscope.units import format_bytes, format_share
 
 
 class TrialDisplay:
-    """Show trials on standard error: on a terminal also the one that goes on."""
+    """Show trials on standard error; on a terminal also the current one."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -38,16 +38,16 @@ class TrialDisplay:
             self._status.stop()
 
     def forecasting(self) -> None:
-        """Say that a forecast is being made."""
+        """Show that a forecast is in progress."""
         self._now("forecasting")
 
     def trying(self, settings: dict[str, Any]) -> None:
-        """Say what is tried now."""
+        """Show the settings of the next trial."""
         self._trials += 1
         self._now(f"trial {self._trials}: {_about(settings)}")
 
     def tried(self, trial: dict[str, Any]) -> None:
-        """Say how it ended."""
+        """Show how a trial ended."""
         said = f"trial {self._trials}: {_about(trial)}: {_outcome(trial)}"
         if trial["peak_memory_bytes"] is not None:
             said += f", {format_bytes(trial['peak_memory_bytes'])}"
@@ -61,7 +61,7 @@ class TrialDisplay:
 
 
 def print_answer(console: Console, found: dict[str, Any]) -> None:
-    """Print every trial, and what follows from them."""
+    """Print every trial, and the answer."""
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
     console.print(Text(f"{found['model']}: the largest batch within {limit}"), soft_wrap=True)
     if found["trials"]:
@@ -74,7 +74,7 @@ def print_answer(console: Console, found: dict[str, Any]) -> None:
 
 
 def trial_table(trials: list[dict[str, Any]], *, of_script: bool = False) -> Table:
-    """Show what was tried, in that order; of somebody's script only the batch is known."""
+    """Return the table of trials in order; of a user script only the batch size is known."""
     ours = () if of_script else ("accumulate", "recomputed", "forecast")
     table = house_table("batch", *ours, "measured", "outcome")
     table.columns[0].justify, table.columns[-1].justify = "right", "left"
@@ -115,7 +115,7 @@ def _verdict(found: dict[str, Any]) -> list[str]:
 
 
 def _instead(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give what keeps the samples of a step as they were asked for."""
+    """Return the settings that keep the samples per step at a smaller batch size."""
     return [each for each in found["recommended"] if len(each["settings"]) > 1]
 
 

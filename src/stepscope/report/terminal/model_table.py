@@ -1,4 +1,4 @@
-"""What is in a network, on a terminal: its layers, its totals, its sizes, what was not counted."""
+"""A network as tables: layers, totals, memory, and operations that were not counted."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def _optimizer_table(states: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _shape(shape: Sequence[int] | None) -> str:
-    """Print `64x32x32`; a single number has no shape, and a layer that was never called neither."""
+    """Return `64x32x32`; empty for a scalar and for a layer that was never called."""
     return _UNKNOWN if shape is None else "x".join(map(str, shape)) or "scalar"
 
 
 def _count(number: int) -> str:
-    """Leave zeros out: most layers have no parameters, and those that have stand out."""
+    """Return a number, or nothing for 0: most layers have no parameters."""
     return f"{number:,}" if number else ""
 
 

@@ -1,9 +1,8 @@
-"""The closing words of a run on a terminal: where its time went, its epochs, its folder."""
+"""The tables of a run: phases, epochs, layers and memory bill, before and after the run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,13 +18,13 @@ from stepscope.report.energy_figures import about_energy
 from stepscope.report.terminal.table_style import house_table, print_table, printable
 from stepscope.report.throttling_text import about_throttling
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_duration, format_path, format_share
 
-# --- How a memory bill looks: forecast, and after a run beside what was measured
+# --- Memory bill
 
 
 def print_forecast(console: Console, bill: dict[str, Any]) -> None:
-    """Print a bill that was made before the run."""
+    """Print the memory bill that was forecast before the run."""
     spec = bill["spec"]
     console.print(
         Text(
@@ -40,7 +39,7 @@ def print_forecast(console: Console, bill: dict[str, Any]) -> None:
 
 
 def forecast_table(bill: dict[str, Any]) -> Table:
-    """Show the items of a forecast, how each was got, and what it is; and in which of the pools."""
+    """Return the table of forecast items: size, method, description and pool."""
     pools = pools_of(bill["items"])
     pool = ["pool"] if len(pools) > 1 else []
     table = house_table("memory", "forecast", *pool, "how", "what")
@@ -61,7 +60,7 @@ def forecast_table(bill: dict[str, Any]) -> Table:
 
 
 def bill_table(bill: dict[str, Any]) -> Table:
-    """Show the items of a run that has ended: forecast, and measured where they can be."""
+    """Return the table of a finished run's items: forecast, and measured if possible."""
     several = _pools(bill)
     table = house_table("memory", "forecast", "measured", *(["pool"] if several else []), "")
     for column in table.columns[3:]:
@@ -82,7 +81,7 @@ def bill_table(bill: dict[str, Any]) -> Table:
 
 
 def phase_table(bill: dict[str, Any]) -> Table:
-    """Show what the tensors of a step take, phase by phase."""
+    """Return the table of a step's tensors by phase."""
     table = house_table("tensors in", "at most", "at its end", "")
     table.columns[-1].justify = "left"
     for name, phase in bill["phases"].items():
@@ -94,7 +93,7 @@ def phase_table(bill: dict[str, Any]) -> Table:
 
 
 def about_forecast(bill: dict[str, Any]) -> str:
-    """Say in a line how good the forecast of a run was, of each pool where there are several."""
+    """Return one line on the error of the forecast, for each pool if there are several."""
     several = _pools(bill)
     if not several:
         return f"memory forecast {_how_good(bill, 'the peak')}"
@@ -112,7 +111,7 @@ def _how_good(compared: dict[str, Any], peak: str) -> str:
 
 
 def _pools(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what was seen of each pool, where there is more than one to tell apart."""
+    """Return the figures of each pool, if there are several."""
     pools: dict[str, dict[str, Any]] = bill.get("pools") or {}
     return pools if len(pools) > 1 else {}
 
@@ -140,7 +139,7 @@ def _size(size_bytes: int | None) -> str:
     return "" if size_bytes is None else format_bytes(size_bytes)
 
 
-_BAR_WIDTH = 18  # the widest figures and a whole bar are 80 columns
+_BAR_WIDTH = 18  # the widest figures and a full bar take 80 columns
 _MOST_LAYERS = 10
 _BOUND_BY = {
     "data": "the device waits for data",
@@ -150,12 +149,12 @@ _BOUND_BY = {
 
 
 def print_run(console: Console, run: Run) -> None:
-    """Print the tables of a run and where its folder is."""
+    """Print the tables of a run and the path of its folder."""
     console.print(Text(_headline(run), style="bold"), soft_wrap=True)
     for table in _tables(run):
         print_table(console, table)
     for line in _closing_lines(run):
-        # A path that is folded at the edge cannot be copied.
+        # No wrapping: a wrapped path cannot be copied.
         console.print(Text(printable(line)), soft_wrap=True)
 
 
@@ -206,7 +205,7 @@ def _device_table(phases: dict[str, dict[str, float]]) -> Table:
 
 
 def _layer_table(layers: list[dict[str, Any]]) -> Table:
-    """Show the largest layers. The rate is that of the forward pass, where it is counted."""
+    """Return the table of the slowest layers, with the rate of the forward pass if it is known."""
     table = house_table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
     table.columns[1].justify = "left"
     all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
@@ -227,7 +226,7 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
 
 def _epoch_table(run: Run) -> Table:
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
-    knows_accuracy = run.info.get("kind") != "trace"  # a foreign script keeps it to itself
+    knows_accuracy = run.info.get("kind") != "trace"  # a traced script does not report accuracy
     accuracies = ["train", evaluation_split(run), "top-5"] if knows_accuracy else []
     table = house_table(*columns, *accuracies)
     tests = evaluations(run)
@@ -282,7 +281,7 @@ def _closing_lines(run: Run) -> list[str]:
         lines.append(about_limit(flop_per_s, summary))
     if summary.get("memory_bill"):
         lines.append(about_forecast(summary["memory_bill"]))
-    lines.append(f"run folder: {_as_typed(run.path)}")
+    lines.append(f"run folder: {format_path(run.path)}")
     return lines
 
 
@@ -312,14 +311,6 @@ def _about_blocks(blocks: dict[str, Any]) -> str:
         f"against {blocks['blocks']} blocks of steps without detail: {cost} a step ({share}), "
         f"quartiles {low} to {high}"
     )
-
-
-def _as_typed(path: Path) -> str:
-    """Print a path the short way, as a person in this folder would type it."""
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def _cost(instrument: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How the answer to "what would more processes bring?" looks: measured, and predicted apart."""
+"""The answer of `stepscope scale` as tables: measured scaling, and the prediction separately."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDEAL = "ideal"
 
 
 def scale_chart(found: Found) -> Chart:
-    """Describe the speed-up by processes; what is predicted has a panel of its own."""
+    """Return the chart of speed-up by processes; the prediction has its own panel."""
     measured, predicted = found["measured"], found["predicted"]
     panels = {"measured": measured, "predicted": predicted} if predicted else {"": measured}
     base = _base(measured)
@@ -33,7 +33,7 @@ def scale_chart(found: Found) -> Chart:
 
 
 def print_scale(console: Console, found: Found) -> None:
-    """Print the table of what was measured, that of what is predicted, the graph, the answer."""
+    """Print the measured table, the predicted one, the chart and the answer."""
     print_table(console, _measured_table(found["measured"]))
     if found["predicted"]:
         network = found["assumed"]

@@ -1,4 +1,4 @@
-"""How a search looks: a line a design as it goes; a table of those that were trained."""
+"""A search: one line per design in progress, then a table of the trained designs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from rich.text import Text
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.report.html.page_content import shown
 from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.report.terminal.table_style import house_table, print_table
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import format_bytes, format_count, format_duration, format_share
 
-_SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` estimates
+_SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` assumes
 
 
 class SearchDisplay(SweepDisplay):
@@ -30,7 +31,7 @@ class SearchDisplay(SweepDisplay):
     def proposed(
         self, number: int, values: Mapping[str, Any], figures: Mapping[str, float], fits: bool
     ) -> None:
-        """Say which design comes next; those above the budget are counted."""
+        """Show the next design; those above the budget are only counted."""
         if not fits:
             self._above += 1
             return
@@ -40,28 +41,28 @@ class SearchDisplay(SweepDisplay):
         self._say(f"design {number}: {named}: {figures_of(figures)}{above}")
 
     def tried(self, trial: Trial) -> None:
-        """Say what a design came to."""
+        """Show the result of a design."""
         epochs = format_count(trial.values["epochs"], "epoch")
         if trial.status != schema.COMPLETED:
             came_to = f"{trial.status.replace('_', ' ')}: {trial.reason}"
         else:
             split = "test" if "test_at" in trial.values else "validation"
             accuracy = trial.metrics.get(f"{split}_accuracy")
-            shown = "?" if accuracy is None else format_share(accuracy)
+            reached = shown(accuracy, format_share)
             took = format_duration(trial.metrics.get("wall_s") or 0.0)
-            came_to = f"{split} accuracy {shown}, {took}"
+            came_to = f"{split} accuracy {reached}, {took}"
         where = "" if trial.node is None else f", on {trial.node}"
         self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}{where}: {came_to}")
 
 
 def figures_of(figures: Mapping[str, float]) -> str:
-    """Write what a design takes on the accelerator."""
+    """Return the cost of a design on the accelerator as text."""
     peak = format_bytes(int(figures["peak_activation_bytes"]))
     return f"{figures['energy_mj']:.4g} mJ, {figures['cycles']:,.0f} cycles, {peak} at once"
 
 
 def print_search(console: Console, sweep: Sweep) -> None:
-    """Print every design that was trained, the front marked, and how to train the best again."""
+    """Print every trained design with the Pareto front marked, and how to train the best."""
     rows = designs_of(sweep)
     table = house_table(
         "", "design", "energy, mJ", "cycles", "peak", "epochs", "validation", "test"
@@ -74,8 +75,8 @@ def print_search(console: Console, sweep: Sweep) -> None:
             f"{row['cycles']:,.0f}",
             format_bytes(int(row["peak_activation_bytes"])),
             str(row["epochs"]),
-            _share(row["validation_accuracy"]),
-            _share(row["test_accuracy"]),
+            shown(row["validation_accuracy"], format_share),
+            shown(row["test_accuracy"], format_share),
         )
     print_table(console, table)
     lines = ["* no other is better in accuracy, energy and cycles at once"] if rows else []
@@ -90,7 +91,7 @@ def print_search(console: Console, sweep: Sweep) -> None:
 
 
 def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
-    """Say which trainings of a design did not end as they should."""
+    """Return the failures among the trainings of a design."""
     if row["status"] != schema.COMPLETED and row["reason"]:
         yield f"{row['model']}: {row['status'].replace('_', ' ')}: {row['reason']}"
     if row["final_status"] != schema.COMPLETED and row["final_reason"]:
@@ -99,14 +100,10 @@ def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _how_to_go_on(sweep: Sweep, best: Mapping[str, Any]) -> Iterator[str]:
-    """Say how the best is trained again, and how its points are counted where there are any."""
+    """Yield the commands that train the best design again, and score it if it can be."""
     yield f"the best: stepscope run {as_flags(settings_again(sweep, best))}"
     layout = (sweep.info.get("input"), sweep.info.get("classes"))
     if best["final_status"] == schema.COMPLETED and layout == _SCORED:
         path = shlex.quote(str(sweep.path / best["final_run"]))
         accelerator = {"spatial": sweep.info["spatial"], "design": sweep.info["accelerator"]}
         yield f"its points: stepscope score {path} {as_flags(accelerator)}"
-
-
-def _share(value: float | None) -> str:
-    return "?" if value is None else format_share(value)

@@ -1,4 +1,4 @@
-"""How a sweep looks: a line a trial as it goes, with the time left; a table of its settings."""
+"""A sweep: one line per trial in progress with the time left, then a table of its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stepscope.units import format_bytes, format_clock, format_duration, format_
 
 
 class SweepDisplay(LiveDisplay):
-    """Show trials on standard error, and on a terminal the run that is under way."""
+    """Show trials on standard error, and on a terminal the current run."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -29,7 +29,7 @@ class SweepDisplay(LiveDisplay):
         self._told: set[str] = set()
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
-        """Show which trial begins, and how long all that are left will take."""
+        """Show the next trial, and the time left for all."""
         number = f"{trial.index + 1}" if trials is None else f"{trial.index + 1}/{trials}"
         self._trial = f"{number} {about(trial.values)}, round {trial.repeat}{_where(trial)}"
         self._named[trial.index] = self._trial
@@ -37,17 +37,17 @@ class SweepDisplay(LiveDisplay):
         self._progress.reset(self._task, description=self._trial, figures=self._left.strip())
 
     def tried(self, trial: Trial) -> None:
-        """Say what became of it."""
+        """Show the result of a trial."""
         self._say(f"trial {self._named.pop(trial.index)}: {_outcome(trial)}{self._left}")
 
     def output(self, line: str) -> None:
-        """Pass on what a run printed, once: trials tend to say the same again."""
+        """Pass on a line that a run printed, once: trials repeat the same lines."""
         if line not in self._told:
             self._told.add(line)
             super().output(line)
 
     def message(self, message: dict[str, Any]) -> None:
-        """Show how far the run has come; its other messages would bury the trials."""
+        """Show the progress of a run; other messages would bury the trials."""
         if message["type"] == "progress":
             self._progress.update(
                 self._task,
@@ -60,7 +60,7 @@ class SweepDisplay(LiveDisplay):
 
 
 def about(values: Mapping[str, Any]) -> str:
-    """Name a setting: `workers 2, batch_size 64`. How long a trial is, is not one."""
+    """Return the name of a setting, without the length of the trial: `workers 2, batch_size 64`."""
     named = [f"{key} {value}" for key, value in values.items() if key != "max_steps"]
     return ", ".join(named) or "as it is"
 
@@ -78,7 +78,7 @@ def _outcome(trial: Trial) -> str:
 
 
 def print_sweep(console: Console, sweep: Sweep) -> None:
-    """Print a row for each setting, over its rounds, and where the folder is."""
+    """Print a row for each setting over its rounds, and the path of the folder."""
     rows = rows_of(sweep)
     names = list(rows[0]["values"]) if rows else []
     table = house_table(

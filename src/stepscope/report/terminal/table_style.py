@@ -1,4 +1,4 @@
-"""The house look of a table on the terminal."""
+"""The style that all terminal tables share, and intervals that can be drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stepscope.stats import Interval
 
 
 def house_table(*columns: str) -> Table:
-    """Make an empty table: names on the left, figures on the right, a line under the head."""
+    """Return an empty table: names on the left, figures on the right, a ruled header."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
@@ -22,32 +22,32 @@ def house_table(*columns: str) -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table as wide as its figures: better a line that runs over than half a number."""
+    """Print a table at its full width: a long line is better than half a number."""
     table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.print(table, crop=False)
 
 
 def printable(text: str) -> str:
-    """Show what would steer the terminal instead of doing it: a script may be called anything."""
+    """Escape control characters, which any recorded name may contain."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
-# --- Intervals that can be drawn: two runs on a busy machine leave one from 0 to a thousandfold.
+# --- Intervals. Those of two runs on a busy machine can reach from 0 to a thousandfold.
 
 
-_MOST_TIMES = 4  # the largest value; beyond, all values would lie on the axis
+_MOST_TIMES = 4  # times the largest value; wider ones would flatten the chart
 
 
 def with_interval(
     x: float | str, found: Interval, series: str = "", times: float = 1, *, chosen: bool = False
 ) -> ChartMark:
-    """Make a mark of a median and its interval."""
+    """Return a mark with a median and its interval."""
     low, high = (None if end is None else end * times for end in (found.low, found.high))
     return ChartMark(x, found.median * times, series, low=low, high=high, chosen=chosen)
 
 
 def drawable(marks: Iterable[ChartMark]) -> tuple[list[ChartMark], str]:
-    """Leave out intervals that would flatten a chart; return a note that says so, or nothing."""
+    """Return the marks without intervals that would flatten a chart, and a note on them."""
     given = list(marks)
     most = max((mark.y for mark in given), default=0.0) * _MOST_TIMES
     kept = [

@@ -1,7 +1,7 @@
-"""The charts of `report.charts.chart` as text, for a terminal of any width and any encoding.
+"""Charts as text, for a terminal of any width and encoding.
 
-points, bars, waterfall   a line for each value: its interval `├──●──┤`, or a bar if there is none
-stacked, rows             a bar for each x, a letter of the scale for each part
+points, bars, waterfall   a line for each value: its interval `├──●──┤`, or a bar without one
+stacked, rows             a bar for each x, with a letter for each part
 lines, areas, bands       a row of steps for each series, from its first value to its last
 """
 
@@ -17,12 +17,12 @@ from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.palette import colours_of
 
 _LEAST_WIDTH = 10
-_MOST_WIDTH = 72  # a longer bar is no easier to read
+_MOST_WIDTH = 72  # longer bars are no easier to read
 
 
 @dataclass(frozen=True)
 class _Letters:
-    """What bars are made of; each part of a stack has its own, for those who see no colours."""
+    """The characters of bars; each part of a stack has its own, for display without colour."""
 
     bar: str
     low: str
@@ -40,7 +40,7 @@ _ASCII = _Letters("=", "|", "-", "o", "|", "#=+:~.", "_.-=+*#@", "<- chosen", "t
 
 
 def print_graph(console: Console, chart: Chart) -> None:
-    """Print a chart: its title, its lines, and what its letters mean."""
+    """Print a chart: its title, its lines, and a legend."""
     letters = _ASCII if console.options.ascii_only else _UNICODE
     console.print(Text(f"{chart.title}: {chart.y} by {chart.x}", style="bold"), soft_wrap=True)
     draw = _DRAW.get(chart.kind, _intervals)
@@ -90,7 +90,7 @@ def _stacked(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
         line = Text(f"{label} {value}  ")
         reached = 0.0
         for mark in marks:
-            # From edge to edge: the parts' rounding must not add up.
+            # Edges are rounded, not parts: rounding errors must not add up.
             begin, reached = scale.place(reached), reached + mark.y
             letter = letters.parts[parts.index(mark.series) % len(letters.parts)]
             line.append(letter * (scale.place(reached) - begin), style=colours[mark.series])
@@ -121,7 +121,7 @@ def _lines(chart: Chart, letters: _Letters, width: int) -> Iterator[Text]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From 0 to the most, over as many columns as there is room for."""
+    """A scale from 0 to the maximum, over the available columns."""
 
     most: float
     room: int
@@ -132,7 +132,7 @@ class _Scale:
 
 
 def _some(marks: list[ChartMark], most: int) -> list[ChartMark]:
-    """Leave out values, evenly, where there are more than fit; the first and the last stay."""
+    """Return an even selection of values if there are too many, with the first and the last."""
     most = max(2, most)
     if len(marks) <= most:
         return marks
@@ -145,7 +145,7 @@ def _step(value: float, least: float, most: float, letters: _Letters) -> str:
 
 
 def _place(mark: ChartMark) -> str:
-    """Name a place on the x axis."""
+    """Return the label of a mark on the x axis."""
     where = mark.x if isinstance(mark.x, str) else f"{mark.x:g}"
     return ", ".join(part for part in (where, mark.panel) if part)
 

@@ -1,4 +1,4 @@
-"""How the answer to "how many workers?" looks: the graph, the pick, and the evidence."""
+"""The answer of `stepscope workers`: the chart, the recommendation and the trials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = Mapping[str, Any]
 
 
 def workers_chart(found: Found) -> Chart:
-    """Describe the graph: samples a second by workers, with intervals, the pick marked."""
+    """Return the chart of samples per second by workers, the recommendation marked."""
     return Chart(
         title="How many workers",
         kind="points",
@@ -38,7 +38,7 @@ def workers_chart(found: Found) -> Chart:
 
 
 def print_workers(console: Console, found: Found) -> None:
-    """Print the graph, the table behind it, and what to set."""
+    """Print the chart, its table, and the recommended setting."""
     print_graph(console, workers_chart(found))
     table = house_table(
         "workers", "samples/s", "to the best", "waits", "a batch takes", "on a CPU", "start",
