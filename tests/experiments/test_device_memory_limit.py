@@ -147,8 +147,8 @@ def test_telemetry_has_what_the_training_told_last_and_the_chart_shows_it(tmp_pa
     with CsvLog(made.path / "telemetry.csv") as log:
         sampler = Sampler(psutil.Process(), log, now_ns())
         sampler.sample()
-        sampler.told(5 * MIB)
-        sampler.told(3 * MIB)
+        sampler.report_device_memory(5 * MIB)
+        sampler.report_device_memory(3 * MIB)
         sampler.sample()
     run = load_run(made.path)
     assert list(run.telemetry["device_memory_bytes"]) == [None, 3 * MIB]
@@ -164,7 +164,7 @@ def test_the_guard_counts_what_is_held_of_a_device_that_shares_the_hosts_memory(
     made = run_folder.create(tmp_path, "guarded", "run", {})
     with CsvLog(made.path / "telemetry.csv") as log:
         sampler = Sampler(psutil.Process(), log, now_ns())
-        sampler.told(100_000 * MIB)
+        sampler.report_device_memory(100_000 * MIB)
         guard = MemoryWatch(made, None, sampler, print, may_end=False)  # type: ignore[arg-type]
         if in_group:
             (tmp_path / "memory.current").write_text(f"{200 * MIB}\n")

@@ -10,7 +10,7 @@ import torch
 from scripted import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter import step_meter
-from stepscope.meter.step_meter import SETTLE_EVERY_NS, StepMeter
+from stepscope.meter.step_meter import FLUSH_EVERY_NS, StepMeter
 from stepscope.meter.step_rows import (
     BACKWARD,
     DATA,
@@ -95,11 +95,11 @@ def test_time_for_whoever_looks_on_is_ours_and_no_wait_for_data(clock, log, tmp_
     meter = StepMeter(log, origin_ns=0, on_step=lambda step, timing: clock.pass_ms(50))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
-    clock.pass_ms(SETTLE_EVERY_NS / MS)  # it is time to settle after the first step
+    clock.pass_ms(FLUSH_EVERY_NS / MS)  # a flush is due after the first step
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
     assert meter.own_ns == 50 * MS
-    meter.settle()
+    meter.flush()
     _, second = rows(log, tmp_path)
     assert second["data_s"] == 0.004
     assert second["other_s"] == pytest.approx(0.00075 + 0.050)
@@ -136,7 +136,7 @@ def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path
     meter.loaded(LoadTiming(worker=0, start_ns=15 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
-    meter.settle()
+    meter.flush()
     first, second = rows(log, tmp_path)
     assert (first["load_s"], first["load_cpu_s"]) == (0.007, 0.003)
     assert (first["load_start_s"], first["load_worker"]) == (0.002, 1)
@@ -150,7 +150,7 @@ def test_a_loss_arrives_with_its_samples_even_when_it_is_no_number(clock, log):
     meter.loader_started()
     one_step(meter, clock, 1, loss=float("nan"))
     assert seen == [], "nobody is told in the middle of the loop"
-    meter.settle()
+    meter.flush()
     [(samples, loss)] = seen
     assert samples == 8
     assert loss != loss
@@ -162,14 +162,14 @@ def test_on_an_asynchronous_device_the_loop_never_waits_and_rows_come_later(cloc
     meter = StepMeter(log, 0, queue=device, on_loss=lambda *values: seen.append(values))
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
-    clock.pass_ms(SETTLE_EVERY_NS / MS)  # settling is due after the first step
+    clock.pass_ms(FLUSH_EVERY_NS / MS)  # a flush is due after the first step
     one_step(meter, clock, 1, device)
-    clock.pass_ms(SETTLE_EVERY_NS / MS)  # and after the second
+    clock.pass_ms(FLUSH_EVERY_NS / MS)  # and after the second
     one_step(meter, clock, 2, device)
     assert rows(log, tmp_path) == [], "the device is still busy with the first step"
     assert device.now_ms == 0, "and nobody made it hurry"
-    device.now_ms = SETTLE_EVERY_NS / MS + 45
-    clock.pass_ms(SETTLE_EVERY_NS / MS)
+    device.now_ms = FLUSH_EVERY_NS / MS + 45
+    clock.pass_ms(FLUSH_EVERY_NS / MS)
     one_step(meter, clock, 3, device)
     assert [row["step"] for row in rows(log, tmp_path)] == [1]
     assert len(seen) == 1
@@ -200,11 +200,11 @@ def test_the_devices_columns_partition_its_time(clock, log, tmp_path):
 
 
 def test_the_instrument_states_its_own_cost(log, monkeypatch: pytest.MonkeyPatch):
-    # The steps do nothing, also where a busy machine lets them wait; what is weighed is real.
+    # The steps do nothing, also where a busy machine lets them wait; what is measured is real.
     little_passes = itertools.count(step=100)
     monkeypatch.setattr(step_meter, "now_ns", lambda: next(little_passes))
     meter = StepMeter(log, origin_ns=0)
-    untouched = step_meter.weigh_instrument(meter)
+    untouched = step_meter.measure_overhead(meter)
     assert untouched["overhead_per_step_s"] is None, "no step, no cost a step"
     meter.open_epoch(EpochTiming(1))
     meter.loader_started()
@@ -212,12 +212,12 @@ def test_the_instrument_states_its_own_cost(log, monkeypatch: pytest.MonkeyPatch
         for phase in (DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER):
             meter.lap(phase)
         meter.end_step(step + 1, 1, torch.tensor(0.0))
-    meter.settle()
-    weighed = step_meter.weigh_instrument(meter)
-    assert 0 < weighed["clock_resolution_s"] < 1e-3
-    assert 0 < weighed["lap_cost_s"] < 1e-3
-    assert weighed["overhead_per_step_s"] > 6 * weighed["lap_cost_s"]
-    assert weighed["overhead_share"] > 0.3, "steps that do nothing are mostly instrument"
+    meter.flush()
+    measured = step_meter.measure_overhead(meter)
+    assert 0 < measured["clock_resolution_s"] < 1e-3
+    assert 0 < measured["lap_cost_s"] < 1e-3
+    assert measured["overhead_per_step_s"] > 6 * measured["lap_cost_s"]
+    assert measured["overhead_share"] > 0.3, "steps that do nothing are mostly instrument"
 
 
 def test_weighing_the_instrument_adds_no_row_on_the_slowest_machine(
@@ -225,7 +225,7 @@ def test_weighing_the_instrument_adds_no_row_on_the_slowest_machine(
 ):
     seconds_pass = itertools.count(step=10**9)
     monkeypatch.setattr(step_meter, "now_ns", lambda: next(seconds_pass))
-    step_meter.weigh_instrument(StepMeter(log, origin_ns=0))
+    step_meter.measure_overhead(StepMeter(log, origin_ns=0))
     log.flush()
     assert rows(log, tmp_path) == []
 
@@ -240,5 +240,5 @@ def test_rows_are_on_disk_before_anybody_can_object_to_them(clock, log, tmp_path
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
     with pytest.raises(ArithmeticError):
-        meter.settle()
+        meter.flush()
     assert [row["step"] for row in rows(log, tmp_path)] == [1, 2]

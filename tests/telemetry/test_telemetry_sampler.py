@@ -231,6 +231,6 @@ def test_a_process_that_ends_before_any_sample_has_the_peak_that_it_reported(
     with CsvLog(file) as log:
         sampler = Sampler(psutil.Process(), log, clock.now_ns())
         assert sampler.peak_memory_bytes is None
-        sampler.reported_peak(5 * MIB)
-        sampler.reported_peak(3 * MIB)
+        sampler.report_peak(5 * MIB)
+        sampler.report_peak(3 * MIB)
         assert sampler.peak_memory_bytes == 5 * MIB

@@ -17,7 +17,7 @@ from stepscope.errors import RequestError, nearest
 from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, seconds
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.meter.device_timeline import queue_of
-from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, EpochTiming, LoadTiming, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -133,7 +133,7 @@ class Scope:
             return
         self._closed = True
         atexit.unregister(self._close_at_exit)
-        self._meter.settle()
+        self._meter.flush()
         self._steps.close()
         self._epochs.close()
         environment = {
@@ -142,7 +142,7 @@ class Scope:
             "device": str(self._device),
         }
         held = None if self._pool is None else self._pool.at_end()
-        instrument = weigh_instrument(self._meter)
+        instrument = measure_overhead(self._meter)
         self._session.end(error, instrument, environment, device_memory=held)
 
     def __enter__(self) -> Scope:

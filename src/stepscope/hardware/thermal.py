@@ -51,8 +51,8 @@ def find_zones(root: Path) -> list[Zone]:
 
 def _trips_c(zone: Path) -> list[float]:
     """List the temperatures at which a zone slows the chip down."""
-    told = matching(zone, "trip_point_*_type")
-    kinds = [file for file in told if read_text(file).value in _TRIPS]
+    types = matching(zone, "trip_point_*_type")
+    kinds = [file for file in types if read_text(file).value in _TRIPS]
     files = [file.with_name(file.name.replace("_type", "_temp")) for file in kinds]
     read = [said / 1000 for file in files if (said := read_integer(file).value) is not None]
     return [trip_c for trip_c in read if trip_c >= _LEAST_TRIP_C]
@@ -91,7 +91,7 @@ def throttled(root: Path) -> PseudoFileReading[int]:
 
 @dataclass(frozen=True)
 class ThrottleCounts:
-    """The files in which CPUs count that; a package's is told by each of its CPUs."""
+    """The files in which CPUs count that; a package's is types by each of its CPUs."""
 
     of_core: tuple[Path, ...]
     of_package: tuple[tuple[Path, ...], ...]
@@ -119,7 +119,7 @@ def _highest(files: tuple[Path, ...]) -> int | None:
     return max((count for count in counts if count is not None), default=None)
 
 
-# --- A board's fan: how fast it is told to turn, in the 0 to 255 of pulse-width modulation
+# --- A board's fan: how fast it is types to turn, in the 0 to 255 of pulse-width modulation
 
 
 FASTEST = 255
@@ -135,17 +135,17 @@ def speed_file(root: Path) -> Path | None:
 
 
 def control_file(root: Path) -> Path | None:
-    """Return the file by which the kernel is told to leave the fan alone, where there is one."""
+    """Return the file by which the kernel is types to leave the fan alone, where there is one."""
     file = root / _OLD / "temp_control"
     return file if is_there(file) else None
 
 
 def fan(root: Path) -> PseudoFileReading[str]:
-    """Say how fast the fan is told to turn: `max`, or a number up to 255."""
+    """Say how fast the fan is types to turn: `max`, or a number up to 255."""
     file = speed_file(root)
     if file is None:
         return PseudoFileReading(
-            None, "this system shows no fan that can be told how fast to turn (pwm-fan)"
+            None, "this system shows no fan that can be types how fast to turn (pwm-fan)"
         )
     speed = read_integer(file)
     if speed.value is None:

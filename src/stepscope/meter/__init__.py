@@ -1,6 +1,6 @@
-"""Times our own training loop, step by step.
+"""Timing of stepscope's own training loop, step by step.
 
-Start at `step_meter.StepMeter`, which turns laps of the loop into rows of `steps.csv`. Nothing
-here knows what the numbers mean, and nothing here changes what is measured. A user's script is
-timed by `trace`; what is sampled from outside a process is in `telemetry`.
+Start at `step_meter.StepMeter`, which turns laps of the loop into rows of `steps.csv`. The package
+neither interprets the numbers nor changes what it measures. `trace` times a user's script;
+`telemetry` samples a process from outside.
 """

@@ -1,8 +1,8 @@
-"""How long a batch took to make, measured where it is made and carried along with it.
+"""Load times of batches, measured where they are made and sent along with them.
 
-The wait for a batch (`data_s`) is seen by the training loop; the work (`load_s`, `load_cpu_s`)
-happens in whatever process runs the data set. `TimedDataset` wraps any map-style data set, so that
-each item comes out with the time it took, through workers of every start method.
+The training loop sees the wait for a batch (`data_s`). The work (`load_s`, `load_cpu_s`) happens in
+the process that runs the data set. `TimedDataset` wraps any map-style data set, so that each item
+comes with its load time, through workers of every start method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stepscope.meter.step_rows import LoadTiming
 
 
 class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
-    """Give each item of a data set together with the time it took to make."""
+    """Return each item of a data set together with its load time."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset

@@ -1,7 +1,7 @@
-"""The clock that everything is timed with, and what reading it costs.
+"""The clock of all timings, and the cost of reading it.
 
-`perf_counter` is monotonic and, on Linux and macOS, one clock for all processes: a worker's times
-and the training's can be laid side by side.
+`perf_counter` is monotonic and, on Linux and macOS, one clock for all processes, so the times of a
+worker and of the training can be compared.
 """
 
 from __future__ import annotations
@@ -12,26 +12,27 @@ from collections.abc import Callable
 from stepscope.stats import median
 
 now_ns: Callable[[], int] = time.perf_counter_ns
-# A clock apart, to check the first by: closure compares sums of one with pairs of the other.
+# A second clock to check the first: the accounted share compares sums of one with pairs of the
+# other.
 other_clock_ns: Callable[[], int] = time.monotonic_ns
 
-# CPU time of who makes a batch. A worker's is its process's: decoding libraries start threads of
-# their own. In the training process it is this thread's, since torch's other threads still spin
-# after an operation; and the kernel tells it sooner.
+# CPU time of the process that makes a batch. In a worker it is the process's, because decoding
+# libraries start threads. In the training process it is the thread's, because torch's other threads
+# still spin after an operation; it is also faster to read.
 worker_cpu_ns: Callable[[], int] = time.process_time_ns
 own_cpu_ns: Callable[[], int] = time.thread_time_ns
 
-# Copied from one place to another: more than the caches of a core hold.
+# Size of a copy that exceeds the caches of a core.
 _CACHE_BYTES = 4 * 2**20
 
 
 def seconds(nanoseconds: int) -> float:
-    """Convert from the clock's unit to the record's."""
+    """Convert nanoseconds to seconds."""
     return nanoseconds * 1e-9
 
 
 def resolution_s(readings: int = 2000) -> float:
-    """Measure the smallest step by which the clock is seen to move."""
+    """Measure the smallest observed increment of the clock."""
     smallest = 1_000_000_000
     for _ in range(readings):
         before = after = now_ns()
@@ -42,7 +43,7 @@ def resolution_s(readings: int = 2000) -> float:
 
 
 def cost_ns(work: Callable[[], object], repeats: int = 2000) -> float:
-    """Measure what one call costs: the least mean of five rounds, so that noise is left out."""
+    """Measure the cost of one call: the lowest mean of five rounds, to exclude noise."""
     best = float("inf")
     for _ in range(5):
         start = now_ns()
@@ -53,9 +54,9 @@ def cost_ns(work: Callable[[], object], repeats: int = 2000) -> float:
 
 
 def cost_amid_work_ns(work: Callable[[], object], repeats: int = 100) -> float:
-    """Measure what one call costs in a training, where other work has taken the caches before it.
+    """Measure the cost of one call in a training, where other work has evicted the caches.
 
-    That is several times what it costs again and again. It is the median, less that of nothing.
+    This is several times the cost of repeated calls. Return the median, less that of an empty call.
     """
     filling = bytes(_CACHE_BYTES)
     caches = memoryview(bytearray(_CACHE_BYTES))
@@ -70,4 +71,4 @@ def cost_amid_work_ns(work: Callable[[], object], repeats: int = 100) -> float:
 
 
 def _nothing() -> None:
-    """Do nothing, for as long as a call takes."""
+    """Do nothing: the baseline of a call."""

@@ -1,8 +1,8 @@
 """The processor's counters by phase, in a few steps of a run.
 
 They are read at every lap of the meter, where a phase ends. A reading takes some microseconds, so
-that the steps in which they are read are marked (`counters`), and take no part in the times of the
-others. What comes between two steps is read with the first phase of the next.
+the steps in which counters are read are marked (`counters`) and excluded from the times of the
+others. The time between two steps counts with the first phase of the next.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Read = Callable[[], Mapping[str, CounterReading]]
 
 
 def open_hardware_counters() -> Counters:
-    """Open the processor's counters for this thread and those that it will start."""
+    """Open the processor's counters for this thread and its future threads."""
     return open_counters(HARDWARE)
 
 
 @dataclass(slots=True)
 class CounterWindow:
-    """Read counters at the laps of a meter, for as long as the window is open."""
+    """Read counters at the laps of a meter while the window is open."""
 
     read: Read
     meter: StepMeter
@@ -38,7 +38,7 @@ class CounterWindow:
     ] = field(default_factory=lambda: defaultdict(list))
 
     def open(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._before = self.read()
         self.meter.on_lap = self._lap
 
@@ -52,7 +52,7 @@ class CounterWindow:
         self._before = now
 
     def counts(self, steps: int) -> dict[str, Any]:
-        """Return what a step counted in each phase, the mean of `steps` steps."""
+        """Return the counts per step in each phase, as means over `steps` steps."""
         return {
             "steps": steps,
             "phases": {
@@ -68,7 +68,7 @@ class CounterWindow:
 
 
 def _counted(pairs: list[tuple[CounterReading, CounterReading]], steps: int) -> float | None:
-    """Scale to the time for which a counter was wanted; None where it never had a turn."""
+    """Scale a count to the enabled time; None if the counter never ran."""
     count = sum(after.counted - before.counted for before, after in pairs)
     enabled_ns = sum(after.enabled_ns - before.enabled_ns for before, after in pairs)
     running_ns = sum(after.running_ns - before.running_ns for before, after in pairs)

@@ -1,7 +1,7 @@
-"""When to measure with the detail off: what the instrument costs is the difference.
+"""Blocks of steps without detail, from which the cost of the instrument is determined.
 
-Short blocks of steps at random moments, lest they fall in with anything that a training does every
-so many steps. Only in long runs: a short one has no steps to spare.
+The blocks are short and begin at random steps, so that they do not coincide with periodic work of
+the training. Only long runs have them: a short one has no steps to spare.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ BLOCK_EVERY_STEPS = (200, 600)
 
 @dataclass(slots=True)
 class OffBlocks:
-    """Say when the detail is to be switched off, and on again."""
+    """Decide when the detail is switched off and on again."""
 
     off: bool = False
     switch_at: int = FIRST_AFTER_STEPS
-    # Not the module's functions: a training may count on their numbers.
+    # Not the module's functions: a training may depend on their state.
     _random: random.Random = field(default_factory=random.Random)
 
     def switch(self, steps: int) -> bool:
-        """Switch if it is time, after so many steps, and say whether that was done."""
+        """Switch if it is due after `steps` steps; return whether it was."""
         if steps < self.switch_at:
             return False
         self.off = not self.off

@@ -1,10 +1,10 @@
-"""The memory of a device: what it has, what torch's allocator reserved of it, what the driver took.
+"""Memory of a device: its size, the allocator's reserved part, and the driver's part.
 
 The pool `device` of a run is what the allocator reserved plus the context: what driver and
-libraries hold for this process. Where host and device share their memory (a Jetson, an Apple GPU),
-there is one pool, `unified`; what a device holds there is taken to be no part of the process's
-resident size. The classes for CUDA and MPS were written after torch's documentation and have not
-been run on such a device: the tests drive all that uses them with a scripted one.
+libraries hold for this process. Where host and device share their memory (a Jetson, an Apple GPU)
+there is one pool, `unified`; device memory there is assumed not to be part of the process's
+resident size. The classes for CUDA and MPS follow torch's documentation and have not been run on
+such a device: the tests use a scripted one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepscope.hardware import gpu, host, process
 
 @dataclass(frozen=True)
 class Context:
-    """What the driver and its libraries hold, how that was found, and what it rests on."""
+    """The memory of the driver and its libraries, how it was determined, and a note on it."""
 
     bytes: int
     how: Literal["counted", "measured", "calibrated"]
@@ -31,54 +31,54 @@ class Context:
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The host's memory at a moment: what is available, and what this process holds."""
+    """The host's memory at a moment: available, and resident in this process."""
 
     available_bytes: int
     resident_bytes: int
 
 
 class DeviceMemory(Protocol):
-    """What a run needs to know of its device's memory. Only the first two may wait for it."""
+    """The memory of a device. Only the first two methods may wait for the device."""
 
     def context(self) -> Context:
         """Return what driver and libraries hold now; it grows with the operations used."""
 
     def begin_anew(self) -> None:
-        """Give back what the allocator merely keeps, and begin a new peak."""
+        """Release what the allocator only caches, and reset the peak."""
 
     def reserved_bytes(self) -> int:
-        """Return what the allocator holds now, in use or kept for later."""
+        """Return what the allocator holds now, in use or cached."""
 
     def peak_reserved_bytes(self) -> int:
-        """Return the most that it held."""
+        """Return the peak of `reserved_bytes`."""
 
     def limit_bytes(self) -> int:
-        """Return the most that this process can have of the device, the context included."""
+        """Return the most that this process can have of the device, context included."""
 
     @property
     def unified(self) -> bool:
-        """Whether it is the host's memory too."""
+        """Whether it is also the host's memory."""
 
 
 def host_memory() -> HostMemory:
-    """Look at the host's memory, before a device that may share it is used for the first time."""
+    """Read the host's memory. Call it before the first use of a device that may share it."""
     return HostMemory(host.available_bytes(), process.own_resident_bytes())
 
 
 @dataclass(frozen=True)
 class CudaMemory:
-    """The memory of a CUDA device, `before` it was first used."""
+    """The memory of a CUDA device. `before` is the host's memory before its first use."""
 
     device: torch.device
     before: HostMemory
 
     @property
     def unified(self) -> bool:
-        """An integrated GPU has no memory of its own."""
+        """Whether the GPU is integrated and has no separate memory."""
         return bool(self._properties.is_integrated)
 
     def context(self) -> Context:
-        """Ask the driver for this process's part; where it does not tell, see what is in use."""
+        """Return the driver's figure for this process or, without one, all use of the device."""
         reserved_bytes = self.reserved_bytes()
         if self.unified:
             now = host_memory()
@@ -87,7 +87,7 @@ class CudaMemory:
             taken_bytes = max(0, gone_bytes - grown_bytes - reserved_bytes)
             note = "what the machine has less since the device was first used, tensors apart"
             return Context(taken_bytes, "calibrated", note)
-        uuid = str(getattr(self._properties, "uuid", ""))  # torch 2.4 does not tell it
+        uuid = str(getattr(self._properties, "uuid", ""))  # missing in torch 2.4
         own_bytes = gpu.used_bytes(uuid, os.getpid())
         if own_bytes is not None:
             note = "driver and libraries, by the driver's own account"
@@ -102,15 +102,15 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def reserved_bytes(self) -> int:
-        """Read the allocator's own count, which is on the host."""
+        """Return the allocator's count, which is on the host."""
         return torch.cuda.memory_reserved(self.device)
 
     def peak_reserved_bytes(self) -> int:
-        """Read the allocator's own high-water mark."""
+        """Return the allocator's high-water mark."""
         return torch.cuda.max_memory_reserved(self.device)
 
     def limit_bytes(self) -> int:
-        """Return what is free and what is ours; memory that host and device share, whole."""
+        """Return the free memory plus this process's part; all of it if it is unified."""
         if self.unified:
             return int(self._properties.total_memory)
         free_bytes, _ = torch.cuda.mem_get_info(self.device)
@@ -123,33 +123,33 @@ class CudaMemory:
 
 @dataclass
 class MpsMemory:
-    """The memory of an Apple GPU, which is the host's. torch keeps no peak: the largest seen is."""
+    """The memory of an Apple GPU, which is the host's. The peak is the largest value read."""
 
     unified: bool = True
     _peak_bytes: int = 0
 
     def context(self) -> Context:
-        """Take it as a part of what the driver says it has allocated."""
+        """Return 0: the context is part of what the driver reports as allocated."""
         return Context(0, "counted", "in what the driver allocated for tensors and kernels")
 
     def begin_anew(self) -> None:
-        """Empty the cache."""
+        """Empty the cache and reset the peak."""
         torch.mps.empty_cache()
         self._peak_bytes = 0
 
     def reserved_bytes(self) -> int:
-        """Ask Metal's driver what it has allocated for this process."""
+        """Return what Metal's driver has allocated for this process."""
         reserved_bytes = torch.mps.driver_allocated_memory()
         self._peak_bytes = max(self._peak_bytes, reserved_bytes)
         return reserved_bytes
 
     def peak_reserved_bytes(self) -> int:
-        """Return the most that was seen: the allocator keeps what it has once reserved."""
+        """Return the largest value read: the allocator keeps what it has reserved."""
         self.reserved_bytes()
         return self._peak_bytes
 
     def limit_bytes(self) -> int:
-        """Return how much Metal recommends to use at most; where torch cannot ask it, all."""
+        """Return Metal's recommended maximum, or all memory if torch cannot query it."""
         recommended = getattr(torch.mps, "recommended_max_memory", None)  # not in torch 2.4
         return host.memory_bytes() if recommended is None else int(recommended())
 
@@ -165,10 +165,10 @@ def device_memory_of(device: torch.device, before: HostMemory) -> DeviceMemory |
 
 @dataclass
 class DevicePool:
-    """A device's pool while a run goes on: the context as last found, and what is reserved.
+    """A device's pool during a run: the context as last determined, and the reserved memory.
 
-    Made before there are loader workers: where the context is what the machine has less, they
-    would count as context.
+    Create it before loader workers start: where the context is a difference in available memory,
+    they would count as context.
     """
 
     memory: DeviceMemory
@@ -178,14 +178,14 @@ class DevicePool:
         self._context = self.memory.context()
 
     def now(self) -> dict[str, Any]:
-        """Return the message that tells what is held now; waits for nothing."""
+        """Return the message with the current size of the pool. Never waits."""
         held_bytes = self._context.bytes + self.memory.reserved_bytes()
         return {"type": "device_memory", "bytes": held_bytes, "unified": self.memory.unified}
 
     def at_end(self) -> dict[str, int]:
-        """Return what a run held at most, and the context, which may have grown meanwhile."""
-        if self._context.how == "measured":  # else it is a difference, and workers are alive now
-            # A device that has failed answers nothing any more; what was found before holds.
+        """Return the peak of the run, and the context, which may have grown."""
+        if self._context.how == "measured":  # else it is a difference, and would include workers
+            # A failed device does not answer; the earlier value holds.
             with contextlib.suppress(RuntimeError):
                 self._context = max(self._context, self.memory.context(), key=lambda c: c.bytes)
         return {

@@ -1,9 +1,9 @@
-"""The second timeline: what an asynchronous device did, by its own events, without waiting for it.
+"""The timeline of an asynchronous device, from its own events, without waiting for it.
 
-A mark is set into the device's queue of work and is reached when the device gets there. Numbers
-are copied over behind the work that makes them and read only once a later mark was reached, so
-nothing in the loop waits. The queues of CUDA and MPS were written after torch's documentation and
-have not been run on such a device: the tests drive the meter with a scripted queue.
+A mark is placed in the device's queue of work and is reached when the device gets there. Values are
+copied behind the work that computes them and read only after a later mark was reached, so the loop
+never waits. The queues of CUDA and MPS follow torch's documentation and have not been run on such a
+device: the tests drive the meter with a scripted queue.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ class DeviceMark(Protocol):
     """A point in the device's queue of work."""
 
     def reached(self) -> bool:
-        """Say whether the device got there, without waiting."""
+        """Return whether the device got there, without waiting."""
 
     def wait(self) -> None:
-        """Block until the device got there. Only outside the loop."""
+        """Block until the device got there. Only for use outside the loop."""
 
     def seconds_until(self, later: DeviceMark) -> float:
         """Return the device's time between two marks that were both reached."""
 
 
 class DeviceQueue(Protocol):
-    """What the meter needs of an asynchronous device."""
+    """The queue of an asynchronous device, as the meter uses it."""
 
     def mark(self) -> DeviceMark:
-        """Put a mark behind all work issued so far."""
+        """Place a mark behind all work issued so far."""
 
     def fetch(self, values: torch.Tensor) -> Callable[[], Sequence[float]]:
-        """Begin to copy numbers over; the result may be called once a later mark was reached."""
+        """Start copying values; call the result after a later mark was reached."""
 
 
 class EventMark:
-    """An event of torch's, with timing: CUDA's and MPS's offer the same calls."""
+    """A torch event with timing: those of CUDA and MPS have the same methods."""
 
     def __init__(self, event: Any) -> None:
         self._event = event
@@ -53,7 +53,7 @@ class EventMark:
         self._event.synchronize()
 
     def seconds_until(self, later: DeviceMark) -> float:
-        """Ask the driver for the time between two events."""
+        """Return the driver's time between two events."""
         assert isinstance(later, EventMark)
         return float(self._event.elapsed_time(later._event)) * 1e-3
 
@@ -86,6 +86,6 @@ class MpsQueue:
 
 
 def queue_of(device: torch.device) -> DeviceQueue | None:
-    """Return the device's queue, or None where the host's clock tells everything (a CPU)."""
+    """Return the device's queue, or None for a CPU, which the host's clock measures."""
     queues: dict[str, Callable[[], DeviceQueue]] = {"cuda": CudaQueue, "mps": MpsQueue}
     return queues[device.type]() if device.type in queues else None

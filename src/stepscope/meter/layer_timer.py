@@ -1,24 +1,24 @@
-"""Which layer takes the time? A short window with hooks on every module of a network.
+"""Time per layer: a short window with hooks on every module of a network.
 
-Time goes to one layer at a time. A hook before and after each call hands it on, so that a layer's
-forward time is its own, without what its children took. The backward pass is cut at the nodes of
-the autograd graph: nodes that were made inside a module's call are that module's, and each of them
-says when it begins. Modules keep their graph as it is; a full backward hook would put nodes of its
-own into it and forbids a ReLU in place.
+Time belongs to one layer at a time. A hook before and after each call passes it on, so a layer's
+forward time excludes that of its children. The backward pass is divided at the nodes of the
+autograd graph: nodes that were created inside a module's call belong to that module, and each node
+reports when it begins. The graph is not changed; a full backward hook would insert nodes and
+forbids an in-place ReLU.
 
     forward     enter A   leave A   enter B   leave B         | time outside every module,
-                |--- A ---|         |--- B ---|               | the loss for one, is nobody's
+                |--- A ---|         |--- B ---|               | such as the loss, has no owner
     backward              node of B   node of A   end
                 |- loss -|---- B ----|---- A ----|
 
-What the hooks do themselves is left out, but for a few microseconds a call. Where activations are
-recomputed, a module's second call is backward time of that module, and is neither counted as a call
-nor as multiply-adds. On an asynchronous device the marks of its queue take the place of the clock.
+The hooks' own time is excluded, except a few microseconds a call. Where activations are recomputed,
+a module's second call is backward time of that module and adds neither a call nor multiply-adds. On
+an asynchronous device the marks of its queue replace the clock.
 
-Blind spots. A node made outside every module after the first of them ran (a loss between two
-networks), and a node made by a backward pass (`create_graph`), count as the layer whose node ran
-before. Modules inside one that `torch.compile` returned are not seen, it is, as a whole; those that
-were compiled in place or scripted are not seen, and their time is their caller's.
+Limitations: a node created outside every module after the first of them ran (a loss between two
+networks), and a node created by a backward pass (`create_graph`), count with the layer whose node
+ran before. Modules inside the result of `torch.compile` are not seen, only the result as a whole.
+Modules that were compiled in place or scripted are not seen; their time belongs to the caller.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from stepscope.meter.device_timeline import DeviceQueue
 from stepscope.models.multiply_adds import multiply_adds, tensors_in
 
 _FORWARD, _BACKWARD = range(2)
-_NO_TASK = -1  # torch's number of the backward pass under way, when there is none
+_NO_TASK = -1  # torch's id of the current backward pass, if there is none
 
-# Whose time it is: the number of a layer and one of the two passes; None is nobody's.
+# The owner of time: the number of a layer and one of the two passes, or None.
 _Owner = tuple[int, int] | None
 
 
@@ -53,7 +53,7 @@ class _Layer:
 
 
 class _Call(NamedTuple):
-    """A call under way, and whose time it was before."""
+    """An open call, and the owner of the time before it."""
 
     layer: int
     phase: int
@@ -61,10 +61,10 @@ class _Call(NamedTuple):
 
 
 class LayerWindow:
-    """Hooks on every module below some roots, for as long as the window is open.
+    """Hooks on every module below some roots, while the window is open.
 
-    `modules` are pairs of a dotted prefix and a root. A module that is found twice has the first of
-    its names. Nothing that is computed changes, and nothing of the window stays in a module.
+    `modules` are pairs of a dotted prefix and a root. A module that is found twice keeps its first
+    name. The window does not change any result and leaves nothing in a module.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class LayerWindow:
         self._running: _Owner = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A network that is copied or saved meanwhile takes along hooks that do nothing."""
+        """Reduce to an empty window: hooks in a copied or saved network do nothing."""
         return LayerWindow, ((),)
 
     def open(self) -> None:
-        """Put the hooks on."""
+        """Install the hooks."""
         self._is_open = True
         try:
             for number, layer in enumerate(self._layers):
@@ -96,7 +96,7 @@ class LayerWindow:
                 self._handles.append(
                     layer.module.register_forward_pre_hook(enter, with_kwargs=True)
                 )
-                # Also after an error: recomputing ends with one when it has all that it needs.
+                # Also after an error: recomputation ends with one when it has all that it needs.
                 self._handles.append(
                     layer.module.register_forward_hook(leave, with_kwargs=True, always_call=True)
                 )
@@ -105,7 +105,7 @@ class LayerWindow:
             raise
 
     def close(self) -> None:
-        """Take the hooks off. Those on nodes of a graph still alive do nothing from here on."""
+        """Remove the hooks. Those on nodes of a live graph do nothing from here on."""
         if self._is_open:
             self._turn(None)
         self._is_open = False
@@ -116,9 +116,9 @@ class LayerWindow:
         self._passes.clear()
 
     def layers(self, steps: int) -> list[dict[str, Any]]:
-        """Return what a step spent in each layer that was called, the largest first.
+        """Return the time per step of each layer that was called, the largest first.
 
-        Times, calls, multiply-adds and bytes are means of `steps` steps. Waits for the device.
+        Times, calls, multiply-adds and bytes are means over `steps` steps. Waits for the device.
         """
         spent_s = self._spent_s()
         rows = [
@@ -150,7 +150,7 @@ class LayerWindow:
         return spent_s
 
     def _turn(self, owner: _Owner) -> None:
-        """Give the time from here on to somebody. Only noted; it is added up at the end."""
+        """Assign the time from here on to an owner. Times are added up at the end."""
         self._turns.append((self._stamp(), owner))
         self._running = owner
 
@@ -163,7 +163,7 @@ class LayerWindow:
         self._turn(None)
         in_backward = torch._C._current_graph_task_id() != _NO_TASK
         if not in_backward and not self._calls:
-            outer = None  # whatever an earlier pass left behind when it failed
+            outer = None  # a failed earlier pass may have left an owner
         caller = (self._calls[-1].layer, _BACKWARD) if self._calls else None
         self._claim((args, named), caller)
         phase = _BACKWARD if in_backward else _FORWARD
@@ -193,11 +193,11 @@ class LayerWindow:
         self._turn(outer)
 
     def _claim(self, values: Any, owner: _Owner) -> None:
-        """Give the nodes behind some tensors to somebody, as far as they are nobody's yet.
+        """Assign the nodes behind some tensors to an owner, unless they have one.
 
-        A node carries the mark itself, so that no graph lives longer for being looked at. Nodes
-        that add up gradients run right after the node that made the gradient, whose layer they
-        belong to; they may outlive the graph and have no hook.
+        The mark is stored in the node, so that no graph lives longer because of it. Nodes that
+        accumulate gradients run right after the node that computed the gradient and belong to its
+        layer; they may outlive the graph and have no hook.
         """
         ahead = [tensor.grad_fn for tensor in tensors_in(values)]
         while ahead:
@@ -216,7 +216,7 @@ class LayerWindow:
             return
         backward_pass = torch._C._current_graph_task_id()
         if backward_pass not in self._passes:
-            # One that began within another hands the time back to it.
+            # A nested backward pass returns the time to the outer one.
             self._passes[backward_pass] = self._running
             end = partial(self._backward_ends, backward_pass)
             torch.autograd.Variable._execution_engine.queue_callback(end)
@@ -230,8 +230,8 @@ class LayerWindow:
 def _find_layers(name: str, module: nn.Module, found: dict[int, _Layer]) -> None:
     """Find a module and those below it, as far as Python calls them one by one.
 
-    What `torch.compile` or `torch.jit` made of a module runs without our hooks, refuses them, or
-    would be compiled again for their sake.
+    A module made by `torch.compile` or `torch.jit` runs without hooks, refuses them, or would be
+    compiled again because of them.
     """
     in_place = getattr(module, "_compiled_call_impl", None) is not None
     if id(module) in found or in_place or isinstance(module, torch.jit.ScriptModule):
@@ -247,8 +247,8 @@ def _a_step(total: int, steps: int) -> int | float:
 
 
 def _count(layer: _Layer, module: nn.Module, inputs: Any, output: Any) -> None:
-    """Add one call to what is known of a layer."""
-    # Weights of an attention's projections lie in children that it never calls.
+    """Add one call to the totals of a layer."""
+    # The weights of an attention's projections are in children that it never calls.
     own = module.parameters(recurse=isinstance(module, nn.MultiheadAttention))
     moved = (*tensors_in(inputs), *tensors_in(output), *own)
     layer.calls += 1

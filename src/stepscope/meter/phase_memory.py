@@ -1,4 +1,4 @@
-"""The memory of this very process, phase by phase, and of the workers that it has started."""
+"""Memory of this process by phase, and of the workers that it has started."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import psutil
 from stepscope.hardware import process
 from stepscope.hardware.malloc import read_allocator
 from stepscope.hardware.process import read_tree, with_workers_sizes
-from stepscope.meter.process_memory import Beside
+from stepscope.meter.process_memory import WorkerMemory
 
 
 @dataclass(frozen=True)
 class PhaseSize:
-    """The process at the end of a phase, and its high-water mark in it. None: cannot be told.
+    """Memory of the process at the end of a phase, and its peak in it. None: unknown.
 
-    `in_use_bytes` is what the allocator has handed out; `kept_bytes` what it holds for later.
+    `in_use_bytes` is what the allocator has handed out; `kept_bytes` is what it caches.
     """
 
     phase: str
@@ -28,7 +28,7 @@ class PhaseSize:
 
 @dataclass
 class PhaseMemory:
-    """Read the memory at the end of each phase. The kernel's high-water mark begins anew then.
+    """Read the memory at the end of each phase and reset the kernel's high-water mark.
 
     The first phase begins with the process.
     """
@@ -54,7 +54,7 @@ class PhaseMemory:
 
 @dataclass
 class PeakWithWorkers:
-    """The most that this process and its workers took, from `begin` on.
+    """The peak memory of this process and its workers, from `begin` on.
 
     Counted as in `telemetry.telemetry_sampler`: the high-water mark of this process, the workers'
     private bytes, and batches in /dev/shm that this process has not mapped.
@@ -62,20 +62,20 @@ class PeakWithWorkers:
 
     others_bytes: int = 0
     _begun_anew: bool = False
-    _beside: Beside = field(default_factory=Beside)
+    _workers: WorkerMemory = field(default_factory=WorkerMemory)
 
     def begin(self) -> None:
-        """Begin anew with the high-water mark of this process."""
+        """Reset the high-water mark of this process."""
         self._begun_anew = process.forget_peak()
 
     def look(self) -> None:
-        """Weigh the workers, in some milliseconds each."""
+        """Measure the workers, which takes some milliseconds each."""
         tree = read_tree(psutil.Process())
         if tree is not None:
-            others_bytes = self._beside.bytes_of(with_workers_sizes(tree))
+            others_bytes = self._workers.bytes_of(with_workers_sizes(tree))
             self.others_bytes = max(self.others_bytes, others_bytes or 0)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak; None where the system keeps no high-water mark, or it stands still."""
+        """Return the peak; None where the high-water mark is missing or cannot be reset."""
         own = process.peak_bytes() if self._begun_anew else None
         return None if own is None else own + self.others_bytes

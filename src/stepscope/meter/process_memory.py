@@ -1,4 +1,4 @@
-"""What a training's process tree holds beside the training process itself."""
+"""Memory of this process, and of its workers and the batches that they have made."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stepscope.hardware.process import TreeReading
 
 
 @dataclass(frozen=True)
-class Beside:
-    """Weigh workers and the batches that they have made, from the moment this is made.
+class WorkerMemory:
+    """Measure workers and their batches, from the creation of this object on.
 
-    Batches lie in /dev/shm, which is one for the whole machine: what others put there meanwhile
-    counts too. Those that the training process has mapped are in its own size.
+    Batches are in /dev/shm, which the whole machine shares: what other programs put there since
+    counts too. Batches that the training process has mapped are part of its own size.
     """
 
     _shm_before_bytes: int | None = field(default_factory=host.shared_memory_used_bytes)
 
     def bytes_of(self, tree: TreeReading) -> int | None:
-        """Return the workers' private bytes and batches in flight; None where sizes are unread."""
+        """Return the workers' private bytes plus batches in flight; None if sizes are unknown."""
         if tree.workers_private_bytes is None:
             return None
         shm_now = host.shared_memory_used_bytes()
@@ -30,34 +30,31 @@ class Beside:
         return tree.workers_private_bytes + in_flight
 
 
-# --- How much memory this process takes while it does something
-
-
 def give_back() -> None:
-    """Return to the system what the allocator keeps for later, where it can be told to."""
+    """Return memory that the allocator caches to the system, where possible."""
     process.give_back()
 
 
 def resident_bytes() -> int:
-    """Return what this process holds, without what the allocator merely keeps for later."""
+    """Return the resident size of this process, without what the allocator only caches."""
     give_back()
     return process.own_resident_bytes()
 
 
 def private_bytes() -> int:
-    """Return what only this process holds: a forked one shares the rest with its parent."""
+    """Return the bytes that only this process holds: a forked one shares the rest."""
     return process.private_bytes()
 
 
 def peak_bytes() -> int | None:
-    """Return the kernel's high-water mark of this process; None where the system keeps none."""
+    """Return the kernel's high-water mark of this process; None where it has none."""
     return process.peak_bytes()
 
 
 def growth_during(work: Callable[[], object]) -> int | None:
-    """Return by how much the process grew at most meanwhile; None where the system cannot tell.
+    """Return the peak growth of the process during a call; None where it is unknown.
 
-    The kernel's high-water mark begins anew.
+    Resets the kernel's high-water mark.
     """
     before = resident_bytes()
     if not process.forget_peak():

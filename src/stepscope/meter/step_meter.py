@@ -1,6 +1,6 @@
 """The phases of every training step, on the host's clock and on the device's.
 
-The loop in pseudocode, with every call of the meter in its place:
+The loop in pseudocode, with every call of the meter:
 
     meter.open_epoch(epoch)
     batches = iter(loader)                    # workers start
@@ -12,17 +12,17 @@ The loop in pseudocode, with every call of the meter in its place:
             outputs and loss;                 meter.lap(FORWARD)
             loss.backward();                  meter.lap(BACKWARD)
         optimizer.step(), zero_grad();        meter.lap(OPTIMIZER)
-        meter.end_step(...)                   # the row is written, onlookers are told
+        meter.end_step(...)                   # the row is written, callbacks are called
     exhaust the loader, its workers end
-    meter.close_epoch()                       # the device has caught up, every row is whole
+    meter.close_epoch()                       # the device has caught up, every row is complete
 
-A lap gives the time since the last lap to a phase. A step begins where the one before ended, and
-`other` is what no lap claimed, so the phases partition the host's time. The epoch's total is not
-the meter's to read: the loop has a clock pair of its own around all of this.
+A lap assigns the time since the last lap to a phase. A step begins where the previous one ended,
+and `other` is the time without a lap, so the phases partition the host's time. The meter does not
+read the epoch's total: the loop measures it with a second clock.
 
-In the loop, times are only noted. They are summed up, written and told twice a second, many steps
-at once: Python that runs right after a step finds its caches cold and takes three times as long.
-That work falls into the next step's `other` and is counted in `own_ns`.
+In the loop, times are only recorded. Twice a second they are flushed: summed up, written and passed
+to the callbacks, many steps at once. Python code that runs right after a step finds cold caches and
+takes three times as long. The flush is part of the next step's `other` and counted in `own_ns`.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from stepscope.meter.step_rows import (
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 
-SETTLE_EVERY_NS = SECOND_NS // 2
+FLUSH_EVERY_NS = SECOND_NS // 2
 
 
 class _Noted(NamedTuple):
-    """A step as the loop left it. `laps` are phases, each with the time at which it ended."""
+    """A recorded step. `laps` are phases with their end times."""
 
     step: int
     samples: int | None
@@ -76,11 +76,10 @@ class _Noted(NamedTuple):
 class StepMeter:
     """Time the steps of a training loop and write one row for each.
 
-    `on_loss` receives the weight of every step, which is its samples or 0 where they are unknown,
-    and its loss, once that is known and the step is settled; `on_step` is told of it after that.
-    `on_lap`, where there is one, is called at the end of a phase, within its time. `detail` goes
-    into the rows of the steps that end while it is set: phases of steps that were measured
-    otherwise are left out.
+    When a step is flushed, `on_loss` receives its weight (its samples, or 0 if unknown) and its
+    loss, and then `on_step` is called. `on_lap`, if set, is called at the end of a phase, within
+    its time. `detail` is written to the rows of the steps that end while it is set: phases of steps
+    that were measured differently are excluded.
     """
 
     log: CsvLog
@@ -95,7 +94,7 @@ class StepMeter:
     steps_ns: int = 0
     detail: str = schema.FULL
     blocks: OffBlocks = field(default_factory=OffBlocks)
-    settle_every_ns: float = SETTLE_EVERY_NS
+    flush_every_ns: float = FLUSH_EVERY_NS
 
     _epoch: EpochTiming = field(default_factory=lambda: EpochTiming(0))
     _opened_ns: int = 0
@@ -107,13 +106,13 @@ class StepMeter:
     _device_laps: list[tuple[int, DeviceMark]] = field(default_factory=list)
     _gradients_at: tuple[int, DeviceMark | None] | None = None
     _noted: deque[_Noted] = field(default_factory=deque)
-    _settled_ns: int = 0
+    _flushed_ns: int = 0
     _ended: int = 0
 
     def open_epoch(self, timing: EpochTiming) -> None:
-        """Begin an epoch. A resumed one goes on with its earlier timing."""
+        """Begin an epoch. A resumed one continues its earlier timing."""
         self._epoch = timing
-        self._opened_ns = self._settled_ns = now_ns()
+        self._opened_ns = self._flushed_ns = now_ns()
 
     def loader_started(self) -> None:
         """End the loader's start-up: the first step begins here."""
@@ -123,7 +122,7 @@ class StepMeter:
             self._device_begin = self.queue.mark()
 
     def lap(self, phase: int) -> None:
-        """Give the time since the last lap to a phase."""
+        """Assign the time since the last lap to a phase."""
         if self.on_lap is not None:
             self.on_lap(phase)
         if self.blocks.off:
@@ -133,21 +132,21 @@ class StepMeter:
             self._device_laps.append((phase, self.queue.mark()))
 
     def gradients_ready(self) -> None:
-        """Note that gradients of this step are computed and go to the other processes.
+        """Record that gradients of this step are computed and sent to the other ranks.
 
-        Called for each portion of them: what is left of the backward pass after the last one is
-        communication with nothing to hide behind.
+        Called for each bucket: the rest of the backward pass after the last one is communication
+        that no computation hides.
         """
         self._gradients_at = now_ns(), None if self.queue is None else self.queue.mark()
 
     def loaded(self, timing: LoadTiming) -> None:
-        """Take the loader's own account of a batch of this step."""
+        """Add the load timing of a batch of this step."""
         self._loads.append(timing)
 
     def end_step(self, step: int, samples: int | None, loss: torch.Tensor | None) -> None:
-        """End the step; its row is written when steps are settled next.
+        """End the step; its row is written by the next flush.
 
-        `loss` is on the training's device; it is handed to `on_loss` as a plain number.
+        `loss` is on the training's device; `on_loss` receives it as a plain number.
         """
         known: Callable[[], Sequence[float] | float] | None = None if loss is None else loss.item
         device_begin, device_laps = self._device_begin, self._device_laps
@@ -178,27 +177,27 @@ class StepMeter:
         if self.detail == schema.FULL:
             self._ended += 1
             self.blocks.switch(self._ended)
-        if end - self._settled_ns >= self.settle_every_ns:
-            self._settle()
+        if end - self._flushed_ns >= self.flush_every_ns:
+            self._flush()
             self._laps_begin_ns = now_ns()
 
     def close_epoch(self) -> None:
-        """End the epoch: the loader is exhausted, its workers are gone, the device has caught up.
+        """End the epoch after the loader is exhausted and its workers have ended.
 
-        Waits for the device, which is part of the epoch: its last steps are not done before.
+        Waits for the device: its last steps are part of the epoch.
         """
-        self.settle()
+        self.flush()
         self._epoch.loader_stop_s += seconds(now_ns() - self._step_begin_ns)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Wait for the device and write every row. Not for use inside a step."""
         if self._noted and self._noted[-1].device_laps:
             self._noted[-1].device_laps[-1][1].wait()
-        self._settle()
+        self._flush()
 
-    def _settle(self) -> None:
-        """Sum up, write and tell of all steps whose end the device has reached."""
-        began = self._settled_ns = now_ns()
+    def _flush(self) -> None:
+        """Sum up and write all steps that the device has completed, and call the callbacks."""
+        began = self._flushed_ns = now_ns()
         rows = []
         while self._noted and _is_over(self._noted[0]):
             noted = self._noted.popleft()
@@ -206,7 +205,7 @@ class StepMeter:
             self.log.append(row)
             self.laps += len(noted.laps)
             rows.append(row)
-        self.log.flush()  # before anybody is told: a loss that is no number ends the run
+        self.log.flush()  # before the callbacks: a loss that is NaN ends the run
         epoch = self._epoch
         for row in rows:
             epoch.data_s += row.spent[DATA] * 1e-9
@@ -243,12 +242,12 @@ def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
         if noted.device_laps
         else None,
         noted.detail,
-        _exposed_s(noted),
+        _communication_s(noted),
     )
 
 
-def _exposed_s(noted: _Noted) -> float | None:
-    """Return the time from the last gradients of a step to the end of its backward pass."""
+def _communication_s(noted: _Noted) -> float | None:
+    """Return the time from a step's last gradients to the end of its backward pass."""
     if noted.gradients_at is None:
         return None
     ready_ns, mark = noted.gradients_at
@@ -268,14 +267,14 @@ def _between_marks(
         begin = mark
 
 
-def weigh_instrument(meter: StepMeter) -> dict[str, Any]:
-    """State the clock's resolution and what measuring cost each step of this run.
+def measure_overhead(meter: StepMeter) -> dict[str, Any]:
+    """Return the clock's resolution and the cost of measuring per step of this run.
 
-    Counted are the laps and the noting of steps (what one costs is measured here, on the run's own
-    device) and the settling (measured during the run). Telemetry runs in another process.
+    It includes the laps and the recording of steps (the cost of one is measured here, on the run's
+    device) and the flushes (measured during the run). Telemetry runs in another process.
     """
-    # Never settled: its steps are none of the run's, however long the weighing takes.
-    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, settle_every_ns=math.inf)
+    # Never flushed: its steps are not part of the run.
+    scratch = StepMeter(meter.log, meter.origin_ns, meter.queue, flush_every_ns=math.inf)
     lap_s = seconds(1) * cost_amid_work_ns(lambda: scratch.lap(DATA))
     scratch.open_epoch(EpochTiming(0))
     no_loss = torch.zeros(())

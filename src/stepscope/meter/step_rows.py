@@ -1,4 +1,4 @@
-"""What the record has of a step and of an epoch, whoever measures it: the rows, and their lines."""
+"""Rows of steps and epochs, and their lines in `steps.csv` and `epochs.csv`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from stepscope.records.csv_log import number
 
 SECOND_NS = 1_000_000_000
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
-# While the loop waits for data no work is issued, so that part of the device's time is idle.
+# While the loop waits for data no work is issued: this part of the device's time is idle.
 _DEVICE_COLUMNS = (TRANSFER, FORWARD, BACKWARD, OPTIMIZER, DATA)
 
-# The fields of a `LoadTiming` without their names.
+# The fields of a `LoadTiming`, as a plain tuple.
 Load = tuple[int, int, int, int | None]
 
 
 class LoadTiming(NamedTuple):
-    """The making of one batch: on which worker (-1: the training process), when, how long.
+    """The timing of one batch: worker (-1: the training process), start, duration.
 
-    Its CPU time is None where nobody asked the kernel.
+    The CPU time is None if it was not read.
     """
 
     worker: int
@@ -31,7 +31,7 @@ class LoadTiming(NamedTuple):
 
 
 def load_of_step(loads: Sequence[Load], origin_ns: int) -> Load | None:
-    """Return worker and start of the first batch, since the origin, wall and CPU time of all."""
+    """Return the first batch's worker and start, and the wall and CPU time of all batches."""
     if not loads:
         return None
     worker, start_ns, wall_ns, cpu_ns = loads[0]
@@ -43,7 +43,7 @@ def load_of_step(loads: Sequence[Load], origin_ns: int) -> Load | None:
 
 @dataclass(slots=True)
 class EpochTiming:
-    """The epoch so far. What is in it survives a checkpoint in the middle of the epoch."""
+    """The figures of an epoch so far. They survive a checkpoint within the epoch."""
 
     epoch: int
     start_s: float = 0.0
@@ -55,10 +55,10 @@ class EpochTiming:
     total_s: float = 0.0
     samples: int = 0
     steps: int = 0
-    uncounted_steps: int = 0  # those of which nobody knows the samples
+    uncounted_steps: int = 0  # steps with unknown samples
 
     def count(self, samples: Sequence[int | None]) -> None:
-        """Count steps, and their samples as far as they are known."""
+        """Count steps, and their samples where known."""
         known = [each for each in samples if each is not None]
         self.samples += sum(known)
         self.steps += len(samples)
@@ -66,12 +66,12 @@ class EpochTiming:
 
     @property
     def samples_known(self) -> int | None:
-        """The samples of all steps; None where those of some are unknown."""
+        """The samples of all steps; None if those of some are unknown."""
         return None if self.uncounted_steps else self.samples
 
     @property
     def samples_per_s(self) -> float | None:
-        """The rate, with as many samples in steps that are not counted as in the others."""
+        """The rate, assuming as many samples in uncounted steps as in the others."""
         if not self.total_s or not self.samples:
             return None
         uncounted = self.uncounted_steps
@@ -80,12 +80,12 @@ class EpochTiming:
 
     @property
     def loading_s(self) -> float:
-        """Time in which the loop had no batch: start of the loader and waiting."""
+        """The time without a batch: start of the loader and waiting."""
         return self.loader_start_s + self.data_s
 
     @property
     def training_s(self) -> float:
-        """Time of the steps less their waiting."""
+        """The time of the steps less their waiting."""
         return self.steps_s - self.data_s
 
 
@@ -107,7 +107,7 @@ class StepRow(NamedTuple):
     def __str__(self) -> str:
         data, transfer, forward, backward, optimizer, _ = self.spent
         other = self.step_ns - data - transfer - forward - backward - optimizer
-        # repr reads back to the same bits; a NaN is a value that was seen, and is written as one.
+        # repr restores the same bits; a NaN is a value and is written as one.
         loss = "" if self.loss is None else repr(self.loss)
         samples = "" if self.samples is None else self.samples
         load = load_cpu = load_at = ""
@@ -117,33 +117,30 @@ class StepRow(NamedTuple):
             load_cpu = "" if cpu is None else f"{cpu * 1e-9:.9f}"
             load_at = f"{start * 1e-9:.9f},{worker}"
         if self.detail != schema.FULL:
-            # Phases of such a step were not measured, or are not those of an ordinary step.
+            # The phases of such a step were not measured, or differ from an ordinary step's.
             return (
                 f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},,{load},,,,,,"
                 f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},,,,,,{load_at or ','},"
                 f"{self.detail},"
             )
         device = ",,,," if self.device is None else ",".join(f"{s:.9f}" for s in self.device)
-        exposed = "" if self.communication_s is None else f"{self.communication_s:.9f}"
+        communication = "" if self.communication_s is None else f"{self.communication_s:.9f}"
         return (
             f"{self.epoch},{self.step},{self.start_ns * 1e-9:.9f},{samples},"
             f"{data * 1e-9:.9f},{load},{transfer * 1e-9:.9f},{forward * 1e-9:.9f},"
             f"{backward * 1e-9:.9f},{optimizer * 1e-9:.9f},{other * 1e-9:.9f},"
             f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
-            f"{exposed}"
+            f"{communication}"
         )
 
 
 def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:
-    """Sum up the device's seconds by phase, in the order of the columns."""
+    """Return the device's seconds by phase, in the order of the columns."""
     totals = [0.0] * 6
     for phase, took_s in spent_s:
-        # What comes between phases, such as counting hits, works on what forward put out.
+        # Work between phases, such as counting correct predictions, uses the forward output.
         totals[FORWARD if phase == OTHER else phase] += took_s
     return tuple(totals[phase] for phase in _DEVICE_COLUMNS)
-
-
-# --- A row of `epochs.csv`, from whatever timed the epoch
 
 
 def epoch_values(
@@ -154,7 +151,7 @@ def epoch_values(
     accuracy: float | None = None,
     top5: float | None = None,
 ) -> dict[str, str]:
-    """Format an epoch's figures, by column; what is unknown is empty."""
+    """Format an epoch's figures by column; unknown ones are empty."""
     values = {
         "epoch": str(timing.epoch),
         "split": split,

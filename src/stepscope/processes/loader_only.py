@@ -22,7 +22,7 @@ from stepscope.data.object_store.bucket import FromBucket
 from stepscope.memory_forecast.fit_check import FitCheck
 from stepscope.meter.clock import now_ns, other_clock_ns, seconds
 from stepscope.meter.device_timeline import queue_of
-from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, TRANSFER, EpochTiming, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -97,8 +97,8 @@ def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[
                 if number + 1 < len(stages):  # after the last stage a request is too late
                     stop.check()
         finally:
-            meter.settle()
-            closing["instrument"] = weigh_instrument(meter)
+            meter.flush()
+            closing["instrument"] = measure_overhead(meter)
             closing["requests"] = split_loaders.requests_of(buckets.values())
 
 

@@ -16,7 +16,7 @@ from stepscope.meter.counter_window import open_hardware_counters
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.meter.device_timeline import queue_of
 from stepscope.meter.process_memory import resident_bytes
-from stepscope.meter.step_meter import StepMeter, weigh_instrument
+from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.processes import loader_only
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import schema
@@ -134,8 +134,8 @@ def run_session(
         try:
             loop.train(built, watch, start)
         finally:
-            meter.settle()  # record all steps, however the run ended
-            closing["instrument"] = weigh_instrument(meter)
+            meter.flush()  # record all steps, however the run ended
+            closing["instrument"] = measure_overhead(meter)
             closing["requests"] = split_loaders.requests_of(built.buckets.values())
             seen, why_not = seen_inside(inside, spec, counters)
             closing |= seen

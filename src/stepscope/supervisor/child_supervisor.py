@@ -267,7 +267,7 @@ class ChildWatch:
             self.outcome = Outcome(**known)
             self._sample(is_last=True)
             if message.get("main_peak_bytes"):  # it may have gone before that sample
-                self.sampler.reported_peak(message["main_peak_bytes"])
+                self.sampler.report_peak(message["main_peak_bytes"])
         elif message["type"] == "forecast":
             self.forecast = message["forecast"]
             self.listener.message(message)
@@ -276,7 +276,7 @@ class ChildWatch:
             self._note_what_is_known(message)
             self.listener.message(message)
         elif message["type"] == "device_memory":
-            self.sampler.told(message["bytes"])
+            self.sampler.report_device_memory(message["bytes"])
             self.memory.unified = message["unified"]
         elif message["type"] == "last words":
             self.last_words = message

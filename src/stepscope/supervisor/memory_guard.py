@@ -321,7 +321,7 @@ class MemoryWatch:
         resident = resident_bytes(self.sampler.process)
         if resident is None:
             return None
-        self.sampler.glimpsed(resident)
+        self.sampler.report_resident(resident)
         return resident + self.sampler.others_bytes + self._swap_bytes
 
     def _count_kills(self) -> int | None:

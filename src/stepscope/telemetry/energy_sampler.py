@@ -1,8 +1,8 @@
-"""Read the energy sensors while a training runs, from a process that is not the training's.
+"""Sampling of the energy sensors during a training, from another process.
 
-Ten times a second, and a sensor that is costly to read more seldom, at least once a second. Two
-sensors of one domain measure the same: one of them is read, and the next when it fails. Readings
-are written as they come; what they mean is found out later, from the folder.
+Sensors are read ten times a second, costly ones less often, but at least once a second. Two sensors
+of one domain measure the same: one is read, and the next one when it fails. Readings are written as
+they come and interpreted later, from the folder.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ READ_EVERY_S = 0.1
 IDLE_S = 1.0
 _LONGEST_S = 1.0  # between two readings, however costly they are
 _MOMENT_S = 0.03
-_CHANGES = 8  # within that moment are enough to tell a period by
+_CHANGES = 8  # updates within that moment suffice to compute a period
 _PATIENCE = 3  # failures in a row: a file may be caught while it is written
 
 
 class Note(Protocol):
-    """Somebody who writes down what happened and when."""
+    """A function that records an event and its time."""
 
     def __call__(self, kind: str, time_s: float, **detail: Any) -> None:
-        """Take one event."""
+        """Record one event."""
 
 
 @dataclass
 class _Domain:
-    """What measures one domain: the sensor that is read now, and those that would follow."""
+    """The sensors of one domain: the one that is read now, and its substitutes."""
 
     name: str
     sensors: deque[Sensor]
@@ -50,17 +50,17 @@ class _Domain:
     value: float | None = None
     read_at_s: float = 0.0
     changed_at_s: float = 0.0
-    asked: tuple[float, float] | None = None  # when power was last asked for, and the value then
+    asked: tuple[float, float] | None = None  # time and value of the last `power_w`
 
     def pass_on(self) -> Sensor | None:
-        """Take the next sensor; None when there is none left."""
+        """Switch to the next sensor; return None if there is none."""
         self.sensors.popleft()
         self.failures, self.value, self.asked = 0, None, None
         self.cost_s = float("inf")
         return self.sensors[0] if self.sensors else None
 
     def read(self, time_s: float) -> float:
-        """Read the sensor and note what that costs."""
+        """Read the sensor and measure the cost of that."""
         began_s = thread_time()
         value = self.sensors[0].read()
         self.cost_s = min(self.cost_s, thread_time() - began_s)
@@ -71,7 +71,7 @@ class _Domain:
         return value
 
     def power_w(self) -> float | None:
-        """Return the power now, of a counter that since the last question."""
+        """Return the current power; of a counter, the mean since the previous call."""
         if not self.sensors or self.value is None:
             return None
         if self.sensors[0].kind == "power":
@@ -85,7 +85,7 @@ class _Domain:
 
 
 class EnergyReader:
-    """Read every domain when it is due, and say when a sensor fails."""
+    """Read every domain when it is due, and record when a sensor fails."""
 
     def __init__(self, sensors: Sensors, log: CsvLog, note: Note) -> None:
         self._log = log
@@ -102,7 +102,7 @@ class EnergyReader:
                 self._read(domain, time_s)
 
     def power_w(self) -> float | None:
-        """Return the power of the widest domains now; None as long as one of them is unknown."""
+        """Return the current power of the widest domains; None while one is unknown."""
         powers = {domain.name: domain.power_w() for domain in self._domains}
         known = [powers[name] for name in self._widest()]
         return sum(filter(None, known)) if known and None not in known else None
@@ -151,7 +151,7 @@ def read_idle(
 ) -> dict[str, list[tuple[float, float]]]:
     """Read the sensors for a second before anything runs; return times and values by sensor.
 
-    `wait` sleeps for a while and says whether to go on. One sensor a domain is read, and one that
+    `wait` sleeps and returns whether to continue. One sensor of each domain is read, and one that
     fails is left out.
     """
     first = {sensor.domain: sensor for sensor in reversed(sensors.working)}
@@ -173,9 +173,9 @@ def read_idle(
 def refresh_periods(
     sensors: Sensors, clock_ns: Callable[[], int] = now_ns, moment_s: float = _MOMENT_S
 ) -> dict[str, float | None]:
-    """Read each sensor as fast as it goes, for a moment, and see how often it says something new.
+    """Measure how often each sensor updates, by reading it continuously for a moment.
 
-    None where it did not within that moment: then its period is only seen in the run's readings.
+    None if it did not update in that time: then only the run's readings show its period.
     """
     return {sensor.name: _refresh_s(sensor, clock_ns, moment_s) for sensor in sensors.working}
 
@@ -191,21 +191,18 @@ def _refresh_s(sensor: Sensor, clock_ns: Callable[[], int], moment_s: float) -> 
         if value != last:
             changes_s.append(now)
         last = value
-    # The first value is no change, and the second one may have been due at any time.
+    # The first value is not an update, and the second may have been due at any time.
     changed_s = changes_s[1:]
     if len(changed_s) < 2:
         return None
     return (changed_s[-1] - changed_s[0]) / (len(changed_s) - 1)
 
 
-# --- Watch the energy of what is supervised: an idle second before, readings until its end
-
-
 class EnergyWatch:
-    """The sensors of this machine, read from the start of a charge to its end."""
+    """Read the sensors of this machine: an idle second before a run, then until its end."""
 
     def __init__(self, folder: RunFolder, root: Path, *, asked: bool) -> None:
-        """Find the sensors, unless nobody asked for them: then none is even looked for."""
+        """Find the sensors, if energy was requested."""
         self._folder = folder
         self._sensors = find_sensors(root) if asked else Sensors((), {})
         self._asked = asked
@@ -214,7 +211,7 @@ class EnergyWatch:
         self.every_s = READ_EVERY_S if self._sensors.working else float("inf")
 
     def begin(self, time_s: float, stopped: Callable[[], bool]) -> None:
-        """Note what was found and how much the machine takes while nothing of ours runs."""
+        """Record the sensors and the idle power of the machine."""
         if not self._asked:
             return
         self._folder.add_event(
@@ -240,9 +237,9 @@ class EnergyWatch:
         self._reader.read(time_s, all_now=all_now)
 
     def power_w(self) -> float | None:
-        """Return the power of the widest domains now."""
+        """Return the current power of the widest domains."""
         return self._reader.power_w()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining readings."""
         self._log.close()

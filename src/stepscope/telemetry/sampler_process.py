@@ -1,6 +1,6 @@
-"""Sample another process from outside: `python -m stepscope.telemetry.sampler_process FOLDER …`.
+"""Sample another process: `python -m stepscope.telemetry.sampler_process FOLDER …`.
 
-Ends when its input is closed or the process is gone, and then prints what it has found, as JSON.
+It ends when its standard input is closed or the process has ended, and prints its results as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stepscope.telemetry.telemetry_sampler import Sampler
 
 
 def main() -> None:
-    """Sample until there is nothing left to sample."""
+    """Sample until the process ends or the input is closed."""
     parser = argparse.ArgumentParser(prog="stepscope.telemetry.sampler_process")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--process", type=int, required=True)
@@ -30,8 +30,8 @@ def main() -> None:
     with CsvLog(args.folder / schema.TELEMETRY) as log:
         sampler = Sampler(psutil.Process(args.process), log, args.origin_ns)
         while sampler.sample() is not None:
-            told, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)
-            if told:
+            closed, _, _ = select.select([sys.stdin], [], [], sampler.pause_s)
+            if closed:
                 sampler.sample(is_last=True)
                 break
     found = {

@@ -1,7 +1,7 @@
-"""What it takes to watch a training from beside it, and how to keep that small.
+"""Limits on the CPU time of sampling.
 
-Whoever reads shares the cores with the training, and torch keeps all of them busy. So the more CPU
-time something takes to read, the longer it is let alone, and what was used in all is recorded.
+The sampler shares the cores with the training, and torch keeps all of them busy. The more CPU time
+a reading takes, the less often it is made. The total is recorded.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import monotonic, process_time
 
-MOST_SHARE = 0.001  # of one core, for each thing that is read
+MOST_SHARE = 0.001  # of one core, for each kind of reading
 
 
 def pause_after_s(
     cost_s: float, shortest_and_longest_s: tuple[float, float], most_share: float = MOST_SHARE
 ) -> float:
-    """Return the pause after a reading that took so much CPU time."""
+    """Return the pause after a reading that took `cost_s` of CPU time."""
     shortest_s, longest_s = shortest_and_longest_s
     return min(longest_s, max(shortest_s, cost_s / most_share))
 
 
 @dataclass(frozen=True)
 class CpuShare:
-    """What share of one core this process has used since this was made."""
+    """The share of one core that this process has used since the object was created."""
 
     _began_s: float = field(default_factory=monotonic)
     _used_s: float = field(default_factory=process_time)

@@ -1,10 +1,10 @@
-"""Telemetry of a training, sampled by a process that is not the training's.
+"""Telemetry of a training, sampled by another process.
 
-A row once or twice a second, and the sizes of workers at most once. The proportional size of the
-training process itself takes the kernel 15 ms for 600 MB, on a core that the training could use: it
-is read when memory has grown, and else every few seconds. The sampler also keeps the host pool's
-peak: the kernel's high-water mark of the training process, plus the others' private bytes, plus
-what lies in /dev/shm and is not already in the first.
+There is a row once or twice a second, and the sizes of workers are read at most once a second. The
+proportional size of the training process takes the kernel 15 ms for 600 MB, on a core that the
+training could use: it is read when memory has grown, otherwise every few seconds. The sampler also
+keeps the peak of the host pool: the kernel's high-water mark of the training process, plus the
+workers' private bytes, plus batches in /dev/shm that are not part of the first.
 """
 
 from __future__ import annotations
@@ -21,34 +21,30 @@ from stepscope.hardware.gpu import Devices
 from stepscope.hardware.process import TreeReading, read_tree, with_pss, with_workers_sizes
 from stepscope.hardware.thermal import find_zones
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.meter.process_memory import Beside
+from stepscope.meter.process_memory import WorkerMemory
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog, number
 from stepscope.telemetry.energy_sampler import Note
 from stepscope.telemetry.sampling_budget import MOST_SHARE, pause_after_s
 from stepscope.telemetry.throttle_watch import Throttling
 
-# --- What the machine does around a training: heat, the device's clock and use, power,
-# throttling.
-
-
 READ_EVERY_S = 1.0
 
 
 class Surroundings:
-    """Give the figures of telemetry that are the machine's and not a process's."""
+    """Read the telemetry of the machine: temperature, device, power and throttling."""
 
     def __init__(self, root: Path, note: Note, power_w: Callable[[], float | None]) -> None:
         self._power_w = power_w
         self._zones = find_zones(root)
         self._devices = Devices(root)
         self._throttling = Throttling(root, note)
-        self._last: tuple[float, float] | None = None  # when, and CPU time of the training then
+        self._last: tuple[float, float] | None = None  # time, and CPU time of the training
 
     def read(self, time_s: float, cpu_s: float | None) -> dict[str, float | None]:
-        """Return figures by column; none when it is too early for the next reading.
+        """Return figures by column; empty if the next reading is not due.
 
-        `cpu_s` is what the training's processes have used so far.
+        `cpu_s` is the CPU time of the training's processes so far.
         """
         last = self._last
         if last is not None and time_s - last[0] < READ_EVERY_S:
@@ -72,23 +68,23 @@ class Surroundings:
 _SAMPLE_EVERY_S, _SAMPLE_SLOWLY_EVERY_S = 0.5, 1.0
 _WORKERS_SIZES_EVERY_S = 1.0
 _PSS_EVERY_S = (1.0, 60.0)
-_PSS_MOST_SHARE = MOST_SHARE / 4  # a chart shows it, and nothing rests on it
-_GROWN = 1.05  # times what it was at most: its proportional size is worth another look
+_PSS_MOST_SHARE = MOST_SHARE / 4  # it is only shown in a chart
+_GROWN = 1.05  # growth beyond the maximum that makes another reading due
 
 
 @dataclass
 class Sampler:
-    """Watch one process tree and write a row each time `sample` is called."""
+    """Sample one process tree and write a row at each call of `sample`."""
 
     process: psutil.Process
     log: CsvLog
     origin_ns: int
-    surroundings: Surroundings | None = None  # what the machine tells beside its processes
+    surroundings: Surroundings | None = None  # telemetry of the machine
     peak_main_bytes: int | None = None
     peak_others_bytes: int = 0
-    others_bytes: int = 0  # as last read: private bytes of the workers, and batches in flight
+    others_bytes: int = 0  # as last read: the workers' private bytes and batches in flight
     memory_pressure_percent: float | None = None  # as last read
-    device_memory_bytes: int | None = None  # as last told by the training
+    device_memory_bytes: int | None = None  # as last reported by the training
     peak_device_memory_bytes: int | None = None
 
     pause_s: float = _SAMPLE_EVERY_S  # until the next sample
@@ -97,7 +93,7 @@ class Sampler:
     _pss_at_ns: int = 0
     _pss_pause_s: float = 0.0
     _largest_bytes: int = 0  # resident, when the proportional size was read
-    _beside: Beside = field(default_factory=Beside)
+    _workers: WorkerMemory = field(default_factory=WorkerMemory)
 
     @property
     def peak_memory_bytes(self) -> int | None:
@@ -106,22 +102,22 @@ class Sampler:
             return None
         return self.peak_main_bytes + self.peak_others_bytes
 
-    def told(self, device_bytes: int) -> None:
-        """Take what the training says that it holds of its device: nobody else can see it."""
+    def report_device_memory(self, device_bytes: int) -> None:
+        """Set the device memory of the training, which only the training can read."""
         self.device_memory_bytes = device_bytes
         self.peak_device_memory_bytes = max(self.peak_device_memory_bytes or 0, device_bytes)
 
-    def glimpsed(self, resident_bytes: int) -> None:
-        """Take a size that was seen between two samples: there may be no next one."""
+    def report_resident(self, resident_bytes: int) -> None:
+        """Add a resident size that was read between two samples to the peak."""
         if self.peak_main_bytes is not None:
             self.peak_main_bytes = max(self.peak_main_bytes, resident_bytes)
 
-    def reported_peak(self, peak_bytes: int) -> None:
-        """Take the high-water mark that the process read itself: it may end before any sample."""
+    def report_peak(self, peak_bytes: int) -> None:
+        """Add the high-water mark that the process read itself: it may end before a sample."""
         self.peak_main_bytes = max(self.peak_main_bytes or 0, peak_bytes)
 
     def sample(self, *, is_last: bool = False) -> TreeReading | None:
-        """Take one reading and append its row; None when the process has ended.
+        """Take one sample and append its row; return None when the process has ended.
 
         The last one has every size, due or not.
         """
@@ -168,7 +164,7 @@ class Sampler:
         return reading
 
     def _wants_pss(self, reading: TreeReading, now: int) -> bool:
-        """Say whether it is time for the proportional size: after a while, sooner if it grows."""
+        """Return whether the proportional size is due: sooner if memory has grown."""
         has_grown = reading.rss_bytes > _GROWN * self._largest_bytes
         pause_s = _PSS_EVERY_S[0] if has_grown else self._pss_pause_s
         return now - self._pss_at_ns >= pause_s * 1e9
@@ -184,7 +180,7 @@ class Sampler:
     def _keep_peak(self, reading: TreeReading) -> None:
         if reading.peak_rss_bytes is not None:
             self.peak_main_bytes = max(self.peak_main_bytes or 0, reading.peak_rss_bytes)
-        others_bytes = self._beside.bytes_of(reading)
+        others_bytes = self._workers.bytes_of(reading)
         if others_bytes is not None:
             self.others_bytes = others_bytes
             self.peak_others_bytes = max(self.peak_others_bytes, others_bytes)

@@ -1,10 +1,10 @@
-"""Notice that the machine holds itself back: heat that rises, clocks that fall.
+"""Detection of throttling: temperatures that rise, clocks that fall.
 
-What can be watched on this machine, which may be nothing, is noted at the first look
-(`throttling_watched`). Each kind is noted when it begins (`throttling`, with what was read, from
-what to what) and when it is over (`throttling_ended`), which is after several looks that saw none
-of it. A clock that falls while the training rests is no throttling, nor is one that falls because
-more CPUs share a turbo.
+The first look records what can be watched on this machine, which may be nothing
+(`throttling_watched`). Each kind is recorded when it begins (`throttling`, with the readings before
+and after) and when it is over (`throttling_ended`), after several looks without it. A clock that
+falls while the training is idle is not throttling, nor is one that falls because more CPUs share a
+turbo.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from stepscope.hardware.procfs import read_integer
 from stepscope.hardware.thermal import Zone
 from stepscope.telemetry.energy_sampler import Note
 
-_LOOKS = 3  # in a row, before a clock counts as fallen, or anything as over
-_FALLEN = 0.8  # of the best clock held before: CPUs share a turbo that differs by less
-_BUSY = 0.7  # of one CPU: below, a governor lowers the clock because nobody asks for it
-_MORE = 1.5  # times the busy CPUs: they share another turbo
+_LOOKS = 3  # consecutive looks before a clock has fallen, or throttling is over
+_FALLEN = 0.8  # of the best clock held before: turbo differences are smaller
+_BUSY = 0.7  # of one CPU: below, a governor lowers the clock of an idle CPU
+_MORE = 1.5  # times the busy CPUs: another turbo applies
 _NEAR_TRIP_C = 1.0
-_NO_TRIP_C = 90.0  # where a zone does not tell at what it slows the chip down
+_NO_TRIP_C = 90.0  # the limit of a zone without a trip point
 
 
 class _ClockWatch(NamedTuple):
-    """The fastest clock at one look, and how many CPUs the training kept busy."""
+    """The fastest clock at one look, and the number of CPUs that the training kept busy."""
 
     time_s: float
     mhz: float
@@ -39,7 +39,7 @@ class _ClockWatch(NamedTuple):
 
 @dataclass
 class _GoingOn:
-    """Something that has begun, and the looks since that saw none of it."""
+    """Throttling that has begun, and the looks without it since."""
 
     began_s: float
     quiet: int = 0
@@ -48,18 +48,18 @@ class _GoingOn:
 
 @dataclass
 class Throttling:
-    """What was read before, and what is going on now."""
+    """Earlier readings, and the throttling in progress."""
 
     root: Path
     note: Note
     _going_on: dict[str, _GoingOn] = field(default_factory=dict)
     _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_LOOKS))
-    _best: _ClockWatch | None = None  # since about as many CPUs are busy
+    _best: _ClockWatch | None = None  # for the current number of busy CPUs
     _first_c: dict[Zone, float] = field(default_factory=dict)
-    _told: bool = False  # what can be watched
+    _announced: bool = False  # `throttling_watched` was recorded
 
     def __post_init__(self) -> None:
-        # Which files there are is asked once: to look for them takes longer than to read them.
+        # Find the files once: searching takes longer than reading.
         policies = cpu_clock.policies(self.root)
         self._clock_files = [policy / "scaling_cur_freq" for policy in policies]
         self._limit_files = [policy / "scaling_max_freq" for policy in policies]
@@ -74,16 +74,16 @@ class Throttling:
         heat_c: Mapping[Zone, float],
         device: DeviceFigures,
     ) -> None:
-        """Compare what is read now with what was; `busy_cpus` is what the training keeps busy."""
-        if not self._told:
-            self._tell_what_is_watched(time_s, heat_c, device)
+        """Compare current readings with earlier ones. `busy_cpus` is the training's CPU use."""
+        if not self._announced:
+            self._note_watched(time_s, heat_c, device)
         self._look_at_heat(time_s, heat_c)
         self._look_at_count(time_s)
         self._look_at_limit(time_s)
         self._look_at_clock(time_s, busy_cpus)
         self._look_at_device(time_s, device)
 
-    def _tell_what_is_watched(
+    def _note_watched(
         self, time_s: float, heat_c: Mapping[Zone, float], device: DeviceFigures
     ) -> None:
         readable = {
@@ -93,11 +93,11 @@ class Throttling:
             "clock": bool(_mhz_of(self._clock_files)),
             "device held back": device.held_back_by is not None,
         }
-        self._told = True
+        self._announced = True
         self.note("throttling_watched", time_s, what=[what for what in readable if readable[what]])
 
     def _look_at_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
-        """Hold each zone against its own trip point, and tell of the one that is nearest to it."""
+        """Compare each zone with its trip point, and record the one nearest to it."""
         if not heat_c:
             return
         self._first_c = {**heat_c, **self._first_c}
@@ -165,7 +165,7 @@ class Throttling:
 def _better(best: _ClockWatch | None, held: Sequence[_ClockWatch]) -> _ClockWatch:
     """Return the best clock that was held while about as many CPUs were busy as now.
 
-    Clearly more of them begin anew; clearly fewer, which turbo drives faster, teach nothing.
+    Clearly more busy CPUs start over; clearly fewer, for which turbo is faster, are ignored.
     """
     lowest = min(held, key=lambda clock: clock.mhz)
     busy_cpus = min(clock.busy_cpus for clock in held)
@@ -186,5 +186,5 @@ def _mhz_of(files: Sequence[Path]) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    """Return the mean: of the highest clocks allowed, it falls when one CPU's is lowered."""
+    """Return the mean: for the highest clocks allowed, it falls when one CPU's is lowered."""
     return sum(values) / len(values) if values else None
