@@ -1,21 +1,32 @@
-"""Files that a person wrote: settings, the design of an accelerator."""
+"""Files: bounded reads, atomic writes, and the user's cache and state folders.
+
+Standard library only. `shutil` and `tempfile` are imported when something is written: commands that
+only read start faster without them.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-# Far more than anybody writes. What has no end, `/dev/zero`, would take all memory.
+from stepscope.errors import DISK_FULL_ERRNOS, RequestError, StepscopeError, disk_full
+
+# Larger than any file written by hand. An endless file such as `/dev/zero` would fill the memory.
 _MOST_BYTES = 16 * 2**20
 
+CACHE_VARIABLE = "XDG_CACHE_HOME"
+STATE_VARIABLE = "XDG_STATE_HOME"
 
-def read_written(file: Path) -> str:
-    """Read a text file.
+
+def read_bounded_text(file: Path) -> str:
+    """Return the content of a text file written by hand, such as settings.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no text, or larger than anything that a person writes.
+        OSError: the file cannot be read.
+        ValueError: the file is not UTF-8 text, or is larger than 16 MiB.
     """
     with file.open("rb") as opened:
         content = opened.read(_MOST_BYTES + 1)
@@ -24,26 +35,96 @@ def read_written(file: Path) -> str:
     return content.decode("utf-8")
 
 
-# --- Where stepscope keeps files of its user: what can be made again, and what cannot
+def cannot_write(error: OSError, what: str) -> StepscopeError:
+    """Return the error to raise when writing to the data folder fails."""
+    if error.errno in DISK_FULL_ERRNOS:
+        return disk_full(error, what)
+    return RequestError(
+        f"cannot write {what}: {error.strerror or error}. "
+        "Choose a folder that can be written, with --data-dir."
+    )
 
 
-CACHE_VARIABLE = "XDG_CACHE_HOME"
-STATE_VARIABLE = "XDG_STATE_HOME"
+def write_atomically(path: Path, content: Iterable[bytes]) -> None:
+    """Write the chunks of `content` to a temporary file, then rename it to `path`.
+
+    Raises:
+        StepscopeError: the file cannot be written.
+    """
+    import tempfile
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(
+            prefix=f".{path.name}.", suffix=".part", dir=path.parent
+        )
+    except OSError as error:
+        raise cannot_write(error, str(path)) from error
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            for chunk in content:
+                stream.write(chunk)
+        part.chmod(0o666 & ~_umask())
+        part.replace(path)
+    except OSError as error:
+        raise cannot_write(error, str(path)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder that is renamed to `target` if the block succeeds.
+
+    If another process creates `target` first, that folder stays.
+
+    Raises:
+        StepscopeError: the block, or the rename, raised an OSError.
+    """
+    import shutil
+    import tempfile
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(
+            tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        )
+    except OSError as error:
+        raise cannot_write(error, str(target)) from error
+    try:
+        yield temporary
+        temporary.chmod(0o777 & ~_umask())
+        try:
+            temporary.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+    except OSError as error:
+        raise cannot_write(error, str(target)) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def cache_folder() -> Path | None:
-    """Return the folder for what can be made again; None for a user without a home."""
+    """Return the folder for files that can be recreated; None for a user without a home."""
     return _folder(CACHE_VARIABLE, "Library/Caches" if sys.platform == "darwin" else ".cache")
 
 
 def state_folder() -> Path | None:
-    """Return the folder for what must outlive a process; None for a user without a home."""
+    """Return the folder for files that must persist; None for a user without a home."""
     return _folder(STATE_VARIABLE, ".local/state")
 
 
 def is_chosen(variable: str) -> bool:
-    """Say whether the user has named a folder by this variable."""
+    """Return whether the user has set a folder with this environment variable."""
     return bool(os.environ.get(variable))
+
+
+def as_typed(path: Path) -> str:
+    """Return a path as a user would type it: relative if it is below the current folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _folder(variable: str, in_home: str) -> Path | None:
@@ -52,3 +133,10 @@ def _folder(variable: str, in_home: str) -> Path | None:
     except RuntimeError:  # a user without a home, as in some containers
         return None
     return Path(parent) / "stepscope"
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -7,14 +7,13 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stepscope.data import unpack_archive
-from stepscope.data.unpack_archive import extract, folder_in_the_making, write_whole
-from stepscope.errors import DataError, MachineError, RequestError
+from stepscope.data.unpack_archive import extract
+from stepscope.errors import DataError, MachineError
 
 NAMES = {"a.bin", "b.bin"}
 
@@ -146,55 +145,3 @@ class TestExtract:
         with pytest.raises(MachineError, match="No space left on device"):
             unpack(packed, tmp_path / "out")
         assert names_in(tmp_path) == ["x.tar.gz"]
-
-
-class TestWriting:
-    def test_a_file_is_written_with_its_folder(self, tmp_path: Path) -> None:
-        write_whole(tmp_path / "new/file", [b"one", b"two"])
-        assert (tmp_path / "new/file").read_bytes() == b"onetwo"
-        assert names_in(tmp_path / "new") == ["file"]
-        plain = tmp_path / "plain"
-        plain.touch()
-        assert (tmp_path / "new/file").stat().st_mode == plain.stat().st_mode
-
-    def test_an_interrupted_write_leaves_the_old_file(self, tmp_path: Path) -> None:
-        def pieces() -> Iterator[bytes]:
-            yield b"half"
-            raise KeyboardInterrupt
-
-        (tmp_path / "file").write_bytes(b"old")
-        with pytest.raises(KeyboardInterrupt):
-            write_whole(tmp_path / "file", pieces())
-        assert (tmp_path / "file").read_bytes() == b"old"
-        assert names_in(tmp_path) == ["file"]
-
-    @pytest.mark.parametrize(
-        ("number", "kind"), [(errno.ENOSPC, MachineError), (errno.EACCES, RequestError)]
-    )
-    def test_a_failed_write_says_whose_fault_it_is(
-        self, tmp_path: Path, number: int, kind: type[Exception]
-    ) -> None:
-        def pieces() -> Iterator[bytes]:
-            raise OSError(number, os.strerror(number))
-            yield b""
-
-        with pytest.raises(kind, match=os.strerror(number)):
-            write_whole(tmp_path / "file", pieces())
-        assert names_in(tmp_path) == []
-
-    def test_a_folder_made_by_another_in_the_meantime_stays(self, tmp_path: Path) -> None:
-        with folder_in_the_making(tmp_path / "out") as making:
-            (making / "mine").touch()
-            (tmp_path / "out").mkdir()
-            (tmp_path / "out/theirs").touch()
-        assert names_in(tmp_path / "out") == ["theirs"]
-        assert names_in(tmp_path) == ["out"]
-
-    def test_a_name_that_is_taken_by_a_file_is_an_error(self, tmp_path: Path) -> None:
-        (tmp_path / "out").touch()
-        with (
-            pytest.raises(RequestError, match="cannot write"),
-            folder_in_the_making(tmp_path / "out"),
-        ):
-            pass
-        assert names_in(tmp_path) == ["out"]

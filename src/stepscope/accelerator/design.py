@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stepscope.errors import RequestError
-from stepscope.files import read_written
+from stepscope.files import read_bounded_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +60,7 @@ def load_design(named: str = OWN) -> AcceleratorDesign:
         if named == OWN:
             text = resources.files(__package__).joinpath(f"{OWN}.toml").read_text(encoding="utf-8")
         else:
-            text = read_written(Path(named))
+            text = read_bounded_text(Path(named))
         written = tomllib.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""How the samples of a data set are wanted: all that a run says about its data, in plain values."""
+"""The data settings of a run, in plain values."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ OnBadSample = Literal["skip", "fail"]
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where a data set lies, how much of it is taken, and what is made of each sample.
+    """Where a data set is, how many samples to take, and how to process them.
 
-    `shape` is what images are brought to, None for the data set's own. `augment_seed` is for
-    training batches; None leaves images as they are. `validation` of the training samples are held
-    out: no image that is trained on may come from among them.
+    Images are resized to `shape`; None keeps the shape of the data set. `augment_seed` is for
+    training batches; None does not augment. `validation` training samples are held out and never
+    trained on.
 
-    For texts: `sequence_length` is what longer ones are cut to, in tokens; `tokens` how many the
-    network can tell apart; `vocabulary_dir` has a vocabulary to use instead of one trained on them.
+    For texts: `sequence_length` is the maximum number of tokens, `tokens` the vocabulary size of
+    the network, `vocabulary_dir` a folder with a vocabulary to use instead of training one.
 
-    The rest is for object stores: `journal` is told what happened in whatever process it happens,
-    so it must survive being pickled; `report` hears how a download goes, and may end it by raising.
+    For object stores: `journal` receives events in any process, so it must be picklable; `report`
+    receives the progress of a download, and may raise to end it.
     """
 
     data_dir: Path = Path("data")

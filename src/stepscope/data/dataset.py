@@ -1,4 +1,4 @@
-"""What a data set is: its classes, its counts, and how its batches are had."""
+"""The description of a data set: its classes, its sizes, and functions to open and check it."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class Load(Protocol):
 
 
 class OpenFiles(Protocol):
-    """A function that gives records as files on the local disk."""
+    """A function that returns records as files on the local disk."""
 
     def __call__(self, split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
-        """Give the first samples of a split, their files made if need be."""
+        """Return the first samples of a split; create their files if necessary."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """A data set of small images of one size, each a record of some bytes.
+    """A data set of small images of one size, each a record of bytes.
 
-    Means and standard deviations are of the training pixels, over 255.
+    `mean` and `std` are those of the training pixels divided by 255.
     """
 
     load: Load
@@ -58,7 +58,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Opened:
-    """The batches of one split, made by key, and the files or the bucket they are read from."""
+    """The batches of a split, by key, and the files or the bucket that they are read from."""
 
     batches: Batches
     samples: int
@@ -68,11 +68,11 @@ class Opened:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What a data set is, and how it is had.
+    """A data set, and functions to check, open, fetch and verify it.
 
-    `samples` is what `--samples` says: see `samples_taken`, which turns it into a number of
-    samples of a split. `tokens` is the size of a text's vocabulary, None for images; the shape of
-    a text is the most tokens that it may have.
+    `samples` is the value of `--samples`; `samples_taken` turns it into the number of samples of a
+    split. `tokens` is the vocabulary size of texts, None for images; the shape of a text is its
+    maximum number of tokens.
     """
 
     name: str
@@ -81,37 +81,37 @@ class DataSet:
     train_samples: int
     test_samples: int
     check: Callable[[Path], None]
-    """Raise a DataError unless the data seems to be there; cheap, nothing is read."""
+    """Raise a DataError if the data seems to be missing; reads no data."""
     open: Callable[[Split, DataSource], Opened]
-    """Make the batches of a split ready to be asked for."""
+    """Open the batches of a split."""
     get: Callable[[Path, Report], None]
-    """Fetch the data into the folder, unless it is there and valid."""
+    """Download the data into the folder, unless it is there and valid."""
     verify: Callable[[Path], list[Verified]]
     """Check every stored file against its checksum."""
     shape: tuple[int, ...] = IMAGE_SHAPE
     tokens: int | None = None
     records: Records | None = None
     held_bytes: Callable[[Split, int | None], int] | None = None
-    """What a split takes in memory, where that is not its samples times their shape."""
+    """Return the memory size of a split; None if it is the number of samples times their shape."""
     verify_cache: Callable[[], VerifiedCache | None] = lambda: None
-    """Check what is in the user's cache; None where nothing of it would be."""
+    """Check the user's cache; None for a data set that is not cached."""
 
     @property
     def input_bytes(self) -> int:
-        """What one sample takes in a batch, without its label: float32, or int64 for tokens."""
+        """The size of a sample in a batch, without its label: float32, or int64 for tokens."""
         return math.prod(self.shape) * (4 if self.tokens is None else 8)
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def count(self, split: Split, samples: int | None = None) -> int:
-        """Return how many samples of `split` are taken when `--samples` is `samples`."""
+        """Return the number of samples of `split` if `--samples` is `samples`."""
         return samples_taken(split, samples, self.train_samples, self.test_samples)
 
     def blank(self, samples: int) -> torch.Tensor:
-        """Return inputs of so many samples that say nothing, to try a network with."""
+        """Return constant inputs for a number of samples, to try a network."""
         import torch
 
         if self.tokens is None:

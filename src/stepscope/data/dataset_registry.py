@@ -1,7 +1,7 @@
 """The data sets, by name.
 
-A data set is one module beside this one, with `describe`, and one line in `_MODULES`. Nothing of it
-is imported until it is asked for.
+A data set is a module in `datasets` with a function `describe`, and a line in `_MODULES`. It is
+imported on first use.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NAMES = tuple(_MODULES)
 
 
 def find(name: str, reading: DataSource | None = None) -> DataSet:
-    """Return the data set called `name`, as it lies where a reading says.
+    """Return the data set called `name` at a data source.
 
     Raises:
-        RequestError: there is none of that name, or its samples are of another shape.
-        DataError: what it is can only be seen from its files, and they are not there.
+        RequestError: there is no such data set, or its samples have another shape.
+        DataError: the description depends on files that are missing.
     """
     if name not in _MODULES:
         raise RequestError(f"no data set {name!r}.{nearest(name, _MODULES)}")

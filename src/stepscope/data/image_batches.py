@@ -1,9 +1,9 @@
-"""Batches of images that are decoded when they are wanted.
+"""Batches of images that are decoded on demand.
 
-The part of an image and its mirroring come from `order.chance`, so a batch is the same whoever
-makes it. An image that cannot be read gives its place to the next one in the listing that can: so
-every batch has its size, and which sample stands in depends on the broken one alone. No held-out
-image stands in for one that is trained on, nor the other way round.
+Crop and flip of an image come from `sample_order.chance`, so a batch does not depend on the worker
+that makes it. An image that cannot be read is replaced by the next readable one in the listing:
+every batch keeps its size, and the replacement depends on the broken image alone. A held-out image
+never replaces a training image, nor the reverse.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from stepscope.errors import DataError
 
 BAD_SAMPLE = "bad_sample"
 
-# Of ImageNet's training pixels, over 255: what every published network was trained with.
+# Of ImageNet's training pixels divided by 255, as used by published networks.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 class Files(Protocol):
-    """Something that has the bytes of each image of a listing."""
+    """Access to the bytes of each image of a listing."""
 
     def read(self, index: int) -> bytes:
         """Return the bytes of a file, or raise an OSError."""
 
 
 class FilesOnDisk:
-    """Image files, each read when it is wanted."""
+    """Image files that are read on demand."""
 
     def __init__(self, listing: Listing) -> None:
         self._listing = listing
@@ -54,7 +54,7 @@ class FilesOnDisk:
 
 
 class FilesInMemory:
-    """Image files, compressed as they are, all in one block of memory."""
+    """Image files, still compressed, in one block of memory."""
 
     def __init__(self, listing: Listing) -> None:
         self._unread: dict[int, OSError] = {}
@@ -77,7 +77,7 @@ class FilesInMemory:
 
 
 class ImageBatches(Dataset[Any]):
-    """Make the batch that a `BatchKey` names, with what was noticed where an image was broken."""
+    """The batch of each `BatchKey`, with notices about images that could not be read."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class ImageBatches(Dataset[Any]):
         size: tuple[int, int],
         held_out: Mask | None = None,
     ) -> None:
-        """Bring images of a listing to `size` (height, width), as a reading wants them."""
+        """Resize the images of a listing to `size` (height, width)."""
         self._held_out = held_out
         self._listing, self._files, self._size = listing, files, size
-        # Not the reading itself: not all of it can be sent to another process.
+        # Not the data source itself, which cannot be pickled.
         self._augment_seed, self._on_bad_sample = reading.augment_seed, reading.on_bad_sample
         self._pipeline = reading.pipeline
-        # pixel / 255, less the mean, over the deviation; a whole row of pixels at a time, since
-        # numpy is slow where the last axis has three values.
+        # (pixel / 255 - mean) / std, for a whole row of pixels at a time: numpy is slow if the last
+        # axis has three values.
         self._scale = np.tile((1 / (255 * np.array(STD))).astype(np.float32), size[1])
         self._shift = np.tile((-np.array(MEAN) / np.array(STD)).astype(np.float32), size[1])
 
@@ -116,7 +116,7 @@ class ImageBatches(Dataset[Any]):
     def _image(
         self, index: int, drawn: list[float] | None, notices: list[Notice]
     ) -> tuple[Pixels, int]:
-        """Make an image, or the next one that can be read; return it and which one it is."""
+        """Return the pixels and the index of an image, or of the next readable one."""
         if drawn is None:
             choose = partial(middle_box, size=self._size)
         else:
@@ -148,7 +148,7 @@ class ImageBatches(Dataset[Any]):
     def _normalised(self, images: Pixels) -> torch.Tensor:
         """Return float32 images [n, 3, height, width]; `batch` leaves the channels last in memory.
 
-        That is how a CPU trains, and how pixels come out of a file: nothing is turned round.
+        That is the memory format of training on a CPU and of decoded files: no copy is needed.
         """
         if self._pipeline == "sample":
             return torch.stack([_channels_first(self._floats(image)) for image in images])
@@ -166,5 +166,5 @@ def _channels_first(images: npt.NDArray[np.float32]) -> torch.Tensor:
 
 
 def files_of(listing: Listing) -> tuple[Path, ...]:
-    """List the files of a listing, for whoever wants them out of the page cache."""
+    """Return the files of a listing, to drop them from the page cache."""
     return tuple(listing.path(index) for index in range(len(listing)))

@@ -1,4 +1,4 @@
-"""Which part of an image is taken: chosen by chance for training, from the middle for testing."""
+"""Crops: a random part of an image for training, the centre for evaluation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from stepscope.data.sample_order import GOLDEN, Words, mix
 
-# The usual training on ImageNet (arXiv:1409.4842): a part of 8 % to all of the image, its sides in
-# a ratio of 3:4 to 4:3.
+# The usual training crop of ImageNet (arXiv:1409.4842): 8 % to 100 % of the area, aspect ratio 3:4
+# to 4:3.
 AREAS = (0.08, 1.0)
 RATIOS = (3 / 4, 4 / 3)
 TRIES = 10
-# Its usual test: the middle 224 pixels of an image whose shorter side was brought to 256.
+# The usual evaluation crop: the centre 224 pixels after resizing the shorter side to 256.
 MIDDLE = 224 / 256
 
 DRAWS = 4 * TRIES + 1
@@ -32,23 +32,23 @@ class Box(NamedTuple):
 
 
 def draws(bits: Words) -> npt.NDArray[np.float64]:
-    """Turn 64 random bits a sample into as many numbers from 0 to 1 as its crop and flip take."""
+    """Return `DRAWS` numbers from 0 to 1 for each sample, from its 64 random bits."""
     steps = np.arange(1, DRAWS + 1, dtype=np.uint64) * np.uint64(GOLDEN)
     words = mix(bits[:, None] + steps[None, :])
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def flips(drawn: Sequence[float]) -> bool:
-    """Say whether a sample with these draws is mirrored."""
+    """Return whether a sample with these draws is flipped."""
     return drawn[DRAWS - 1] < 0.5
 
 
 def random_box(height: int, width: int, drawn: Sequence[float]) -> Box:
-    """Choose a part of an image by its draws; one that never fits gives way to the middle."""
+    """Return a random crop; the centre if no draw fits."""
     for start in range(0, 4 * TRIES, 4):
         area, ratio, down, right = drawn[start : start + 4]
         pixels = height * width * (AREAS[0] + area * (AREAS[1] - AREAS[0]))
-        sides = RATIOS[0] * (RATIOS[1] / RATIOS[0]) ** ratio  # as likely lying as standing
+        sides = RATIOS[0] * (RATIOS[1] / RATIOS[0]) ** ratio  # log-uniform
         box_width = round(math.sqrt(pixels * sides))
         box_height = round(math.sqrt(pixels / sides))
         if 0 < box_width <= width and 0 < box_height <= height:
@@ -61,7 +61,7 @@ def random_box(height: int, width: int, drawn: Sequence[float]) -> Box:
 
 
 def middle_box(height: int, width: int, size: tuple[int, int]) -> Box:
-    """Choose the middle of an image, in the proportions of `size` (height, width)."""
+    """Return the centre crop with the aspect ratio of `size` (height, width)."""
     scale = MIDDLE * min(height / size[0], width / size[1])
     box_height = max(1, round(size[0] * scale))
     box_width = max(1, round(size[1] * scale))

@@ -1,9 +1,8 @@
-"""From the bytes of an image file to RGB pixels of the size that is wanted.
+"""Decode, crop and resize an image file to RGB pixels.
 
-JPEGs are decoded by simplejpeg, which is libjpeg-turbo and little else, at half, a quarter or an
-eighth of their size where that is still enough. All that it does not take (other formats, CMYK,
-files with faults that can be got over) is Pillow's; where both can read a file the pixels are the
-same. Parts are brought to size by torch, smoothed when they shrink. The figures behind that are in
+simplejpeg, a thin wrapper of libjpeg-turbo, decodes JPEGs, at a half, a quarter or an eighth of
+their size if that is enough. Pillow decodes everything else: other formats, CMYK, and files with
+recoverable errors. Both give the same pixels. Torch resizes, with antialiasing. Measurements are in
 docs/decisions.md (decision 20).
 """
 
@@ -30,12 +29,12 @@ _OWN_COLOURS = ("Gray", "YCbCr", "RGB")
 _MOST_PIXELS = 2**28  # a larger image is a mistake or an attack: 0.8 GB of pixels
 
 
-class UnreadableImage(Exception):  # noqa: N818 - said of an image, not of a program
-    """Bytes that are no image; the text says why."""
+class UnreadableImage(Exception):  # noqa: N818 - about an image, not a program
+    """The bytes are not a readable image; the message says why."""
 
 
 def decode(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
-    """Decode an image, cut out the part that `choose(height, width)` names, bring it to `size`.
+    """Decode an image, crop it to `choose(height, width)` and resize it to `size`.
 
     Returns RGB bytes [height, width, 3].
 
@@ -46,7 +45,7 @@ def decode(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
         try:
             return _decode_jpeg(data, choose, size)
         except ValueError:
-            pass  # Pillow is the judge of what is broken: it gets over faults that do no harm
+            pass  # Pillow reads files with recoverable errors
     pixels = _decode_any(data)
     return _bring_to(_cut(pixels, choose(*pixels.shape[:2])), size)
 
@@ -65,7 +64,7 @@ def _decode_jpeg(data: bytes, choose: Choose, size: tuple[int, int]) -> Pixels:
 
 
 def _shrink(box: Box, size: tuple[int, int]) -> int:
-    """Return by how much a JPEG may be decoded smaller: libjpeg is quick at powers of two only."""
+    """Return the factor by which to decode a JPEG smaller; libjpeg is fast for powers of two."""
     for shrink in (8, 4, 2):
         if box.height // shrink >= size[0] and box.width // shrink >= size[1]:
             return shrink
@@ -75,7 +74,7 @@ def _shrink(box: Box, size: tuple[int, int]) -> int:
 def _decode_any(data: bytes) -> Pixels:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, which nobody asked for
+            warnings.simplefilter("ignore")  # about metadata
             with Image.open(io.BytesIO(data)) as image:
                 if image.width * image.height > _MOST_PIXELS:
                     raise UnreadableImage(f"too large: {image.width:,} x {image.height:,} pixels")
@@ -85,13 +84,13 @@ def _decode_any(data: bytes) -> Pixels:
     except UnidentifiedImageError as error:
         found = f"begins with {data[:8]!r}" if data else "it is empty"
         raise UnreadableImage(f"no image that can be read: {found}") from error
-    except Exception as error:  # a decoder may meet anything in a broken file
+    except Exception as error:  # a decoder may raise anything for a broken file
         raise UnreadableImage(f"{type(error).__name__}: {error}") from error
 
 
 def _as_rgb(image: Image.Image) -> Pixels:
-    """Bring any kind of image to RGB. What is transparent keeps the colour that it has."""
-    if image.mode.startswith("I"):  # grey of 16 bits, which Pillow would cut off at 255
+    """Convert an image to RGB. Transparent pixels keep their colour."""
+    if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255
         grey = (np.asarray(image, dtype=np.int64) >> 8).clip(0, 255).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
     if image.mode == "P" and "transparency" in image.info:
@@ -106,7 +105,7 @@ def _cut(pixels: Pixels, box: Box) -> Pixels:
 def _bring_to(pixels: Pixels, size: tuple[int, int]) -> Pixels:
     if pixels.shape[:2] == size:
         return pixels
-    if not pixels.flags.writeable:  # torch warns of arrays that it could not write to
+    if not pixels.flags.writeable:  # torch warns about read-only arrays
         pixels = pixels.copy()
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     resized = F.interpolate(image, size=size, mode="bilinear", antialias=True)

@@ -1,8 +1,8 @@
-"""Which images a folder in the ImageNet layout has: `train/<class>/...` and `val/<class>/...`.
+"""List the images of a folder in the ImageNet layout: `train/<class>/...` and `val/<class>/...`.
 
-Samples are numbered class by class in turn (the first image of every class, then the second, ...),
-so that the first N samples are of all classes. Names are kept in one block of bytes: a million
-strings would be copied into every forked worker, page by page, as their reference counts change.
+Samples alternate between classes (the first image of every class, then the second, ...), so that
+the first N samples cover all classes. Names are stored in one block of bytes: the reference counts
+of a million strings would make every forked worker copy their pages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The images of a split: where each lies, and its class."""
+    """The paths and the classes of the images of a split."""
 
     root: Path
     labels: Integers
@@ -39,22 +39,22 @@ class Listing:
         return len(self.labels)
 
     def path(self, index: int) -> Path:
-        """Return where an image lies."""
+        """Return the path of an image."""
         start = int(self._ends[index - 1]) if index else 0
         return self.root / os.fsdecode(self._names[start : int(self._ends[index])])
 
     def first(self, samples: int) -> Listing:
-        """Take the first so many images."""
+        """Return a listing of the first `samples` images."""
         return Listing(self.root, self.labels[:samples], self._names, self._ends[:samples])
 
     def size_bytes(self) -> int:
-        """Add up the sizes of the files; one that cannot be looked at counts as nothing."""
+        """Return the total size of the files; unreadable files count as 0."""
         return sum(_size_bytes(self.path(index)) for index in range(len(self)))
 
 
 @dataclass(frozen=True, eq=False)
 class FolderLayout:
-    """What a folder holds. A folder without `val` has an empty test split."""
+    """The classes and splits of a folder. Without `val` the test split is empty."""
 
     class_names: tuple[str, ...]
     train: Listing
@@ -62,16 +62,16 @@ class FolderLayout:
 
 
 def shown(path: Path | str) -> str:
-    """Return a name as it can stand in a line: quoted where it would break the line."""
+    """Return a name for a message, quoted if it has unprintable characters."""
     text = str(path)
     return text if text.isprintable() else repr(text)
 
 
 def look_through(data_dir: Path) -> FolderLayout:
-    """List the images of a folder; a folder that has not changed is looked through once.
+    """Return the images of a folder; cached until the folder changes.
 
     Raises:
-        DataError: it is not laid out like ImageNet, or a class has no images.
+        DataError: the folder is not in the ImageNet layout, or a class has no images.
     """
     folders = [folder for split in ("train", "val") for folder in _classes(data_dir / split)]
     times = tuple((str(folder), folder.stat().st_mtime_ns) for folder in folders)
@@ -129,7 +129,7 @@ def _classes(split: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[str]:
-    """List images below a folder, sorted; hidden files and files that are none are left out."""
+    """Return the sorted image files below a folder, without hidden files."""
     return sorted(
         f"{where}/{name}"
         for where, _, files in os.walk(folder)

@@ -1,8 +1,8 @@
-"""From stored bytes to a batch that a network takes: crop, flip, normalise.
+"""Turn stored bytes into batches: crop, flip, normalise.
 
-Two pipelines make the very same batches. `batch` works on whole arrays; `sample` goes image by
-image and stacks the results, as most published scripts do. The crop and flip of a sample come from
-`order.chance`, so they do not depend on who makes the batch.
+Two pipelines make identical batches. `batch` works on whole arrays; `sample` processes image by
+image and stacks the results, as most published scripts do. Crop and flip of a sample come from
+`sample_order.chance`, so they do not depend on the worker that makes the batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batches = Dataset[Batch]  # by key
 
 
 class BatchedDataset(Dataset[Batch]):
-    """Make the batch that a `BatchKey` names: normalised float32 images and int64 labels."""
+    """The batch of each `BatchKey`: normalised float32 images and int64 labels."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class BatchedDataset(Dataset[Batch]):
     ) -> None:
         self._samples = samples
         self._make = self._whole_batch if pipeline == "batch" else self._image_by_image
-        # pixel / 255, less the mean, over the deviation, as one multiplication and one addition
+        # (pixel / 255 - mean) / std, as one multiplication and one addition
         self._scale = (1 / (255 * np.array(std))).astype(np.float32)[:, None, None]
         self._shift = (-np.array(mean) / np.array(std)).astype(np.float32)[:, None, None]
         self._augment_seed = augment_seed
@@ -55,8 +55,8 @@ class BatchedDataset(Dataset[Batch]):
             images = crop_and_flip(
                 images, *_moves(chance(self._augment_seed, key.epoch, key.indices))
             )
-        # In numpy rather than torch: arrays this small gain nothing from torch's threads, and on a
-        # busy machine waiting for the slowest of them was seen to take 8 ms instead of 0.1.
+        # numpy, not torch: arrays this small do not gain from torch's threads, and waiting for the
+        # slowest thread of a busy machine took 8 ms instead of 0.1.
         floats = images.astype(np.float32)
         floats *= self._scale
         floats += self._shift
@@ -84,7 +84,7 @@ class BatchedDataset(Dataset[Batch]):
 def _moves(
     bits: npt.NDArray[np.uint64],
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Turn random bits into how far down, how far right, and whether to flip."""
+    """Return the offsets down and right, and whether to flip, from random bits."""
     places = _OFFSETS * _OFFSETS
     place = ((bits >> np.uint64(1)) % np.uint64(places)).astype(np.intp)
     return place // _OFFSETS, place % _OFFSETS, (bits & np.uint64(1)).astype(np.bool_)
@@ -96,7 +96,7 @@ def crop_and_flip(
     right: npt.NDArray[np.intp],
     flip: npt.NDArray[np.bool_],
 ) -> Bytes:
-    """Cut each image out of its zero-padded self at its own place; mirror those that flip."""
+    """Zero-pad each image, crop it at its offset, and flip it if asked."""
     count, channels, height, width = images.shape
     padded = np.zeros((count, channels, height + 2 * PADDING, width + 2 * PADDING), dtype=np.uint8)
     padded[:, :, PADDING:-PADDING, PADDING:-PADDING] = images

@@ -1,8 +1,7 @@
-"""Record files in the user's cache: a faster way to the same bytes, and never needed.
+"""An optional cache of record files that can be recomputed.
 
-Whoever can make the records asks for them here first. A file that is missing, cut off or altered is
-not read, and a file that cannot be kept is not missed: no error leaves this module. Files are
-replaced in one move, so several processes may read and write them at once.
+A missing, truncated or altered file is not read, and a failed write is ignored: this module raises
+no errors. Files are replaced atomically, so several processes may read and write them.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.data.samples import IMAGE_BYTES, RECORD_BYTES, RecordFile
-from stepscope.data.unpack_archive import write_whole
 from stepscope.errors import DataError, StepscopeError
+from stepscope.files import write_atomically
 
-PIECE = 500  # records that are read or written at once: 1.5 MB, which a second-level cache holds
+PIECE = 500  # records per read or write: 1.5 MB, which fits a second-level cache
 
-_LEAVE_FREE_BYTES = 2**30  # on the file system of the cache: others need it more
+_LEAVE_FREE_BYTES = 2**30  # on the file system of the cache
 _ABANDONED_AFTER_S = 3600.0  # a file takes a second to write
 
 
 def read_records(path: Path, wanted: RecordFile, images: np.ndarray, labels: np.ndarray) -> bool:
     """Fill uint8 `images` and `labels` with the first records of a file.
 
-    All of the file is checked, by its crc32: 184 MB take 0.03 s, by their md5s 0.4 s. Return
-    whether it is as pinned; if not, what the arrays hold means nothing.
+    Return whether the whole file has the expected crc32; otherwise the arrays are undefined. For
+    184 MB, crc32 takes 0.03 s and md5 0.4 s.
     """
     pixels = images.reshape(len(images), IMAGE_BYTES)
     piece = np.empty((PIECE, RECORD_BYTES), dtype=np.uint8)
@@ -54,24 +53,24 @@ def read_records(path: Path, wanted: RecordFile, images: np.ndarray, labels: np.
 
 
 def keep_records(path: Path, wanted: RecordFile, pieces: Iterable[np.ndarray]) -> bool:
-    """Write a file of records; return whether it is there now.
+    """Write a file of records; return whether it was written.
 
-    It is not where it cannot be written, where little room would be left, or where the records are
-    not those that are pinned: they would never be read.
+    It is not written if the disk is nearly full, or if the records do not have the expected
+    checksum.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
         if shutil.disk_usage(path.parent).free - wanted.size_bytes < _LEAVE_FREE_BYTES:
             return False
-        write_whole(path, _checked(wanted, pieces))
+        write_atomically(path, _checked(wanted, pieces))
     except (OSError, StepscopeError):
         return False
     return True
 
 
 def _checked(wanted: RecordFile, pieces: Iterable[np.ndarray]) -> Iterator[bytes]:
-    """Give the bytes of records, and raise after the last of them if they are not as pinned."""
+    """Yield the bytes of records; raise at the end if their checksum is wrong."""
     checksum = 0
     for piece in pieces:
         checksum = zlib.crc32(piece.data, checksum)
@@ -81,7 +80,7 @@ def _checked(wanted: RecordFile, pieces: Iterable[np.ndarray]) -> Iterator[bytes
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove what processes left half written that were killed, so that it cannot add up."""
+    """Remove temporary files that killed processes left behind."""
     for part in folder.glob(".*.part"):
         if time.time() - part.stat().st_mtime > _ABANDONED_AFTER_S:
             part.unlink(missing_ok=True)

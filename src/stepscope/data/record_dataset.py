@@ -1,4 +1,4 @@
-"""Data sets of records: how their batches are made, wherever the records lie."""
+"""Data sets of records, in memory, in files or in an object store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def record_set(module: ModuleType) -> DataSet:
-    """Describe the data set of a module with the constants and functions of one of records."""
+    """Return the data set that a module defines with its constants and functions."""
     records = Records(module.load, module.open_files, module.MEAN, module.STD)
 
     def open_split(split: Split, reading: DataSource) -> Opened:
@@ -39,7 +39,7 @@ def record_set(module: ModuleType) -> DataSet:
 
 
 def open_records(records: Records, split: Split, reading: DataSource) -> Opened:
-    """Make the batches of a split, from records in memory or in files."""
+    """Open a split, from records in memory or in files."""
     samples: Samples
     if reading.source == "local":
         samples = records.open_files(split, reading.data_dir, reading.samples)
@@ -50,7 +50,7 @@ def open_records(records: Records, split: Split, reading: DataSource) -> Opened:
 
 
 def _open_bucket(described: DataSet, split: Split, reading: DataSource) -> Opened:
-    """Make the batches of a split, from an object store."""
+    """Open a split in an object store."""
     from stepscope.data.object_store.bucket import open_split
 
     assert described.records is not None, "it is a data set of records"

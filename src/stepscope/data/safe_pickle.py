@@ -1,10 +1,10 @@
 """Read a pickle that can hold data and nothing else.
 
-A pickle is a program: loaded the usual way it may call anything. CIFAR-10's python files are
-pickles of numpy arrays, lists and strings, so that is all that is let through here. The few
-functions a numpy array's pickle needs are replaced by stand-ins that make a plain array and no
-other thing; every other global is refused by name. The instructions are read through once before
-any is carried out, since a few bytes can ask the unpickler for gigabytes.
+A pickle is a program that may call any function. CIFAR-10's python files are pickles of numpy
+arrays, lists and strings, and only those are allowed here. The functions that a pickled array needs
+are replaced by restricted ones that make a plain array; any other global raises an error. All
+instructions are checked before any is executed, because a few bytes can make the unpickler allocate
+gigabytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray")
 def load(content: bytes, where: str) -> Any:
     """Unpickle `content` into arrays, lists, tuples, dicts, bytes, strings and numbers.
 
-    Python 2 strings come back as bytes, arrays as a subclass that adds nothing. `where` names the
-    file in errors; whatever is wrong with the pickle is a DataError.
+    Python 2 strings become bytes, arrays a plain subclass of ndarray. `where` names the file in
+    errors. Any invalid pickle raises a DataError.
     """
     try:
         _read_through(content)
@@ -47,7 +47,7 @@ def load(content: bytes, where: str) -> Any:
 
 
 def _read_through(content: bytes) -> None:
-    """Refuse instructions that make objects of classes, or that number more than they can hold."""
+    """Raise for instructions that create objects, or memo numbers larger than the pickle."""
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name in _FORBIDDEN_OPCODES:
             raise DataError(f"forbidden instruction {opcode.name}")
@@ -96,18 +96,18 @@ class _Array(np.ndarray):
 
 
 def _reconstruct(*arguments: Any) -> np.ndarray:
-    """Begin an array, empty, as numpy's function of this name does; its state comes later."""
+    """Return an empty array, as numpy's function does; its state is set later."""
     begun: np.ndarray = np.ndarray.__new__(_Array, (0,), dtype=np.uint8)
     return begun
 
 
 def _array_type(*arguments: Any) -> None:
-    """Stand in for numpy.ndarray, which a pickle only hands to `_reconstruct`."""
+    """Replace numpy.ndarray, which a pickle only passes to `_reconstruct`."""
     raise DataError("forbidden call of numpy.ndarray")
 
 
 def _scalar(dtype: Any, content: Any) -> Any:
-    """Make a numpy number from its bytes."""
+    """Return a numpy scalar from its bytes."""
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
         raise DataError("forbidden numpy scalar")
     if len(content) != dtype.plain.itemsize:
@@ -116,19 +116,19 @@ def _scalar(dtype: Any, content: Any) -> Any:
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """Make bytes of text, as protocol 2 of Python 3 writes them."""
+    """Return bytes from text, as protocol 2 of Python 3 encodes them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise DataError("forbidden call of _codecs.encode")
     return codecs.encode(text, "latin1")
 
 
 def _empty_bytes() -> bytes:
-    """Make the empty bytes, which the old protocols of Python 3 write as a call of `bytes`."""
+    """Return empty bytes, which old protocols of Python 3 encode as a call of `bytes`."""
     return b""
 
 
 class _StandIn:
-    """A function that a pickle can call and not alter."""
+    """A function that a pickle can call but not modify."""
 
     __slots__ = ("_function",)
 
@@ -157,7 +157,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(io.BytesIO(content), encoding="bytes")
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give the stand-in for an allowed global, and refuse the rest."""
+        """Return the replacement of an allowed global; raise for any other."""
         try:
             return _StandIn(_ALLOWED[module, name])
         except KeyError:

@@ -1,7 +1,7 @@
-"""Which sample comes when, and what chance does to it: functions of seed, epoch and position.
+"""The order of samples and their random bits, as functions of seed, epoch and index.
 
-There is no generator whose state could drift: the order of an epoch and the crop of a sample are
-the same whatever the number of workers, the pipeline, or how often the run was resumed.
+There is no generator with state: the order of an epoch and the crop of a sample do not depend on
+the number of workers, the pipeline, or how often the run was resumed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-# --- Random bits by hashing rather than by drawing: splitmix64 (Steele, Lea, Flood 2014)
-
-
 Words = npt.NDArray[np.uint64]
 
-# The odd number nearest to 2^64 over the golden ratio: multiples of it are far apart.
+# The constants of splitmix64 (Steele, Lea, Flood 2014). GOLDEN is the odd number nearest to 2^64
+# divided by the golden ratio.
 GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 def mix(words: Words) -> Words:
-    """Scramble words, in place, and return them."""
+    """Hash words in place with splitmix64, and return them."""
     words ^= words >> np.uint64(30)
     words *= np.uint64(0xBF58_476D_1CE4_E5B9)
     words ^= words >> np.uint64(27)
@@ -39,9 +37,9 @@ Indices = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BatchKey:
-    """Everything that determines a batch: what a worker is told to make.
+    """Everything that determines a batch.
 
-    `augment` is off where samples are wanted as they are, from batches that others are trained on.
+    `augment` is False for held-out samples of a data set that is augmented for training.
     """
 
     epoch: int
@@ -53,10 +51,10 @@ class BatchKey:
 class EpochOrder:
     """The batches of one epoch, from any batch on. Iterating gives `BatchKey`s.
 
-    A loader asks for an iterator each epoch; set `epoch` and `skip` before that. `chosen` marks
-    the samples that take part, where not all do; the others are left out of the order of all, so
-    that blocks stay where they lie. Of `world` processes that share each batch, the one of `rank`
-    is given its part; one without a part is given a single sample, to have something to compute.
+    Set `epoch` and `skip` before a loader starts an epoch. `chosen` masks the samples that take
+    part; the others are removed from the order of all samples, so that blocks stay the same. If
+    `world` processes share each batch, `rank` gets its part; a rank whose part is empty gets one
+    sample, so that it has something to compute.
     """
 
     samples: int
@@ -104,7 +102,7 @@ def sample_order(
 
 
 def share_of(samples: int, rank: int, world: int) -> tuple[int, int]:
-    """Return where a rank's part of a batch begins and ends; the first ranks take what is over."""
+    """Return the start and end of a rank's part of a batch; the first ranks take the remainder."""
     each, over = divmod(samples, world)
     first = rank * each + min(rank, over)
     return first, first + each + (rank < over)

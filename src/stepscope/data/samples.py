@@ -1,15 +1,13 @@
-"""Where samples lie: in memory, or as records in files.
+"""Samples in memory, or as records in files.
 
-A loader asks a `Samples` for a handful of indices and gets images and labels back, and does not
-know where they came from:
+`Samples.take` returns the images and labels of some indices:
 
-    MemorySamples   arrays that are already here
-    RecordFiles     files of records, one `os.pread` a sample, so that the medium and the page
-                    cache are felt as they would be in anybody's training
+    MemorySamples   arrays in memory
+    RecordFiles     files of records, one `os.pread` a sample, so that disk and page cache affect
+                    the training as usual
 
 A record is CIFAR-10's: one label byte, then 3,072 pixel bytes, channel by channel, row by row.
-Every data set of the catalogue can be brought to it; `pack` and `unpack` go between records and
-arrays, and `inspect` says what is wrong with a file of them.
+`pack` and `unpack` convert between arrays and records; `inspect` checks a file of records.
 """
 
 from __future__ import annotations
@@ -34,21 +32,20 @@ Status = Literal["ok", "missing", "unreadable", "truncated", "too long", "bad la
 
 
 class Samples(Protocol):
-    """Something that hands out samples by index."""
+    """Random access to samples by index."""
 
     def __len__(self) -> int: ...
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return uint8 images [n, 3, H, W] and int64 labels [n], in the order of `indices`.
 
-        Both arrays are C-contiguous and the caller's own. An index outside the samples, negative
-        ones included, is an IndexError.
+        Both arrays are new and C-contiguous. A negative or too large index raises an IndexError.
         """
         ...
 
 
 class MemorySamples:
-    """Samples that are already in memory."""
+    """Samples in memory."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Hold `images` (uint8, [n, 3, H, W]) and `labels` (integers, [n]); copy only if needed."""
@@ -66,7 +63,7 @@ class MemorySamples:
         return len(self.labels)
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Copy the samples at `indices`."""
+        """Return copies of the samples at `indices`."""
         chosen = checked(indices, len(self))
         return np.take(self.images, chosen, axis=0), np.take(self.labels, chosen)
 
@@ -74,8 +71,8 @@ class MemorySamples:
 class RecordFiles:
     """Samples read one by one from files of records.
 
-    Files are opened when a process first reads from them. A copy that arrives in another process,
-    pickled or forked, opens its own: no descriptor is ever shared.
+    Each process opens the files on its first read, also a copy that was pickled or forked: no
+    descriptor is shared.
     """
 
     def __init__(
@@ -108,7 +105,9 @@ class RecordFiles:
         offset = record * RECORD_BYTES
         try:
             found = os.pread(descriptor, RECORD_BYTES, offset)
-            while found and len(found) < RECORD_BYTES:  # a signal may cut a read short; an end too
+            while (
+                found and len(found) < RECORD_BYTES
+            ):  # a signal or the end of the file may cut a read short
                 more = os.pread(descriptor, RECORD_BYTES - len(found), offset + len(found))
                 if not more:
                     break
@@ -126,7 +125,7 @@ class RecordFiles:
         return found
 
     def _descriptor(self, file: int) -> int:
-        if self._pid != os.getpid():  # forked: the parent's descriptors are the parent's
+        if self._pid != os.getpid():  # forked: the descriptors belong to the parent
             self._pid, self._descriptors = os.getpid(), {}
         known = self._descriptors.get(file)
         if known is not None:
@@ -144,7 +143,7 @@ class RecordFiles:
         return kept
 
     def close(self) -> None:
-        """Close what this process opened; the next `take` opens again."""
+        """Close the files of this process; the next `take` opens them again."""
         if self._pid == os.getpid():
             for descriptor in self._descriptors.values():
                 os.close(descriptor)
@@ -159,7 +158,7 @@ class RecordFiles:
 
 
 def checked(indices: np.ndarray, length: int) -> np.ndarray:
-    """Return indices as whole numbers; one outside the samples is an IndexError."""
+    """Return indices as integers; raise an IndexError for one out of range."""
     chosen = np.asarray(indices, dtype=np.int64)
     outside = (chosen < 0) | (chosen >= length)
     if outside.any():
@@ -168,10 +167,9 @@ def checked(indices: np.ndarray, length: int) -> np.ndarray:
 
 
 def samples_taken(split: Split, samples: int | None, train: int, test: int) -> int:
-    """Return how many samples of a split `--samples` takes: the first N, or N // 5 of the test.
+    """Return the number of samples for `--samples` N: N training samples, N // 5 test samples.
 
-    None takes all of `train` or `test`. At least one test sample is taken, and never more than
-    there are.
+    None takes all of `train` or `test`. At least one test sample is taken, and at most all of them.
     """
     if samples is not None and not 1 <= samples <= train:
         raise RequestError(
@@ -192,16 +190,16 @@ def pack(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def unpack(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels of records, as fresh arrays."""
+    """Return the images and labels of records, as new arrays."""
     images = np.ascontiguousarray(records[:, 1:]).reshape(len(records), *IMAGE_SHAPE)
     return images, records[:, 0].astype(np.int64)
 
 
 @dataclass(frozen=True)
 class RecordFile:
-    """What a file of records must be: its name, how many records, and the md5 of its bytes.
+    """The expected name, number of records and md5 of a file of records.
 
-    Where it is read often, their crc32 is pinned too, which is quicker to check.
+    Files that are read often also have a crc32, which is faster to check.
     """
 
     name: str
@@ -217,7 +215,7 @@ class RecordFile:
 
 @dataclass(frozen=True)
 class Verified:
-    """What a check of one stored file found."""
+    """The result of checking a file."""
 
     file: str
     status: Status
@@ -231,19 +229,19 @@ class Verified:
 
 @dataclass(frozen=True)
 class VerifiedCache:
-    """What a check of a data set's folder in the user's cache found: the files that are there."""
+    """The result of checking the existing files of a data set's cache folder."""
 
     folder: Path
     files: tuple[Verified, ...]
 
     @property
     def size_bytes(self) -> int:
-        """What lies in the folder now."""
+        """The total size of the files in the folder."""
         return sum(file.stat().st_size for file in self.folder.glob("*"))
 
 
 def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> Verified:
-    """Say whether `content` is the file that was wanted, and if not, the plainest reason why."""
+    """Check that `content` is the expected file; report the simplest fault first."""
     records = np.frombuffer(content, dtype=np.uint8)
     if records.nbytes != wanted.size_bytes:
         status: Status = "truncated" if records.nbytes < wanted.size_bytes else "too long"

@@ -1,11 +1,10 @@
-"""How samples lie in a bucket: one object each, or many to a tar shard.
+"""Samples in a bucket: one object each, or many in a tar shard.
 
     objects   train/000042.png                the label is in the manifest
     shards    train/shard-000000.tar with     000042.png, its image, and
                                               000042.cls, its label as text
 
-A shard is a block of 1,000 samples in the layout of WebDataset, which others read too. PNG loses
-nothing: the very pixels come back.
+A shard is a block of 1,000 samples in the format of WebDataset. PNG is lossless.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def unpack_shard(body: bytes, name: str, samples: int) -> Shard:
     """Join the images and labels of a shard by their keys.
 
     Raises:
-        DataError: the shard is cut short, a sample lacks its half, or there are more or fewer.
+        DataError: the shard is truncated, a sample is incomplete, or the count is wrong.
     """
     parts: dict[str, dict[str, bytes]] = {}
     try:

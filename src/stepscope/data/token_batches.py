@@ -1,4 +1,4 @@
-"""Batches of texts, turned into tokens when they are wanted."""
+"""Batches of texts that are tokenised on demand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from stepscope.data.sample_order import BatchKey
 
 
 class TextBatches(Dataset[Batch]):
-    """Make the batch that a `BatchKey` names: int64 tokens [n, longest of them] and labels.
+    """The batch of each `BatchKey`: int64 tokens [n, longest text] and labels.
 
-    A text that is shorter than the longest of its batch is filled up with padding.
+    Shorter texts are padded to the longest of the batch.
     """
 
     def __init__(self, texts: Texts, tokenizer: Tokenizer) -> None:

@@ -1,7 +1,7 @@
-"""Which training samples are held out for validation: a function of their numbers alone.
+"""Choose the training samples to hold out for validation.
 
-The choice has a seed of its own. It is the same whatever the run's seed, order, source and
-pipeline, so runs that are compared by their validation accuracy are judged on the same samples.
+The choice has a fixed seed. It does not depend on the seed, order, source or pipeline of the run,
+so the validation accuracies of runs are measured on the same samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def hold_out(samples: int, validation: int) -> Mask | None:
-    """Mark the `validation` samples of so many that are never trained on; None for none.
+    """Return a mask of the `validation` samples to hold out; None if there are none.
 
     Raises:
         RequestError: nothing would be left to train on.

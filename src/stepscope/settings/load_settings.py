@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from stepscope.errors import RequestError, nearest
-from stepscope.files import read_written
+from stepscope.files import read_bounded_text
 from stepscope.settings.run_settings import RunSpec, field_names, takes_number
 
 if sys.version_info >= (3, 11):
@@ -28,17 +28,17 @@ def resolve_request(file: Path | None, flags: Mapping[str, Any]) -> RunSpec:
 
 
 def with_changes(asked: Mapping[str, Any], changes: Mapping[str, Any], where: str = "") -> RunSpec:
-    """Validate settings of which some are changed."""
+    """Return validated settings with some of them changed."""
     kept = dict(asked)
     if "optimizer" in changes and "nesterov" not in changes:
-        kept.pop("nesterov", None)  # it belongs to the optimiser that was there
+        kept.pop("nesterov", None)  # a learning rate belongs to its optimiser
     return validate({**kept, **changes}, where)
 
 
 def read_settings(file: Path) -> Mapping[str, Any]:
-    """Read the settings in a TOML file or in a run's `run.json`, not yet validated."""
+    """Return the unvalidated settings of a TOML file or of a run's `run.json`."""
     try:
-        text = read_written(file)
+        text = read_bounded_text(file)
     except FileNotFoundError:
         raise RequestError(
             f"no such file: {file}. Give a TOML file of settings, or the run.json of a run."
@@ -69,7 +69,7 @@ def _settings_of_run(file: Path, text: str) -> Mapping[str, Any]:
 
 
 def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
-    """Check every setting; raise one error that lists all that is wrong."""
+    """Validate all settings; raise one error that lists everything that is wrong."""
     known = field_names()
     unknown = [key for key in settings if key not in known]
     complaints = [f"unknown setting {key!r}.{nearest(key, known)}" for key in unknown]
@@ -88,7 +88,7 @@ def validate(settings: Mapping[str, Any], where: str = "") -> RunSpec:
 
 
 def _complaint(error: Any) -> str:
-    """Say one of pydantic's findings as: which setting, what was found, what was wanted."""
+    """Return an error of pydantic as: the setting, the value found, the value expected."""
     message = str(error["msg"])
     for prefix in ("Value error, ", "Input should be ", "String should have "):
         message = message.removeprefix(prefix)
@@ -100,11 +100,11 @@ def _complaint(error: Any) -> str:
     return f"{field}: wanted {message}, found {error['input']!r}"
 
 
-# --- Settings as a person would type them
+# --- Settings as flags
 
 
 def as_flags(settings: Mapping[str, Any]) -> str:
-    """Write settings as flags, quoted for a shell: `--batch-size 64 --checkpoint-activations`."""
+    """Return settings as flags, quoted for a shell: `--batch-size 64 --checkpoint-activations`."""
     return " ".join(_flag(name.replace("_", "-"), value) for name, value in settings.items())
 
 

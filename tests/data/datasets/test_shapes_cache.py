@@ -135,7 +135,7 @@ def test_without_a_place_for_a_cache_samples_are_drawn(
         (tmp_path / "cache").write_text("")
     elif place == "full":
         # A device that is always full stands for the disk; nobody is refused to write as root.
-        monkeypatch.setattr(record_cache, "write_whole", write_to_full_disk)
+        monkeypatch.setattr(record_cache, "write_atomically", write_to_full_disk)
     else:
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setattr(Path, "home", no_home)

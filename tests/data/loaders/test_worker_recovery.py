@@ -51,7 +51,7 @@ class Setting:
     def __init__(self, workers: int, dataset: Dataset, *, persistent: bool = False) -> None:
         self.order = EpochOrder(BATCHES * 4 - 1, 4, seed=1, shuffle="none", epoch=3)
         self.told = []
-        self.crew = WorkerPool(workers, self.told.append)
+        self.worker_pool = WorkerPool(workers, self.told.append)
 
         def make(workers, keys):
             return make_loader(
@@ -63,7 +63,7 @@ class Setting:
                 pin_memory=False,
             )
 
-        self.loader = RecoveringLoader("train", self.order, make, self.crew)
+        self.loader = RecoveringLoader("train", self.order, make, self.worker_pool)
 
     def assert_whole(self, given) -> None:
         wanted = [(key.epoch, key.indices.tolist()) for key in self.order]
@@ -85,7 +85,7 @@ def setting():
     yield make
     for each in made:
         each.loader.close()
-        each.crew.stop_watching()
+        each.worker_pool.stop_watching()
     after = signal.getsignal(signal.SIGCHLD)
     # The first loader of a process makes torch set a handler of its own, for good.
     assert after is before or after.__module__ == "torch.utils.data._utils.signal_handling"
@@ -181,10 +181,10 @@ def test_workers_that_persist_and_die_between_two_epochs_are_missed_in_the_next(
     assert [(each.batch, each.before, each.after) for each in made.told] == [(1, 2, 1)]
 
 
-def test_what_one_loader_of_a_crew_loses_is_lost_for_the_other(setting, tmp_path):
+def test_a_worker_that_one_loader_loses_is_lost_for_the_other(setting, tmp_path):
     made = setting(2, Indices(kill_oneself, at=0, marker=tmp_path / "happened"), persistent=True)
     other = setting(2, Indices(), persistent=True)
-    other.loader._crew = made.crew
+    other.loader._worker_pool = made.worker_pool
     other.assert_whole(iter(other.loader))
     made.assert_whole(iter(made.loader))
     assert len(multiprocessing.active_children()) == 2 + 1
@@ -264,11 +264,11 @@ def test_handlers_of_other_people_are_called_and_come_back(setting):
 
     made = setting(1, Indices())
     made.assert_whole(iter(made.loader))  # from now on torch sets no handler any more
-    made.crew.stop_watching()
+    made.worker_pool.stop_watching()
     before = signal.signal(signal.SIGCHLD, theirs)
     try:
         made.assert_whole(iter(made.loader))
-        made.crew.stop_watching()
+        made.worker_pool.stop_watching()
         assert heard
         assert signal.getsignal(signal.SIGCHLD) is theirs
     finally:

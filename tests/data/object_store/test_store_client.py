@@ -16,8 +16,9 @@ from stepscope.data.datasets import shapes
 from stepscope.data.object_store import bucket
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest
-from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore, RetryPolicy
-from stepscope.data.object_store.store_process import ask_apart
+from stepscope.data.object_store.retry_policy import RetryPolicy
+from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore
+from stepscope.data.object_store.store_process import ask_store_process
 from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
 from stepscope.data.object_store.upload import put
@@ -71,8 +72,8 @@ def manifests(servers: tuple[Server, Proxy]) -> dict[str, Manifest]:
         }
 
 
-def open_store(proxy: Proxy, prefix: str, patience: RetryPolicy = HASTE) -> ObjectStore:
-    return ObjectStore(Address(f"s3://{BUCKET}/{prefix}", proxy.url), patience)
+def open_store(proxy: Proxy, prefix: str, retry_policy: RetryPolicy = HASTE) -> ObjectStore:
+    return ObjectStore(Address(f"s3://{BUCKET}/{prefix}", proxy.url), retry_policy)
 
 
 def objects(proxy: Proxy, manifest: Manifest, account: Account | None = None) -> StoredObjects:
@@ -191,7 +192,7 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(
     np.testing.assert_array_equal(images, load("train").images)
 
 
-def test_patience_ends_with_one_clear_message(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
+def test_retries_end_with_one_clear_message(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
     proxy.fault = lambda request: status(503)
     store = open_store(proxy, "objects", RetryPolicy(5, 0.02, 0.05, 0.3))
     with pytest.raises(DataError, match=r"HTTP 503 after \d+ attempts\. Check the network"):
@@ -343,4 +344,4 @@ def test_a_download_that_is_told_to_stop_keeps_what_it_has(
 
 def test_errors_of_the_process_apart_arrive_as_they_were(proxy: Proxy) -> None:
     with pytest.raises(DataError, match="no such bucket"):
-        ask_apart(Address("s3://nowhere/x", proxy.url))
+        ask_store_process(Address("s3://nowhere/x", proxy.url))

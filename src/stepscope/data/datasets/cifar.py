@@ -39,8 +39,9 @@ from stepscope.data.samples import (
     samples_taken,
     unpack,
 )
-from stepscope.data.unpack_archive import extract, write_whole
+from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError
+from stepscope.files import write_atomically
 
 NAME = "cifar10"
 ABOUT = "CIFAR-10: photographs of ten kinds of things (Krizhevsky 2009); 180 MB to download"
@@ -272,7 +273,7 @@ def open_files(
         binary = _Home(data_dir / BIN_FOLDER, pickled=False)
         for file in layout.files:
             if not _examine(binary, file)[0].ok:
-                write_whole(binary.path(file), [_read(data_dir, home, file)])
+                write_atomically(binary.path(file), [_read(data_dir, home, file)])
         home = binary
     for file in files:
         _read(data_dir, home, file)

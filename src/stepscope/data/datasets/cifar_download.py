@@ -30,8 +30,9 @@ import numpy as np
 from stepscope.data.datasets import cifar
 from stepscope.data.datasets.cifar import OFFICIAL, CifarLayout
 from stepscope.data.samples import IMAGE_SHAPE, RecordFile, Verified, inspect, pack
-from stepscope.data.unpack_archive import cannot_write, extract, write_whole
+from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError, MissingExtraError
+from stepscope.files import cannot_write, write_atomically
 
 Report = Callable[[str], None]
 
@@ -122,7 +123,7 @@ class _Delivery:
         found = _inspect(content, file)
         if not found.ok:
             raise DataError(f"its {file.name} is {found.status}: {found.detail}")
-        write_whole(self._folder / file.name, [content])
+        write_atomically(self._folder / file.name, [content])
 
 
 def _inspect(content: bytes, file: RecordFile) -> Verified:

@@ -42,9 +42,8 @@ from stepscope.data.samples import (
     pack,
     samples_taken,
 )
-from stepscope.data.unpack_archive import write_whole
 from stepscope.errors import DataError
-from stepscope.files import cache_folder
+from stepscope.files import cache_folder, write_atomically
 
 NAME = "shapes"
 ABOUT = "drawn figures, built in; nothing to download"
@@ -277,7 +276,7 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
                     f"this machine draws {file.name} differently ({found.detail}). "
                     "Please report it; --source memory works nonetheless."
                 )
-            write_whole(path, [records.tobytes()])
+            write_atomically(path, [records.tobytes()])
     paths = [data_dir / FOLDER / file.name for file, _ in wanted]
     return RecordFiles(paths, RECORDS_PER_FILE, count)
 

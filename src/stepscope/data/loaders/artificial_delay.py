@@ -1,4 +1,4 @@
-"""A delay made on purpose: what if the pipeline, or the disk, were slower?"""
+"""An artificial delay, to simulate a slower pipeline or disk."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from stepscope.data.sample_order import BatchKey
 
 
 class DelayedDataset(Dataset[Any]):
-    """Make the batches of another data set, each later by so much for every sample in it.
+    """Delay the batches of another data set by a time for each sample.
 
-    The process that makes the batch sleeps, once: a sleep for each sample would take longer than
-    asked, by what the system needs to wake up.
+    The process that makes the batch sleeps once: a sleep for each sample would add the wake-up time
+    of the system.
     """
 
     def __init__(self, dataset: Dataset[Any], delay_s: float) -> None:

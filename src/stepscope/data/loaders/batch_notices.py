@@ -1,4 +1,4 @@
-"""What was seen while a batch was made, and travels with it to the process that trains."""
+"""Notices about a batch that travel with it from a worker to the training process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Notice(NamedTuple):
-    """Something to be told of once: the kind of event, and what it was about."""
+    """An event to report once: its kind, the path of the sample, and the reason."""
 
     event: str
     path: str
@@ -14,7 +14,7 @@ class Notice(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """A batch, and what was noticed in the making."""
+    """A batch with notices."""
 
     batch: Any
     notices: tuple[Notice, ...]

@@ -1,4 +1,4 @@
-"""The loader: torch's DataLoader, told to make whole batches by key."""
+"""torch's DataLoader, set up to load whole batches by key."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def make_loader(
     pin_memory: bool,
     on_worker_start: Callable[[int], None] | None = None,
 ) -> DataLoader[Any]:
-    """Make a loader whose items are what `dataset[key]` gives for each of `keys`."""
+    """Return a loader that yields `dataset[key]` for each of `keys`."""
     return DataLoader(
         dataset,
-        batch_size=None,  # a key names a whole batch; there is nothing left to collate,
-        collate_fn=_as_it_is,  # nor to convert, for which torch would look at every part of it
+        batch_size=None,  # a key names a whole batch: no collation
+        collate_fn=_as_it_is,  # and no conversion, which would visit every part of it
         sampler=keys,
         num_workers=workers,
         prefetch_factor=prefetch if workers else None,
         persistent_workers=persistent_workers and workers > 0,
         pin_memory=pin_memory,
         worker_init_fn=on_worker_start,
-        # Its own generator: a loader draws a seed each epoch, and from torch's global one that
-        # would shift the training's random numbers (dropout).
+        # A separate generator: the loader draws a seed each epoch, which would shift the random
+        # numbers of the training (dropout) if it came from torch's global generator.
         generator=torch.Generator(),
     )
 

@@ -1,13 +1,13 @@
-"""The loader workers of a run, and a watch for those that die.
+"""The loader workers of a run, and the detection of workers that die.
 
-Torch raises from its SIGCHLD handler wherever the training then is, in the middle of a backward
-pass too. Here a death is noted, and raised only in a wait for data: the next, or the one under way,
-and there out of the calls that block alone. Elsewhere Python might swallow it (in a callback of a
-weak reference) or lose its bookkeeping (in the start of a thread); both were seen.
+Torch raises from its SIGCHLD handler wherever the training is, even in a backward pass. This module
+records the death and raises only while the training waits for data, and there only inside blocking
+calls. Elsewhere Python may swallow the exception (in a weak reference callback) or corrupt its
+state (while it starts a thread); both have happened.
 
-A worker that was killed may have taken a lock of the shared queues with it. Its fellows can then
-neither go on nor be asked to end, so they are killed as well. Torch has no public way to do any of
-this: the names of its own that are used here begin with an underscore.
+A killed worker may hold a lock of the shared queues. The other workers can then neither continue
+nor shut down, so they are killed as well. Torch has no public API for this: the module uses names
+with a leading underscore.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 T = TypeVar("T")
 Workers = Sequence[BaseProcess]
 
-# A connection to a worker breaks a moment before the worker is seen to have ended.
-_END_IS_SEEN_WITHIN_S = 1.0
-# Only a process that hangs in the kernel takes time to die of SIGKILL; it is not waited for.
+# A connection to a worker breaks a moment before the worker has an exit code.
+_EXIT_CODE_WITHIN_S = 1.0
+# Only a process that hangs in the kernel survives SIGKILL for longer.
 _KILLED_WITHIN_S = 5.0
 _AGAIN_AFTER_S = 0.05
 
-# Where Python is while torch's loader waits: for data, for a lock, for a worker to end.
+# The functions in which torch's loader blocks: for data, a lock, or the end of a worker.
 _BLOCKING = frozenset(
     {
         ("selectors", "select"),
@@ -52,7 +52,7 @@ _BLOCKING = frozenset(
 
 
 class LostWorker(BaseException):
-    """Raised in a wait that the workers will not end: one has died, or could not be started.
+    """A worker has died, or could not be started.
 
     Not an Exception: torch's loader catches those while it waits.
     """
@@ -60,9 +60,10 @@ class LostWorker(BaseException):
 
 @dataclass(frozen=True)
 class Fallback:
-    """A loader goes on with fewer workers. `batch`, from 1 in the epoch, is where it does.
+    """A loader continues with fewer workers.
 
-    It is one more than the epoch has when nothing was left to make.
+    `batch` is the first batch of the epoch, counted from 1, without the worker. At the end of an
+    epoch it is one more than the epoch has.
     """
 
     split: str
@@ -74,28 +75,29 @@ class Fallback:
 
 
 class WorkerPool:
-    """How many loader workers a run may have, and the watch for those that die.
+    """The number of loader workers of a run, and the detection of those that die.
 
-    One for all loaders of a run, of which one is waited for at a time.
+    All loaders of a run share one pool; the run waits for one loader at a time. `on_fallback` is
+    called when a loader continues with fewer workers.
     """
 
-    def __init__(self, workers: int, tell: Callable[[Fallback], None]) -> None:
+    def __init__(self, workers: int, on_fallback: Callable[[Fallback], None]) -> None:
         self.workers = workers
-        self._tell = tell
+        self._on_fallback = on_fallback
         self._awaited: Workers = ()
         self._news = self._starting = self._watching = False
         self._handler_before: Any = None
 
     def start(self, loader: DataLoader[Any], kept: Iterator[Any] | None) -> Iterator[Any]:
-        """Begin an epoch: start workers, or wake those that were `kept` from the epoch before.
+        """Start an epoch: start workers, or reuse those that were `kept` from the previous epoch.
 
-        Raises `LostWorker` when that fails, and leaves none of them running.
+        Raises `LostWorker` if that fails, and leaves none of them running.
         """
         if loader.num_workers == 0:
             return iter(loader)
         self._watch()
         try:
-            self._starting = self._news = True  # news: of those kept, one may have died since
+            self._starting = self._news = True  # a kept worker may have died since
             made = self._wait(workers_of(kept), lambda: iter(loader))
             _take_over(made)
             return made
@@ -111,12 +113,12 @@ class WorkerPool:
             self._starting = False
 
     def next_of(self, batches: Iterator[T]) -> T:
-        """Wait for a batch. Raises `LostWorker` when one of those who make it has died."""
+        """Wait for a batch. Raises `LostWorker` if a worker has died."""
         workers = workers_of(batches)
         return self._wait(workers, lambda: next(batches)) if workers else next(batches)
 
     def end(self, batches: Iterator[Any]) -> None:
-        """End the workers of a loader: torch's way or, where one has died, at once."""
+        """Shut down the workers of a loader; kill them if one has died."""
         if not isinstance(batches, _MultiProcessingDataLoaderIter):
             return
         try:
@@ -125,14 +127,14 @@ class WorkerPool:
         except LostWorker:
             end_at_once(batches)
 
-    def go_on_with_one_less(self, split: str, epoch: int, batch: int, reason: str) -> None:
-        """Count one worker less from now on, and tell of it."""
+    def drop_worker(self, split: str, epoch: int, batch: int, reason: str) -> None:
+        """Continue with one worker fewer, and report it."""
         self.workers -= 1
-        self._tell(Fallback(split, epoch, batch, self.workers + 1, self.workers, reason))
+        self._on_fallback(Fallback(split, epoch, batch, self.workers + 1, self.workers, reason))
 
     def stop_watching(self) -> None:
-        """Put back the signal handler that was there before."""
-        # `==`: a bound method is a new object each time. Somebody else's, put over ours, stays.
+        """Restore the previous signal handler."""
+        # `==`: a bound method is a new object each time. A handler that replaced ours stays.
         if self._watching and signal.getsignal(signal.SIGCHLD) == self._on_child:
             signal.signal(signal.SIGCHLD, self._handler_before)
             self._watching = False
@@ -140,7 +142,7 @@ class WorkerPool:
     def _wait(self, workers: Workers, get: Callable[[], T]) -> T:
         try:
             try:
-                self._awaited = workers  # first: a death from here on interrupts
+                self._awaited = workers  # first: from here on a death interrupts
                 if self._news:
                     self._news = False
                     if died := _died(workers):
@@ -149,47 +151,47 @@ class WorkerPool:
             finally:
                 self._awaited = ()
         except (RuntimeError, OSError, EOFError) as error:
-            # Torch itself looks for dead workers now and then; or its connection to one broke.
+            # Torch's own check found a dead worker, or the connection to one broke.
             ended = _ended(workers)
             if not ended:
                 raise
             raise LostWorker(_describe(ended)) from error
 
     def _watch(self) -> None:
-        # Elsewhere than in the main thread no handler can be set: torch's own look has to do.
+        # Only the main thread can set a handler; otherwise torch's own check must do.
         if not self._watching and threading.current_thread() is threading.main_thread():
-            _set_SIGCHLD_handler()  # torch does so once a process; with the workers it would be
-            self._handler_before = signal.signal(signal.SIGCHLD, self._on_child)  # over ours
+            _set_SIGCHLD_handler()  # now, or torch would replace our handler with the first worker
+            self._handler_before = signal.signal(signal.SIGCHLD, self._on_child)
             self._watching = True
 
     def _on_child(self, number: int, frame: FrameType | None) -> None:
-        # While workers start they are still in torch's care, and its handler would raise.
+        # While workers start, torch still watches them and its handler would raise.
         if callable(self._handler_before) and not self._starting:
             self._handler_before(number, frame)
         self._news = True
         if died := _died(self._awaited):
-            _send_again_soon(number)  # in case this is no place to raise, or it is swallowed
+            _send_again_soon(number)  # if this is no place to raise, or the exception is swallowed
             if frame is not None and _blocks(frame):
                 raise LostWorker(_describe(died))
 
 
 def workers_of(batches: Iterator[Any] | None) -> Workers:
-    """List the processes behind an iterator of torch's loader; one that is half made has fewer."""
+    """Return the worker processes of a loader's iterator, which may be partly constructed."""
     workers: Workers = getattr(batches, "_workers", ())
     return workers
 
 
 def _take_over(made: Iterator[Any]) -> None:
-    """Look after workers in torch's stead, so that its handler has nothing to raise."""
+    """Unregister workers from torch, so that its handler does not raise."""
     if getattr(made, "_worker_pids_set", False):
         _remove_worker_pids(id(made))
         made._worker_pids_set = False  # type: ignore[attr-defined]
 
 
 def end_at_once(batches: _MultiProcessingDataLoaderIter) -> None:
-    """Kill the workers of an iterator, whole or half made, and keep torch from asking them to end.
+    """Kill the workers of an iterator, and keep torch from shutting them down.
 
-    It would ask through locks that a dead worker may hold, and wait.
+    Torch would wait for locks that a dead worker may hold.
     """
     batches._shutdown = True
     _take_over(batches)
@@ -203,7 +205,7 @@ def end_at_once(batches: _MultiProcessingDataLoaderIter) -> None:
 
 
 def _iterator_in(error: BaseException) -> _MultiProcessingDataLoaderIter | None:
-    """Find the iterator that an error kept from being made: nobody else has a reference to it."""
+    """Return the partly constructed iterator, to which only the traceback has a reference."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         found = frame.f_locals.get("self")
         if isinstance(found, _MultiProcessingDataLoaderIter):
@@ -212,18 +214,18 @@ def _iterator_in(error: BaseException) -> _MultiProcessingDataLoaderIter | None:
 
 
 def _ended(workers: Workers) -> Workers:
-    """List the workers that have ended, or are about to."""
+    """Return the workers that have ended, or are about to."""
     if workers:
         sentinels = [each.sentinel for each in workers]
-        at_their_end = connection.wait(sentinels, _END_IS_SEEN_WITHIN_S)
+        at_their_end = connection.wait(sentinels, _EXIT_CODE_WITHIN_S)
         for worker in workers:
             if worker.sentinel in at_their_end:
-                worker.join(_END_IS_SEEN_WITHIN_S)
+                worker.join(_EXIT_CODE_WITHIN_S)
     return [worker for worker in workers if worker.exitcode is not None]
 
 
 def _died(workers: Workers) -> Workers:
-    """List the workers that have died. Those that were done ended with 0."""
+    """Return the workers that have died. Finished workers have exit code 0."""
     return [worker for worker in workers if worker.exitcode not in (None, 0)]
 
 
@@ -236,8 +238,8 @@ def _send_again_soon(number: int) -> None:
         time.sleep(_AGAIN_AFTER_S)
         os.kill(os.getpid(), number)
 
-    # Not by `threading`, whose locks the interrupted code may hold. Where no thread can be started,
-    # torch's own look at its workers has to do.
+    # Not `threading`, whose locks the interrupted code may hold. If no thread can be started,
+    # torch's own check must do.
     with contextlib.suppress(RuntimeError):
         _thread.start_new_thread(send, ())
 

@@ -1,8 +1,8 @@
-"""A loader that outlives its workers.
+"""A loader that continues when its workers die.
 
-A worker may be killed, or not start for want of memory. The loader then goes on with one worker
-fewer, at last with none, from the batch where it was. Nothing is lost or repeated: a batch depends
-on its key alone (`data.sample_order`), so what a dead worker had in hand is made again by another.
+A worker may be killed, or fail to start because memory is short. The loader then continues from the
+same batch with one worker fewer, in the end with none. No batch is lost or repeated: a batch
+depends on its key alone (`data.sample_order`), so another worker makes it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stepscope.data.sample_order import BatchKey, EpochOrder
 
 @dataclass
 class Remaining:
-    """The keys of an epoch after those whose batches were already given out."""
+    """The keys of an epoch whose batches have not been yielded yet."""
 
     order: EpochOrder
     given: int = 0
@@ -32,10 +32,11 @@ class Remaining:
 
 
 class RecoveringLoader:
-    """Iterate over the batches of `order`, whatever becomes of the workers that make them.
+    """Iterate over the batches of `order`, even if workers die.
 
-    `make` gives a loader with so many workers for some keys. The number of workers is the crew's:
-    what one loader loses is gone for all loaders of the run. One iterator at a time.
+    `make` returns a loader with a number of workers for some keys. The worker pool has the number
+    of workers: a worker that one loader loses is lost for all loaders of the run. One iterator at a
+    time.
     """
 
     def __init__(
@@ -43,17 +44,17 @@ class RecoveringLoader:
         split: str,
         order: EpochOrder,
         make: Callable[[int, Remaining], DataLoader[Any]],
-        crew: WorkerPool,
+        worker_pool: WorkerPool,
     ) -> None:
         self._split = split
         self._remaining = Remaining(order)
         self._make = make
-        self._crew = crew
+        self._worker_pool = worker_pool
         self._loader: DataLoader[Any] | None = None
         self._made: Iterator[Any] | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch. Workers start now, not at the first batch."""
+        """Start an epoch. Workers start now, not at the first batch."""
         self._remaining.given = 0
         self._start()
         return self._give()
@@ -61,13 +62,13 @@ class RecoveringLoader:
     def close(self) -> None:
         """End the workers."""
         if self._made is not None:
-            self._crew.end(self._made)
+            self._worker_pool.end(self._made)
         self._loader = self._made = None
 
     def _give(self) -> Iterator[Any]:
         try:
             while True:
-                yield self._next()  # a name here would keep the batch while the loop computes
+                yield self._next()  # a variable would keep the batch alive
         except StopIteration:
             return
         finally:
@@ -77,7 +78,9 @@ class RecoveringLoader:
     def _next(self) -> Any:
         while True:
             try:
-                batch = self._crew.next_of(self._start() if self._made is None else self._made)
+                batch = self._worker_pool.next_of(
+                    self._start() if self._made is None else self._made
+                )
             except LostWorker as lost:
                 self._fall_back(str(lost))
             else:
@@ -85,14 +88,14 @@ class RecoveringLoader:
                 return batch
 
     def _start(self) -> Iterator[Any]:
-        """Start as many workers as the crew still has, and fewer where that fails."""
+        """Start as many workers as the pool has, or fewer if that fails."""
         while True:
-            workers = self._crew.workers if len(self._remaining) else 0
+            workers = self._worker_pool.workers if len(self._remaining) else 0
             if self._loader is None or self._loader.num_workers != workers:
                 self.close()
                 self._loader = self._make(workers, self._remaining)
             try:
-                self._made = self._crew.start(self._loader, self._made)
+                self._made = self._worker_pool.start(self._loader, self._made)
                 return self._made
             except LostWorker as lost:
                 self._fall_back(str(lost))
@@ -101,4 +104,4 @@ class RecoveringLoader:
         self.close()
         order = self._remaining.order
         batch = order.skip + self._remaining.given + 1
-        self._crew.go_on_with_one_less(self._split, order.epoch, batch, reason)
+        self._worker_pool.drop_worker(self._split, order.epoch, batch, reason)

@@ -14,7 +14,7 @@ import numpy as np
 from stepscope.data.data_source import DataSource
 from stepscope.data.object_store.manifest import Manifest, ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore
-from stepscope.data.object_store.store_process import Wanted, ask_apart
+from stepscope.data.object_store.store_process import Wanted, ask_store_process
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.data.sample_order import BLOCK
 from stepscope.data.samples import MemorySamples, Samples, Split
@@ -54,7 +54,7 @@ def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
         RequestError: shards are to be streamed in an order that they do not allow.
     """
     address = parse_address(reading.source, reading.endpoint_url)
-    manifest = ask_apart(address).manifest
+    manifest = ask_store_process(address).manifest
     for split, wanted in counts.items():
         _check_holds(manifest, address, name, split, wanted)
     if reading.access == "stream" and manifest.layout == "shards" and reading.shuffle == "full":
@@ -79,7 +79,7 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> From
     if reading.access == "download":
         samples, download = _download(name, split, count, reading, address, notes)
         return FromBucket(samples, times, download)
-    manifest = ask_apart(address).manifest
+    manifest = ask_store_process(address).manifest
     _check_holds(manifest, address, name, split, count)
     store, entries = ObjectStore(address), manifest.first(split, count)
     if manifest.layout == "shards":
@@ -102,7 +102,7 @@ def _download(
         if reading.report is not None:
             reading.report(split, progress)
 
-    brought = ask_apart(address, Wanted(split, count, folder), report)
+    brought = ask_store_process(address, Wanted(split, count, folder), report)
     notes(brought.account)
     _check_holds(brought.manifest, address, name, split, count)
     samples = _read_folder(folder, brought.manifest.first(split, count), count)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stepscope.data.object_store.manifest import FILE, Manifest, ManifestEntry, read_manifest
 from stepscope.data.object_store.store_client import Account, ObjectStore
-from stepscope.data.unpack_archive import write_whole
+from stepscope.files import write_atomically
 
 AT_ONCE = 256  # objects between two reports
 
@@ -58,7 +58,7 @@ def download(
         bodies = store.get([each.key for each in some], [each.check for each in some], account)
         fetching_s += time.monotonic() - began
         for entry, body in zip(some, bodies, strict=True):
-            write_whole(folder / entry.key, [body])
+            write_atomically(folder / entry.key, [body])
         fetched_bytes += sum(entry.size_bytes for entry in some)
         left_s = fetching_s * (lacking_bytes - fetched_bytes) / fetched_bytes
         report(DownloadProgress(total_bytes - lacking_bytes + fetched_bytes, total_bytes, left_s))

@@ -1,25 +1,25 @@
-"""The client of an object store: many requests at once, retried with back-off, up to a limit.
+"""The client of an object store: concurrent requests, retried with exponential back-off.
 
-Answers come back in the order of the keys that were asked for, whatever order they arrive in. A
-client is made when a process first asks, and a copy in another process, pickled or forked, makes
-its own: the threads of the library underneath do not survive a fork. A process that will fork
-others which ask must itself never ask (see `data.object_store.store_process`).
+Results come in the order of the keys. Each process creates its own client on its first request,
+also a copy that was pickled or forked: the threads of the library do not survive a fork. A process
+that forks workers which send requests must not send any itself (see
+`data.object_store.store_process`).
 """
 
 from __future__ import annotations
 
 import os
-import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.data.object_store.aws_profile import profile_settings
 from stepscope.data.object_store.request_errors import Trouble, as_data_error, trouble_of
+from stepscope.data.object_store.retry_policy import RetryPolicy
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MissingExtraError
 
@@ -29,55 +29,44 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Check = Callable[[bytes], "str | None"]
 
-IN_FLIGHT = 32  # requests of one process at once
-
-
-@dataclass(frozen=True)
-class RetryPolicy:
-    """How long one request may take and how long it is tried again."""
-
-    answer_within_s: float = 30.0
-    first_wait_s: float = 0.1
-    longest_wait_s: float = 5.0
-    give_up_after_s: float = 60.0
-    wrong_answers: int = 4
+IN_FLIGHT = 32  # concurrent requests of a process
 
 
 @dataclass
 class Account:
-    """What a number of requests took: the seconds of each that succeeded, and what was retried."""
+    """The cost of some requests: the time of each successful one, bytes, and retries."""
 
     times_s: list[float] = field(default_factory=list)
     bytes: int = 0
     retried: Counter[str] = field(default_factory=Counter)
-    waited_s: float = 0.0  # between attempts, of the request that waited longest
+    waited_s: float = 0.0  # between attempts, for the request that waited longest
 
     @property
     def retries(self) -> int:
-        """How many requests were made again."""
+        """The number of retries."""
         return sum(self.retried.values())
 
 
-class _GivenUp(Exception):  # noqa: N818 - not an error of its own: another request had one
-    """Another request of the same call failed for good."""
+class _GivenUp(Exception):  # noqa: N818 - another request failed
+    """Another request of the same call has failed."""
 
 
 class ObjectStore:
     """Objects by key, under the prefix of an address."""
 
-    def __init__(self, address: Address, patience: RetryPolicy | None = None) -> None:
+    def __init__(self, address: Address, retry_policy: RetryPolicy | None = None) -> None:
         self.address = address
-        self.patience = patience or RetryPolicy()
+        self.retry_policy = retry_policy or RetryPolicy()
         self._pid = -1
         self._made: tuple[Handle, ThreadPoolExecutor] | None = None
 
     def get(
         self, keys: Sequence[str], checks: Sequence[Check], account: Account | None = None
     ) -> list[bytes]:
-        """Read whole objects; each check says what is wrong with its object, if anything.
+        """Return objects; each check returns what is wrong with its object, or None.
 
         Raises:
-            DataError: one cannot be had, or was still wrong when it was asked for again.
+            DataError: an object cannot be read, or is still wrong after retries.
         """
         import obstore
 
@@ -92,7 +81,7 @@ class ObjectStore:
     def put(
         self, keys: Sequence[str], bodies: Sequence[bytes], account: Account | None = None
     ) -> None:
-        """Write whole objects."""
+        """Write objects."""
         import obstore
 
         def write(handle: Handle, place: int) -> bytes:
@@ -102,7 +91,7 @@ class ObjectStore:
         self._all(write, keys, account)
 
     def listing(self) -> dict[str, tuple[int, str | None]]:
-        """List all objects under the prefix: size and entity tag by key."""
+        """Return the size and entity tag of each object under the prefix, by key."""
         import obstore
 
         def walk(handle: Handle, place: int) -> dict[str, tuple[int, str | None]]:
@@ -120,22 +109,20 @@ class ObjectStore:
         keys: Sequence[str],
         account: Account | None,
     ) -> list[T]:
-        """Ask for all keys at once; give the answers in the order of the keys."""
+        """Send the requests of all keys concurrently; return results in the order of keys."""
         handle, threads = self._client()
         account, lock, given_up = account or Account(), threading.Lock(), threading.Event()
 
         def one(place: int) -> T:
             try:
-                return self._persist(
-                    lambda: ask(handle, place), keys[place], account, lock, given_up
-                )
+                return self._retry(lambda: ask(handle, place), keys[place], account, lock, given_up)
             except BaseException:
                 given_up.set()
                 raise
 
         answers = [threads.submit(one, place) for place in range(len(keys))]
         failure: BaseException | None = None
-        for answer in answers:  # all of them: none is left running when this returns
+        for answer in answers:  # all of them: none may still run when this returns
             error = answer.exception()
             if error is not None and (failure is None or isinstance(failure, _GivenUp)):
                 failure = error
@@ -143,7 +130,7 @@ class ObjectStore:
             raise failure
         return [answer.result() for answer in answers]
 
-    def _persist(
+    def _retry(
         self,
         ask: Callable[[], T],
         key: str,
@@ -151,10 +138,10 @@ class ObjectStore:
         lock: threading.Lock,
         given_up: threading.Event,
     ) -> T:
-        """Ask until there is an answer, or patience ends."""
-        patience, began = self.patience, time.monotonic()
+        """Send a request until it succeeds or the retry policy gives up."""
+        policy, began = self.retry_policy, time.monotonic()
         wrong_answers, waited_s = 0, 0.0
-        for attempts, wait_s in enumerate(_waits_s(patience), start=1):
+        for attempts, wait_s in enumerate(policy.waits_s(), start=1):
             if given_up.is_set():
                 raise _GivenUp
             asked = time.monotonic()
@@ -168,8 +155,8 @@ class ObjectStore:
                     account.times_s.append(time.monotonic() - asked)
                     account.bytes += len(answer) if isinstance(answer, bytes) else 0
                 return answer
-            over = time.monotonic() - began + wait_s > patience.give_up_after_s
-            if not trouble.passing or over or wrong_answers >= patience.wrong_answers:
+            over = time.monotonic() - began + wait_s > policy.give_up_after_s
+            if not trouble.passing or over or wrong_answers >= policy.wrong_answers:
                 raise as_data_error(trouble, self.address, key, attempts) from None
             with lock:
                 account.retried[trouble.what] += 1
@@ -181,7 +168,7 @@ class ObjectStore:
     def _client(self) -> tuple[Handle, ThreadPoolExecutor]:
         if self._made is None or self._pid != os.getpid():
             self._made = (
-                _open(self.address, self.patience),
+                _open(self.address, self.retry_policy),
                 ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="object-store"),
             )
             self._pid = os.getpid()
@@ -191,32 +178,24 @@ class ObjectStore:
         return {**self.__dict__, "_made": None, "_pid": -1}
 
 
-class _Wrong(Exception):  # noqa: N818 - an answer, and not the right one
-    """The answer came, and is not what was asked for."""
+class _Wrong(Exception):  # noqa: N818 - about an object, not a program
+    """An object was read and failed its check."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.trouble = Trouble(what, "Put it again with `stepscope data put`")
 
 
-def _waits_s(patience: RetryPolicy) -> Iterator[float]:
-    """Yield how long to wait after each failure: twice as long each time, less a random part."""
-    longest = patience.first_wait_s
-    while True:
-        yield longest * random.uniform(0.5, 1.0)
-        longest = min(2 * longest, patience.longest_wait_s)
-
-
-def _open(address: Address, patience: RetryPolicy) -> Handle:
+def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
     try:
         from obstore.store import from_url
     except ImportError as error:
         raise MissingExtraError(f"reading {address.url}", "obstore", "s3") from error
 
-    # Retries are ours, so that they are counted and told of.
+    # We retry ourselves, to count and report retries.
     options: dict[str, Any] = {
         "client_options": {
-            "timeout": f"{round(patience.answer_within_s * 1000)}ms",
+            "timeout": f"{round(retry_policy.answer_within_s * 1000)}ms",
             "connect_timeout": "5s",
             "allow_http": (address.endpoint_url or "").startswith("http://"),
         },
@@ -226,10 +205,10 @@ def _open(address: Address, patience: RetryPolicy) -> Handle:
         options |= profile_settings()
         if address.endpoint_url is not None:
             options["endpoint"] = address.endpoint_url
-            # Other makers' servers care for no region, and a signature must name one.
+            # S3-compatible servers ignore the region, but a signature must contain one.
             if not _region_is_known(options):
                 options["region"] = "us-east-1"
-            # Without this the client would ask Amazon's machines for credentials, and wait.
+            # Otherwise the client requests credentials from AWS's metadata service, and waits.
             if not _credentials_are_known(options):
                 raise DataError(
                     f"no credentials for {address}. Set AWS_ACCESS_KEY_ID and "

@@ -45,7 +45,7 @@ class Brought:
     account: Account
 
 
-def ask_apart(
+def ask_store_process(
     address: Address, wanted: Wanted | None = None, report: Report = lambda progress: None
 ) -> Brought:
     """Read a manifest, and download what is wanted, in a process of its own.
