@@ -1,7 +1,7 @@
-"""A CSV file that grows by rows and is readable at every moment.
+"""A CSV file that grows by rows and is readable at any time.
 
-Rows are collected and written with one system call once or twice a second, so a short step does
-not pay for a write of its own, and a process killed with SIGKILL loses a second or so.
+Rows are buffered and written with one system call once or twice a second, so that a short step does
+not pay for a write, and a process killed with SIGKILL loses about a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLUSH_EVERY_S = 0.5
 
 
 class CsvLog:
-    """Append lines to a file that exists already, header included."""
+    """Append rows to an existing file with a header."""
 
     def __init__(self, path: Path, flush_every_s: float = FLUSH_EVERY_S) -> None:
         self._path = path
@@ -32,20 +32,22 @@ class CsvLog:
         _drop_cut_line(self._file)
 
     def append(self, row: object) -> None:
-        """Take a row, or rows. Their `str` is what is written, and is asked for only then."""
+        """Buffer one or several rows; they are converted with `str` when they are written."""
         self._pending.append(row)
         if monotonic() - self._flushed_at >= self._flush_every_s:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all rows to the operating system."""
+        """Write all buffered rows to the operating system."""
         self._flushed_at = monotonic()
         if not self._pending:
             return
         data = ("\n".join(map(str, self._pending)) + "\n").encode()
         self._pending.clear()
         try:
-            if file_identity(self._file) != self._identity:  # its number is another file's now
+            if (
+                file_identity(self._file) != self._identity
+            ):  # its descriptor belongs to another file now
                 self._file = -1
                 raise OSError(errno.EBADF, "closed by somebody else", str(self._path))
             while data:
@@ -56,7 +58,7 @@ class CsvLog:
             raise
 
     def close(self) -> None:
-        """Write what is left and let go of the file."""
+        """Write the remaining rows and close the file."""
         if self._file < 0:
             return
         try:
@@ -79,13 +81,13 @@ class CsvLog:
 
 
 def file_identity(file: int) -> tuple[int, int]:
-    """Return what tells an open file from another that was given its number after it."""
+    """Return the identity of an open file, to detect a reused descriptor."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino
 
 
 def _drop_cut_line(file: int) -> None:
-    """Take off a last line that a kill cut short, lest the next row be glued to it."""
+    """Remove a last line that a kill cut short, before the next row is appended."""
     size = os.fstat(file).st_size
     begin = max(0, size - 64 * 1024)
     tail = os.pread(file, size - begin, begin)
@@ -94,7 +96,7 @@ def _drop_cut_line(file: int) -> None:
 
 
 def number(value: float | int | None) -> str:
-    """Format a number for a CSV field: nine significant digits, and unknown is empty."""
+    """Format a number for a CSV field: nine significant digits, empty if unknown."""
     if value is None:
         return ""
     if isinstance(value, int):
@@ -103,10 +105,10 @@ def number(value: float | int | None) -> str:
 
 
 def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
-    """Rewrite a CSV file with the whole rows that are wanted; return how many were dropped.
+    """Rewrite a CSV file with the wanted rows only; return the number of dropped ones.
 
-    Lines that a kill cut short, or that `wanted` cannot make sense of (it raises ValueError), are
-    dropped too. The file is replaced in one move.
+    Incomplete lines, and lines for which `wanted` raises ValueError, are dropped too. The file is
+    replaced atomically.
     """
     header, *lines, cut = path.read_text(encoding="utf-8", errors="replace").split("\n")
     columns = header.split(",")
@@ -122,9 +124,9 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
 
 
 def append_columns(path: Path, columns: Sequence[str]) -> None:
-    """Give a CSV file the columns that it lacks at its end, unknown in every row.
+    """Append missing columns to a CSV file, unknown in every row.
 
-    A file with other columns than the first of these is left as it is. It is replaced in one move.
+    A file whose columns are not a prefix of these is left unchanged. It is replaced atomically.
     """
     with path.open(encoding="utf-8", errors="replace") as file:
         header = file.readline().rstrip("\n").split(",")

@@ -1,25 +1,25 @@
-"""How readings of energy are to be taken: counters that wrap, domains that contain one another.
+"""How to interpret energy readings: counters that wrap, domains that contain one another.
 
-A run keeps its readings as they came (`energy.csv`); this is what everybody must know who turns two
-of them into joules, or several domains into a sum.
+A run keeps its raw readings (`energy.csv`). This module holds the rules for turning two readings
+into joules, and several domains into a sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-EVERYTHING = "*"  # a domain that contains whatever else the machine can tell
-STALL_S = 10.0  # a counter of a machine that is on always moves; a part of it may rest
-_MOST_W = 20_000.0  # more than any machine that has such a sensor: a jump, not a reading
+EVERYTHING = "*"  # a domain that contains all others
+STALL_S = 10.0  # the counter of a running machine always moves; that of a part may rest
+_MOST_W = 20_000.0  # above any machine with such a sensor: a jump, not a reading
 
 
 def grown_j(
     before_j: float, after_j: float, took_s: float, range_j: float | None = None
 ) -> float | None:
-    """Return what a counter counted between two readings; None where it jumped.
+    """Return the joules between two readings of a counter; None if it jumped.
 
-    A counter below its last reading has wrapped, if that leaves it less than half its range ahead:
-    at ten readings a second the rest is never as much. Otherwise it began anew.
+    A counter below its last reading has wrapped if that leaves it less than half its range ahead:
+    at ten readings a second the energy is never as much. Otherwise it was reset.
     """
     grown = after_j - before_j
     if grown < 0:
@@ -30,9 +30,9 @@ def grown_j(
 
 
 def widest(contains: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the domains that are part of no other one, given what each contains.
+    """Return the domains that no other one contains.
 
-    Of two that both contain everything, the first is taken: put the one to be preferred first.
+    Of two domains that both contain everything, the first is taken: put the preferred one first.
     """
     taken: list[str] = []
     for domain in contains:

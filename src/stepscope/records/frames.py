@@ -1,7 +1,7 @@
-"""A table of a record as a data frame of pandas or Polars, for those who have them.
+"""A table of a record as a pandas or Polars data frame.
 
-A column's type comes from its name alone: whole numbers, words, yes or no, else numbers. So a
-column that nothing is known of has the type that it has in every other run.
+The type of a column depends on its name only: integers, strings, booleans, else floats. So an empty
+column has the same type as in every other run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
-    """Make a frame of pandas. Unknown is `<NA>` in whole numbers, NaN in other numbers.
+    """Return a pandas frame. Unknown is `<NA>` in integer columns, NaN in float columns.
 
     Raises:
         MissingExtraError: pandas is not installed.
@@ -36,7 +36,7 @@ def to_pandas(columns: Mapping[str, Sequence[Any]]) -> pandas.DataFrame:
 
 
 def to_polars(columns: Mapping[str, Sequence[Any]]) -> polars.DataFrame:
-    """Make a frame of Polars. Unknown is null, and a loss that is no number stays NaN.
+    """Return a Polars frame. Unknown is null; a NaN loss stays NaN.
 
     Raises:
         MissingExtraError: Polars is not installed.

@@ -1,4 +1,8 @@
-"""The run folder: made whole in one move, closed in one move, readable at every moment between."""
+"""The run folder: created and closed atomically, readable at any time between.
+
+`RecordFolder` is the folder of any record, a run's or a sweep's; `RunFolder` adds the files of a
+run, and `read_record` opens a record for reading.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +24,10 @@ from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestE
 from stepscope.records import schema
 from stepscope.records.csv_log import append_columns
 
-# --- A folder that holds one record: made whole in one move, readable at every moment after
+# --- Record folders
 
 
-# Room set aside on the disk, so that what fills it can still be closed and say so.
+# Reserved disk space, so that a record can be closed on a full disk.
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
@@ -37,7 +41,7 @@ class RecordFolder:
     path: Path
 
     def read_info(self) -> dict[str, Any]:
-        """Read the record's JSON file as it stands."""
+        """Return the content of the record's JSON file."""
         try:
             text = (self.path / self.INFO).read_text(encoding="utf-8")
         except FileNotFoundError as error:
@@ -46,7 +50,7 @@ class RecordFolder:
         return info
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Replace it in one move, giving up the reserve where the disk is full."""
+        """Replace the JSON file atomically, releasing the reserve if the disk is full."""
         target = self.path / self.INFO
         text = json.dumps(info, indent=2, allow_nan=False) + "\n"
         try:
@@ -72,17 +76,17 @@ class RecordFolder:
         return info
 
     def close(self, **changes: Any) -> dict[str, Any]:
-        """Write the last words and give back the reserve."""
+        """Write the last fields and release the reserve."""
         info = self.update_info(**changes)
         (self.path / _RESERVE).unlink(missing_ok=True)
         return info
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the folder for this process alone; the kernel lets go of it when the process ends.
+        """Lock the folder for this process; the kernel releases it when the process ends.
 
         Raises:
-            RequestError: another process holds it, or it cannot be written.
+            RequestError: another process holds the lock, or the folder cannot be written.
         """
         if not os.access(self.path, os.W_OK):
             raise RequestError(
@@ -100,14 +104,14 @@ class RecordFolder:
                 "Wait for it, or stop it first."
             ) from None
         except OSError:
-            pass  # a network file system without locks: nobody can be told apart from a dead run
+            pass  # a network file system without locks: a live run looks like a dead one
         try:
             yield
         finally:
             os.close(held)
 
     def is_held(self) -> bool | None:
-        """Say whether a process holds the folder; None where its file system has no locks."""
+        """Return whether a process holds the lock; None if the file system has no locks."""
         asked = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(asked, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,15 +127,15 @@ class RecordFolder:
 def make_folder(
     out: Path, wanted: str, fill: Callable[[Path, str], None], what: str = "run"
 ) -> Path:
-    """Make a folder that appears in one move: a reader never meets one without its record.
+    """Create a folder atomically, with its record in it.
 
-    `fill` writes the files into a folder that is given another name, the first free one, at the
-    end; that name is told beforehand.
+    `fill` writes the files into a temporary folder, which is then renamed to the first free name;
+    `fill` receives that name.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
-    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+    except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
         reason = getattr(error, "strerror", None) or error
@@ -164,18 +168,18 @@ def _move_into_place(
         except OSError:
             if not (out / identity).exists():
                 raise
-            number += 1  # another one of the same second and name
+            number += 1  # another folder of the same second and name
         else:
             return out / identity
 
 
 def slug(name: str) -> str:
-    """Turn any name into one that is safe as part of a folder's name."""
+    """Return a name that is safe as part of a folder's name."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:80] or "run"
 
 
 def _replace_file(target: Path, text: str) -> None:
-    """Write beside the target, sync, rename: a reader sees the old text or the new, never half."""
+    """Replace a file atomically: write, sync, rename."""
     replacement = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
     try:
         with replacement.open("w", encoding="utf-8") as file:
@@ -189,10 +193,10 @@ def _replace_file(target: Path, text: str) -> None:
 
 
 def point_latest(out: Path, name: str) -> None:
-    """Make `latest` a link to the newest run; a file system without links goes without."""
+    """Make `latest` a link to the newest run, if the file system has links."""
     latest = out / "latest"
     if latest.exists() and not latest.is_symlink():
-        return  # it is not ours to replace
+        return  # not a link: leave it
     link = out / f".latest-{uuid.uuid4().hex[:8]}"
     with contextlib.suppress(OSError):
         link.symlink_to(name)
@@ -209,9 +213,9 @@ class RunFolder(RecordFolder):
     INFO = schema.RUN
 
     def restore_missing_files(self) -> None:
-        """Put back empty tables that are gone, where no checkpoint counts on their rows.
+        """Create missing tables, unless a checkpoint depends on their rows.
 
-        Tables that an earlier version wrote get the columns that were added since.
+        Tables of an earlier version get the columns that were added since.
         """
         for name, columns in schema.COLUMNS.items():
             file = self.path / name
@@ -227,7 +231,7 @@ class RunFolder(RecordFolder):
             file.write_text(",".join(columns) + "\n", encoding="utf-8")
 
     def add_event(self, kind: str, time_s: float, **detail: Any) -> None:
-        """Append one line to `events.jsonl`, on disk when this returns."""
+        """Append one line to `events.jsonl`, synced to disk."""
         line = json.dumps({"time_s": round(time_s, 6), "event": kind, **detail}) + "\n"
         try:
             file = os.open(self.path / schema.EVENTS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -248,7 +252,7 @@ class RunFolder(RecordFolder):
 
 
 def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
-    """Make `out/<time>-<name>/` with every file in it, and point `out/latest` to it."""
+    """Create `out/<time>-<name>/` with all its files, and point `out/latest` to it."""
     made = _create(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", name, kind, spec)
     point_latest(out, made.path.name)
     return made
@@ -261,12 +265,12 @@ def create_at(
     spec: Mapping[str, Any],
     choice: Mapping[str, Any] | None = None,
 ) -> RunFolder:
-    """Make a run folder at an exact path, a trial's in a sweep; `latest` stays where it is.
+    """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`.
 
-    `choice` says how its settings were chosen, where another experiment chose them.
+    `choice` records how another experiment chose its settings.
 
     Raises:
-        RequestError: something is there already.
+        RequestError: the path already exists.
     """
     if path.exists():
         raise RequestError(f"{path} is there already, and a new run must not mix with it.")
@@ -274,7 +278,7 @@ def create_at(
 
 
 def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> RunFolder:
-    """Make `ranks/<rank>/` in a distributed run's folder: a run folder of its own."""
+    """Create `ranks/<rank>/` in a distributed run's folder, which is a run folder too."""
     return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
 
 
@@ -311,16 +315,16 @@ def _create(
     return RunFolder(make_folder(out, wanted, fill))
 
 
-# --- The JSON file of a record, opened for reading: of a run, of a sweep
+# --- Reading
 
 
 def read_record(path: str | Path, name: str, what: str) -> tuple[Path, dict[str, Any]]:
-    """Read the record in a folder, which may be named by the file itself; return both.
+    """Read the record in a folder, or named by its file; return folder and content.
 
-    `what` is what it records: a run, a sweep.
+    `what` is the kind of record for messages: a run, a sweep.
 
     Raises:
-        RequestError: there is none, or not one that this version reads.
+        RequestError: there is no record, or this version cannot read it.
     """
     folder = Path(path)
     if folder.name == name:

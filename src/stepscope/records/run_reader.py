@@ -1,4 +1,4 @@
-"""Read a run folder, whole, half written or cut short, without torch."""
+"""Read a run folder, complete or not, without torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stepscope.records.throttled_steps import times_held_back, touched, what_was
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it was recorded. Tables are read when they are first asked for."""
+    """A recorded run. Tables are read on first access."""
 
     path: Path
     info: dict[str, Any] = field(repr=False)
@@ -25,22 +25,22 @@ class Run:
 
     @property
     def status(self) -> str:
-        """Say how the run stands: running, completed, interrupted, out_of_memory, failed."""
+        """The status of the run: running, completed, interrupted, out_of_memory, failed."""
         return str(self.info.get("status"))
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Return the closing figures; empty while the run goes on."""
+        """The summary; empty until the run is closed."""
         return dict(self.info.get("summary") or {})
 
     @property
     def spec(self) -> dict[str, Any]:
-        """Return the settings as a plain mapping, whatever version wrote them."""
+        """The settings as a plain mapping, whatever version wrote them."""
         return dict(self.info.get("spec") or {})
 
     @cached_property
     def steps(self) -> Table:
-        """Training steps, one a row; as a frame they say which were `throttled` as well."""
+        """Training steps, one per row; as a frame with the column `throttled`."""
         read = self.read(self.path / schema.STEPS)
         return replace(read, computed={schema.THROTTLED: lambda: self.throttled})
 
@@ -61,12 +61,12 @@ class Run:
 
     @cached_property
     def events(self) -> list[dict[str, Any]]:
-        """What happened and when; a line cut short by a kill is left out."""
+        """Events with their times; an incomplete line is left out."""
         return list(_read_events(self.path / schema.EVENTS))
 
     @cached_property
     def throttled(self) -> list[bool | None]:
-        """Whether each step fell into a time of throttling; None where that is not known."""
+        """Whether each step was throttled; None if unknown."""
         if not what_was_watched(self.events):
             return [None] * len(self.steps)
         held = times_held_back(self.events)

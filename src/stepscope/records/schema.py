@@ -1,4 +1,4 @@
-"""The run folder's files and columns: the contract between what records and what reads.
+"""The files and columns of the run folder: the contract between writers and readers.
 
 Columns are only ever appended, and readers go by name. An empty field means unknown, never 0.
 """
@@ -14,28 +14,28 @@ STEPS = "steps.csv"
 EPOCHS = "epochs.csv"
 RECORDS = "records.csv"
 TELEMETRY = "telemetry.csv"
-ENERGY = "energy.csv"  # readings of sensors, as they came
-ENERGY_EVENTS = "energy_"  # how events begin that say what the sensors are and which one failed
+ENERGY = "energy.csv"  # raw readings of sensors
+ENERGY_EVENTS = "energy_"  # prefix of events on energy sensors
 EVENTS = "events.jsonl"
 CHECKPOINT = "checkpoint.pt"
-RANKS = "ranks"  # a distributed run's processes, each with a folder of its own
-THROTTLING_EVENTS = "throttling"  # how events begin that say what held the machine back, and when
-PEER_LOST = "peer_lost"  # the event of a rank that ended because another one had
+RANKS = "ranks"  # the ranks of a distributed run, a folder each
+THROTTLING_EVENTS = "throttling"  # prefix of events on throttling
+PEER_LOST = "peer_lost"  # a rank that ended because another one had
 
-PENDING = "pending"  # of a trial that a sweep has still to make
+PENDING = "pending"  # a trial that has not been run
 RUNNING = "running"
 COMPLETED = "completed"
 INTERRUPTED = "interrupted"
 OUT_OF_MEMORY = "out_of_memory"
 FAILED = "failed"
 
-# What was measured of a step. Only full ones have phases.
+# The detail of a step. Only full ones have phases.
 FULL = "full"
-OFF = "off"  # the meter was off, to weigh it
-LAYERS = "layers"  # every layer had hooks
-COUNTERS = "counters"  # the processor's counters were read at every phase
+OFF = "off"  # without measuring, to determine its cost
+LAYERS = "layers"  # with hooks on every layer
+COUNTERS = "counters"  # with hardware counters read at every phase
 
-# In the order in which they follow each other in a step.
+# In the order within a step.
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
 
 STEP_COLUMNS = (
@@ -129,5 +129,5 @@ WHOLE_NUMBERS = frozenset(
     }
 )
 WORDS = frozenset({"split", "detail", "sensor"})
-THROTTLED = "throttled"  # of a step, in frames: computed from the events
+THROTTLED = "throttled"  # a column of frames, computed from the events
 YES_OR_NO = frozenset({THROTTLED})

@@ -1,7 +1,7 @@
-"""The sweep folder: which trials, in which order, and what became of each.
+"""The sweep folder: its trials, their order and their results.
 
-`sweep.json` is written before and after every trial, so that a sweep that was killed at any moment
-says what is missing. A trial's own record is a run folder in `trials/`.
+`sweep.json` is written before and after every trial, so that it is complete if the sweep is killed.
+Each trial is a run folder in `trials/`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stepscope.records.run_folder import RecordFolder, make_folder, point_latest
 class Trial:
     """One run of one setting. `repeat` is its round, `run` its folder within the sweep's.
 
-    `node` is the machine that made it, where it was not the sweep's own or not all were made there,
-    and `node_kind` what is alike of machines whose trials can be compared.
+    `node` is the machine that ran it, if it was not the sweep's own or not the only one;
+    `node_kind` is the same for machines whose trials can be compared.
     """
 
     index: int
@@ -38,20 +38,20 @@ class Trial:
 
     @property
     def is_missing(self) -> bool:
-        """Whether it is still to be done: an interrupted one has no result either."""
+        """Whether it is still to be run: an interrupted trial has no result either."""
         return self.status in (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as it was recorded."""
+    """A recorded sweep."""
 
     path: Path
     info: dict[str, Any] = field(repr=False)
 
     @property
     def trials(self) -> list[Trial]:
-        """Every trial, in the order in which they were, or will be, run."""
+        """All trials, in the order of execution."""
         known = {each.name for each in fields(Trial)}
         return [
             Trial(**{name: value for name, value in each.items() if name in known})
@@ -59,7 +59,7 @@ class Sweep:
         ]
 
     def folder_of(self, trial: Trial) -> Path:
-        """Return where a trial's run folder is, or will be."""
+        """Return the path of a trial's run folder, which may not exist yet."""
         named = "-".join(f"{key}-{value}" for key, value in trial.values.items())
         made = f"{schema.TRIALS}/{trial.index:03}-{slug(named)}-round-{trial.repeat}"
         return self.path / (trial.run or made)
@@ -114,7 +114,7 @@ def create_sweep(
 
 
 def is_sweep(path: Path) -> bool:
-    """Say whether a folder is a sweep's."""
+    """Return whether a folder is a sweep's."""
     return (path / schema.SWEEP).is_file()
 
 
@@ -153,5 +153,5 @@ def _are_trials(found: Any) -> bool:
 def _is_trial(found: Any) -> bool:
     if not isinstance(found, dict) or not {"index", "values", "repeat"} <= found.keys():
         return False
-    run = found.get("run")  # what lies elsewhere is not the sweep's to write, or to remove
+    run = found.get("run")  # a path outside is not the sweep's to write or remove
     return run is None or (str(run).startswith(f"{schema.TRIALS}/") and ".." not in str(run))

@@ -1,4 +1,4 @@
-"""A CSV file of a record as columns: a million rows in seconds, in about ten bytes a number."""
+"""A CSV file of a record as columns: a million rows in seconds, at about ten bytes a number."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped, unused-ignore]
     import polars
 
-_ROWS_AT_ONCE = 2_000  # what is split stays in the CPU's caches
+_ROWS_AT_ONCE = 2_000  # split lines stay in the CPU's caches
 
 
 class Numbers(array):  # type: ignore[type-arg]  # of Python 3.10
-    """Numbers in eight bytes each, to be used like a list, and equal to one."""
+    """Numbers in eight bytes each, with the interface of a list."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -34,7 +34,7 @@ class Numbers(array):  # type: ignore[type-arg]  # of Python 3.10
 class Table:
     """Columns by name; `None` is unknown. A column that the file lacks is unknown throughout.
 
-    Columns that are `computed`, when somebody asks for a frame, are not in the file.
+    `computed` columns are not in the file; they are computed for frames.
     """
 
     columns: dict[str, Sequence[Any]]
@@ -51,31 +51,31 @@ class Table:
         return [None] * len(self) if found is None else found
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Go through the rows as mappings from column to value."""
+        """Iterate over the rows as mappings from column to value."""
         for values in zip(*self.columns.values(), strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     def all_columns(self) -> dict[str, Sequence[Any]]:
-        """Give the columns of the file, and after them those that are computed."""
+        """Return the columns of the file, followed by the computed ones."""
         return {**self.columns, **{name: compute() for name, compute in self.computed.items()}}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Give the table as a frame of pandas, if that is installed."""
+        """Return the table as a pandas frame."""
         return frames.to_pandas(self.all_columns())
 
     def to_polars(self) -> polars.DataFrame:
-        """Give the table as a frame of Polars, if that is installed."""
+        """Return the table as a Polars frame."""
         return frames.to_polars(self.all_columns())
 
 
 class _Column:
-    """A column while it is read: an array of numbers until something in it is unknown."""
+    """A column being read: an array of numbers until a value is unknown."""
 
     def __init__(self, name: str) -> None:
         self.values: Any
         self._to: Callable[[str], Any]
         if name in schema.WORDS:
-            known: dict[str, str] = {}  # one object for each word, however often it comes
+            known: dict[str, str] = {}  # one object for each distinct word
             self.values, self._to = [], lambda text: known.setdefault(text, text)
         elif name in schema.WHOLE_NUMBERS:
             self.values, self._to = Numbers("q"), int
@@ -91,7 +91,7 @@ class _Column:
         return [self._to(field) if field else None for field in fields]
 
     def take(self, values: Any) -> None:
-        """Add values at the end."""
+        """Append values."""
         if isinstance(self.values, Numbers) and not isinstance(values, Numbers):
             self.values = self.values.tolist()
         self.values.extend(values)
@@ -100,16 +100,16 @@ class _Column:
 def read_table(path: Path) -> Table:
     """Read a CSV file by its header; lines of the wrong length are counted and left out.
 
-    A column that was added to the schema after the file was written is there, all unknown.
+    A column that was added to the schema after the file was written is unknown throughout.
     """
     return GrowingTable(path).read()
 
 
 class GrowingTable:
-    """A CSV file that is being written: every look takes in what was added since the last one.
+    """A CSV file that is being written: every read parses only the rows added since the last.
 
-    A file whose rows were replaced (a resumed run does its last steps again) is read anew. The
-    columns of an earlier look grow with it.
+    A file whose rows were replaced (a resumed run repeats its last steps) is read again. The
+    columns of an earlier read grow with it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,7 +152,7 @@ class GrowingTable:
         return Table(read | later, cut_lines=self._cut_lines)
 
     def _goes_on(self, file: BinaryIO) -> bool:
-        """Say whether the file still has, where the last look ended, what was read there."""
+        """Return whether the file is unchanged at the end of the last read."""
         file.seek(self._taken_bytes - len(self._last_line))
         return file.read(len(self._last_line)) == self._last_line
 
@@ -164,7 +164,7 @@ class GrowingTable:
 
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Leave out what follows the last line end: a kill may have cut a number in two.
+    """Return complete lines only: a kill may have cut a number in two.
 
     No field is ever quoted, so a stray quotation mark is only a bad value in its own line.
     """
@@ -174,7 +174,7 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _take(columns: list[_Column], lines: list[str]) -> int:
-    """Add lines to the columns; return how many were left out."""
+    """Append lines to the columns; return the number of lines left out."""
     try:
         read = _read(columns, lines)
     except ValueError:
@@ -191,7 +191,7 @@ def _read(columns: list[_Column], lines: list[str]) -> list[Any]:
     count = len(columns)
     if any(line.count(",") != count - 1 for line in lines):
         raise ValueError("a line of another length")
-    # One split for many lines: a list for each would be made only to be taken apart.
+    # One split for many lines saves a list for each.
     fields = ",".join(lines).split(",")
     try:
         return [column.read(fields[at::count]) for at, column in enumerate(columns)]

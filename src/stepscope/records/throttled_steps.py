@@ -1,4 +1,4 @@
-"""When a run's events say that the machine held itself back, and which steps that touched."""
+"""When a run was throttled, by its events, and which steps that affected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Held:
-    """A time in which the machine was held back; without an end it went on to the run's."""
+    """A period of throttling; without an end it lasted until the end of the run."""
 
     what: str
     from_s: float
@@ -20,10 +20,10 @@ class Held:
 
 
 def what_was_watched(events: Iterable[Mapping[str, Any]]) -> list[str] | None:
-    """List what could be watched for throttling; None where nobody watched."""
+    """Return the sources that were watched for throttling; None if none were."""
     found: dict[str, None] | None = None
     for event in events:
-        # A record may be older than the first of these, and then have the second alone.
+        # Older records only have the second.
         if event.get("event") in ("throttling_watched", "throttling"):
             what = event.get("what")
             found = (found or {}) | dict.fromkeys(what if isinstance(what, list) else [what])
@@ -31,9 +31,9 @@ def what_was_watched(events: Iterable[Mapping[str, Any]]) -> list[str] | None:
 
 
 def times_held_back(events: Iterable[Mapping[str, Any]]) -> list[Held]:
-    """List the times of throttling, by when they began.
+    """Return the periods of throttling, by their start.
 
-    Nobody watches between a kill and the resume after it: what went on is over there.
+    A period that was open at a kill ends at the resume, as nothing was watched in between.
     """
     found: list[Held] = []
     going_on: dict[str, Mapping[str, Any]] = {}
@@ -50,7 +50,7 @@ def times_held_back(events: Iterable[Mapping[str, Any]]) -> list[Held]:
             found += [_held(each, time_s) for each in going_on.values()]
             going_on.clear()
             resumed_s.append(time_s)
-    for each in going_on.values():  # a rank's events may have come into the file after the resume
+    for each in going_on.values():  # events of a rank may be written after the resume
         later_s = [time_s for time_s in resumed_s if time_s > each["time_s"]]
         found.append(_held(each, min(later_s, default=math.inf)))
     return sorted(found, key=lambda each: each.from_s)
@@ -59,9 +59,9 @@ def times_held_back(events: Iterable[Mapping[str, Any]]) -> list[Held]:
 def touched(
     start_s: Sequence[float | None], step_s: Sequence[float | None], held: Sequence[Held]
 ) -> list[bool | None]:
-    """Say of each step whether it fell into such a time, in part or as a whole.
+    """Return for each step whether it overlaps a period of throttling.
 
-    None where it is not known when the step was.
+    None if the start of the step is unknown.
     """
     merged = _merged(held)
     if not merged:
@@ -72,16 +72,16 @@ def touched(
         if began_s is None or took_s is None:
             marked.append(None)
             continue
-        first = bisect_right(ends_s, began_s)  # the first time that ends after the step begins
+        first = bisect_right(ends_s, began_s)  # the first period that ends after the step begins
         marked.append(first < len(merged) and merged[first][0] < began_s + took_s)
     return marked
 
 
 def _merged(held: Sequence[Held]) -> list[tuple[float, float]]:
-    """Put times together that overlap; return from when to when, in their order."""
+    """Merge overlapping periods; return their starts and ends, in order."""
     merged: list[tuple[float, float]] = []
     for each in sorted(held, key=lambda time: time.from_s):
-        to_s = max(each.from_s, each.to_s)  # of a clock that went back
+        to_s = max(each.from_s, each.to_s)  # a clock went back
         if merged and each.from_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], to_s))
         else:

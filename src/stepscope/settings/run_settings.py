@@ -1,7 +1,7 @@
 """The settings of one run: their names, defaults, limits and one-line explanations.
 
-The command line, TOML files and `run.json` all use these names; the flags are made from this
-class, so a setting is written down once.
+The command line, TOML files and `run.json` all use these names. The flags are generated from this
+class, so each setting is defined once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TestAt = Literal["epochs", "end"]
 
 
 def _choice(closed: Any, **also: str) -> BeforeValidator:
-    """Match a word with a closed choice, forgiving case, dashes and underscores."""
+    """Return a validator for one of several words that ignores case, dashes and underscores."""
     choices: tuple[str, ...] = get_args(closed)
     spellings = {_fold(word): word for word in choices}
     spellings |= {_fold(word): meant for word, meant in also.items()}
@@ -59,7 +59,7 @@ def _bytes(value: object) -> object:
 
 
 def _shape(value: object) -> object:
-    """Read a shape as a person writes it: 3,224,224 or 3x224x224."""
+    """Parse a shape: 3,224,224 or 3x224x224."""
     parts = _BETWEEN.split(value.strip()) if isinstance(value, str) else value
     if parts is None:
         return None
@@ -88,7 +88,7 @@ _BETWEEN = re.compile(r"\s*[,x]\s*")
 
 
 class RunSpec(BaseModel):
-    """One training run, as asked for."""
+    """The settings of one training run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -148,7 +148,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nesterov_is_sgd(cls, values: Any) -> Any:
-        """Take `optimizer = "nesterov"` as what it is: SGD with Nesterov momentum switched on."""
+        """Convert `optimizer = "nesterov"` to SGD with Nesterov momentum."""
         if isinstance(values, dict) and _fold(str(values.get("optimizer", ""))) == "nesterov":
             return {"nesterov": True, **values, "optimizer": "sgd"}
         return values
@@ -196,7 +196,7 @@ class RunSpec(BaseModel):
         return self
 
     def _unfit_for_source(self) -> list[str]:
-        """Name the settings that would mean nothing where the samples come from."""
+        """Return the settings that do not apply to the source of the samples."""
         found = f"found source {self.source}"
         complaints = []
         if self.source == "synthetic":
@@ -221,7 +221,7 @@ class RunSpec(BaseModel):
         return complaints
 
     def _unfit_for_data(self) -> list[str]:
-        """Name the settings that would mean nothing for such samples."""
+        """Return the settings that do not apply to this kind of samples."""
         if self.data != "text":
             if self.sequence_length == type(self).model_fields["sequence_length"].default:
                 return []
@@ -235,27 +235,27 @@ class RunSpec(BaseModel):
 
     @property
     def judged_on(self) -> Literal["test", "validation"] | None:
-        """What the run is evaluated on; None where it is not."""
+        """The split that the run is evaluated on; None without an evaluation."""
         if not self.evaluate:
             return None
         return "validation" if self.validation else "test"
 
     @property
     def splits_read(self) -> tuple[Literal["train", "test"], ...]:
-        """Which splits of the data set are opened; held-out samples are of the training split."""
+        """The splits of the data set that are opened; held-out samples come from `train`."""
         return ("train", "test") if self.judged_on == "test" else ("train",)
 
     @property
     def run_name(self) -> str:
-        """Name the run: as asked, or after its model and data."""
+        """Return the name of the run: as set, or from its model and data."""
         return self.name or f"{self.model}-{self.data}"
 
 
 def field_names() -> tuple[str, ...]:
-    """List the settings in the order in which they are written down."""
+    """Return the names of the settings in the order of their definition."""
     return tuple(RunSpec.model_fields)
 
 
 def takes_number(name: str) -> bool:
-    """Say whether a setting is a number, for which pydantic would also take true and false."""
+    """Return whether a setting is a number, for which pydantic would also accept booleans."""
     return RunSpec.model_fields[name].annotation in (int, float, int | None)

@@ -1,12 +1,12 @@
 """Statistics on plain lists of numbers, with the standard library only.
 
-The run is the unit: what goes in here is one figure a run, never one a step. Steps of one run
-resemble each other, and runs differ by more than their steps tell.
+The run is the unit: values are one per run, never one per step. Steps of one run are correlated,
+and runs differ by more than their steps show.
 
-    quantiles   median, mean, quantile, and the interval of one setting's median
-    ratios      one setting against another: ratio, interval, verdict
-    power       how many rounds it takes to find a slowdown
-    student     the quantiles of Student's t on which the intervals stand
+    intervals      median, mean, quantile, Student's t, and the interval of a median
+    ratios         one setting against another: ratio, interval, verdict
+    sample_size    the number of rounds that detects a slowdown
+    least_squares  linear fits with standard errors
 """
 
 from stepscope.stats.intervals import (

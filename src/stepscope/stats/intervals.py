@@ -1,4 +1,4 @@
-"""The middle of some values, their quantiles, and how well the middle is known."""
+"""Medians, quantiles, and the confidence interval of a median."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from functools import lru_cache
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-# --- Student's t for whole degrees of freedom, where its distribution has a closed form
+# --- Student's t, in the closed form of integer degrees of freedom
 
 
-_HALVINGS = 60  # of an angle below pi/2: down to the last bit of a double
-_MOST_DEGREES = 10_000  # beyond, the quantile no longer changes in the fourth digit
+_HALVINGS = 60  # bisections of an angle below pi/2: down to the last bit of a double
+_MOST_DEGREES = 10_000  # beyond, the quantile is constant in four digits
 
 
 @lru_cache(maxsize=4096)
 def t_quantile(degrees: int, confidence: float = 0.95) -> float:
-    """Return the t that holds a share `confidence` of the distribution between -t and t."""
+    """Return the t for which a share `confidence` of the distribution is between -t and t."""
     if degrees < 1 or not 0 <= confidence < 1:
         raise ValueError(
             "wanted one degree of freedom or more and a confidence from 0 to below 1, "
@@ -47,7 +47,7 @@ def _share_within(angle: float, degrees: int) -> float:
 
 
 class Interval(NamedTuple):
-    """A median and where it may lie; the ends are unknown where there was one value."""
+    """A median and its interval; the ends are None with one value."""
 
     median: float
     low: float | None
@@ -55,7 +55,7 @@ class Interval(NamedTuple):
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return a quantile of values that are already sorted, interpolating between neighbours."""
+    """Return a quantile of sorted values, interpolating between neighbours."""
     if not ordered:
         raise ValueError("a quantile of nothing is not defined")
     position = (len(ordered) - 1) * share
@@ -65,27 +65,27 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value."""
+    """Return the median."""
     return quantile(sorted(values), 0.5)
 
 
 def known_median(values: Iterable[float | None]) -> float | None:
-    """Return the middle of those values that are known; None where none is."""
+    """Return the median of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
 
 def known_mean(values: Iterable[float | None]) -> float | None:
-    """Return the mean of those values that are known; None where none is."""
+    """Return the mean of the known values; None if there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
 def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Return the median of positive figures, one a run, with its confidence interval.
+    """Return the median of positive figures, one per run, with its confidence interval.
 
-    From six runs on (at 95 %) the ends are two of the values themselves, which is right whatever
-    their distribution. Fewer cannot reach that confidence so; there it is Student's t on the logs.
+    From six runs on (at 95 %) the ends are two of the values, which is valid for any distribution.
+    Fewer runs cannot reach that confidence; they use Student's t on the logarithms.
     """
     ordered = sorted(values)
     middle = quantile(ordered, 0.5)
@@ -97,16 +97,16 @@ def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
     logs = [math.log(value) for value in ordered]
     half = t_quantile(len(logs) - 1, confidence) * stdev(logs) / math.sqrt(len(logs))
     centre = fmean(logs)
-    # Of equal values the mean may differ from the median in its last digit.
+    # The mean of equal values may differ from their median in the last digit.
     low, high = min(math.exp(centre - half), middle), max(math.exp(centre + half), middle)
     return Interval(middle, low, high)
 
 
 def _values_outside(count: int, confidence: float) -> int | None:
-    """Count the values on each side that an interval of this confidence may leave out.
+    """Return the number of values on each side that an interval may leave out.
 
-    The median lies below the k-th smallest value as often as fewer than k of `count` coins show
-    heads. None where even the two outermost values are not wide enough.
+    The median is below the k-th smallest value with the probability that fewer than k of `count`
+    coins show heads. None if even the two extremes are too narrow.
     """
     outside, below = None, 0.0
     for heads in range(count // 2):

@@ -1,4 +1,4 @@
-"""Ordinary least squares through the origin, with standard errors, for a handful of unknowns."""
+"""Ordinary least squares through the origin, with standard errors, for a few unknowns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from stepscope.stats.intervals import t_quantile
 
-_SINGULAR = 1e-10  # of a pivot, when every column has length 1
+_SINGULAR = 1e-10  # the least pivot, with columns scaled to length 1
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Coefficients, and how far each may be off."""
+    """Coefficients and their standard errors."""
 
     coefficients: tuple[float, ...]
     standard_errors: tuple[float, ...]
@@ -24,7 +24,7 @@ class Fit:
 
 
 def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> Fit | None:
-    """Fit `targets` by sums over the columns of `rows`; None where columns cannot be told apart."""
+    """Fit `targets` by the columns of `rows`; None if the columns are collinear."""
     unknowns = len(rows[0]) if rows else 0
     degrees = len(rows) - unknowns
     lengths = [sum(row[k] ** 2 for row in rows) ** 0.5 for k in range(unknowns)]
@@ -54,7 +54,7 @@ def least_squares(rows: Sequence[Sequence[float]], targets: Sequence[float]) -> 
 
 
 def _inverted(matrix: list[list[float]]) -> list[list[float]] | None:
-    """Invert by Gauss and Jordan, with the largest pivot of each column."""
+    """Return the inverse by Gauss-Jordan elimination with partial pivoting."""
     size = len(matrix)
     work = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for column in range(size):

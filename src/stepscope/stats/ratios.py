@@ -1,8 +1,8 @@
-"""Is one setting faster than another? The ratio of their throughputs, and how well it is known.
+"""Is one setting faster than another? The ratio of their throughputs, and its interval.
 
-Every ratio is told relative to a baseline: throughput of the other over throughput of the baseline,
-so above 1 the other is faster. Throughputs are compared by their logarithms: noise multiplies, and
-the answer does not depend on which of the two is the baseline.
+A ratio is the throughput of the other over that of the baseline: above 1 the other is faster.
+Throughputs are compared by their logarithms, because noise is multiplicative, and so that the
+answer does not depend on which of the two is the baseline.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ SLOWER: Final = "slower"
 NO_DIFFERENCE: Final = "no difference detected"
 CANNOT_TELL: Final = "cannot tell"
 
-# Equal figures may give a ratio that differs from 1 in its last digits.
+# The ratio of equal figures may differ from 1 in its last digits.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the baseline's throughput; the ends are unknown where a side ran once.
+    """A multiple of the baseline's throughput; the ends are None if a side ran once.
 
     `rounds` is None for sets that were not run in rounds. `noise` is the standard deviation of the
-    log of the ratio of two single runs: 0.12 where two equal runs differ by 12 %.
+    logarithm of the ratio of two single runs: 0.12 if two equal runs differ by 12 %.
     """
 
     ratio: float
@@ -45,10 +45,10 @@ class Ratio:
 def ratio_of_rounds(
     baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
 ) -> Ratio | None:
-    """Compare settings that were run in rounds; the n-th of each is from the same round.
+    """Compare settings that were run in rounds; the n-th values are of the same round.
 
-    What all of a round share (a machine that gets slower, a neighbour) is in both and cancels. The
-    interval is Student's on the logs of the rounds' ratios. None where there is no round.
+    Effects that a round shares, such as a slower machine, cancel out. The interval is Student's on
+    the logarithms of the rounds' ratios. None without a round.
     """
     logs = [math.log(b / a) for a, b in zip(baseline, other, strict=True)]
     if not logs:
@@ -63,10 +63,10 @@ def ratio_of_rounds(
 def ratio_of_sets(
     baseline: Sequence[float], other: Sequence[float], confidence: float = 0.95
 ) -> Ratio | None:
-    """Compare sets of runs that were not run in rounds, each with a spread of its own.
+    """Compare sets of runs that were not run in rounds, with separate variances.
 
-    Welch's interval on the logs; its degrees of freedom are rounded down, which widens it a little.
-    None where a side has no run.
+    The interval is Welch's on the logarithms; its degrees of freedom are rounded down, which widens
+    it a little. None if a side has no run.
     """
     if not baseline or not other:
         return None
@@ -95,14 +95,15 @@ def _around(centre: float, half: float, rounds: int | None, noise: float) -> Rat
 def confidence_of_each(comparisons: int, overall: float = 0.95) -> float:
     """Return the confidence that each of several intervals needs for all to hold together.
 
-    Bonferroni's: with ten settings against one baseline, each interval is one of 99.5 %, so that
-    equal settings are called different at most once in 20 comparisons of all ten.
+    This is the Bonferroni correction: with ten settings against one baseline, each interval is one
+    of 99.5 %, so that equal settings are called different at most once in 20 comparisons of all
+    ten.
     """
     return 1 - (1 - overall) / max(1, comparisons)
 
 
 def verdict(ratio: Ratio | None) -> Verdict:
-    """Say what a ratio's interval allows to be said of the other against the baseline."""
+    """Return the verdict that a ratio's interval supports, on the other against the baseline."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return CANNOT_TELL
     if ratio.low > 1 + _ROUNDING:
@@ -113,10 +114,10 @@ def verdict(ratio: Ratio | None) -> Verdict:
 
 
 def tie(to_best: Ratio | None, most_slowdown: float = 0.03) -> Tie:
-    """Say whether a setting is as good as the best, which is the baseline of its ratio.
+    """Return whether a setting is as good as the best, which is the baseline of its ratio.
 
-    Tied: at the interval's lower edge it loses at most `most_slowdown` of the best's throughput.
-    Worse: at its upper edge it loses more. Undecided: more rounds are needed.
+    Tied: at the interval's lower end it loses at most `most_slowdown` of the best's throughput.
+    Worse: at its upper end it loses more. Undecided: more rounds are needed.
     """
     if to_best is None or to_best.low is None or to_best.high is None:
         return "undecided"

@@ -1,4 +1,4 @@
-"""How many rounds does it take to find a slowdown? By playing the experiment many times."""
+"""How many rounds detect a slowdown? Answered by simulating the experiment many times."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 from stepscope.stats.intervals import t_quantile
 
-_EXPERIMENTS = 1000  # the share that finds it is then right to about 1.3 %
+_EXPERIMENTS = 1000  # gives the detected share to about 1.3 %
 _SEED = 20
 
 
@@ -18,12 +18,12 @@ def rounds_needed(
     confidence: float = 0.95,
     most: int = 200,
 ) -> int | None:
-    """Return how many rounds find a slowdown of this size in a share `power` of experiments.
+    """Return the number of rounds that detects a slowdown in a share `power` of experiments.
 
-    `noise` is the standard deviation of the log of the ratio of two equal runs; `slowdown` is the
-    share of the throughput that is lost. Found means that the whole interval of `ratio_of_rounds`
-    is below 1. None where more than `most` rounds are needed. The same question has always the same
-    answer: the seed is fixed.
+    `noise` is the standard deviation of the logarithm of the ratio of two equal runs; `slowdown` is
+    the share of the throughput that is lost. It is detected if the whole interval of
+    `ratio_of_rounds` is below 1. None if more than `most` rounds are needed. The seed is fixed, so
+    that the answer is reproducible.
     """
     if not (noise >= 0 and 0 < slowdown < 1 and 0 < power < 1):
         raise ValueError(
@@ -34,7 +34,7 @@ def rounds_needed(
     planted = math.log1p(-slowdown)
     sums = [0.0] * _EXPERIMENTS
     squares = [0.0] * _EXPERIMENTS
-    # Every experiment gets one round more each time, so an earlier answer costs less.
+    # Each iteration adds one round to every experiment, so a small answer is cheap.
     for rounds in range(1, most + 1):
         for each in range(_EXPERIMENTS):
             deviation = random.gauss(0, noise)
