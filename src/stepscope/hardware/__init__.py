@@ -1,5 +1,5 @@
-"""What this machine is and says now: CPU, memory, processes, disks, GPU, board, energy sensors.
+"""Readings of this machine: CPU, memory, processes, disks, GPU, board, energy sensors.
 
-Readers of /proc, /sys and drivers, and the control group that holds a memory limit. Nothing here
-knows of training. A figure that this machine cannot give is None.
+The modules read /proc, /sys and drivers; `cgroup` also creates the control group of a memory limit.
+Nothing here depends on training. A figure that this machine cannot provide is None.
 """

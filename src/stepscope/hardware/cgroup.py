@@ -1,11 +1,11 @@
-"""Control groups: what those this process is in leave to it, and one of our own for a limit.
+"""Control groups: the limits of this process, and a new group with a memory limit.
 
-A group of our own is made only below a group that was handed over to us. Whoever made the group
-that we are in (an init system, a container engine, a job scheduler) counts on being the only one
-that changes it; that root could write there is no permission. The kernel's documentation calls
-handing over "delegation"; systemd's rules for it: https://systemd.io/CGROUP_DELEGATION/
+A group is only created below one that was delegated to this user. The creator of the current group
+(an init system, a container engine, a job scheduler) expects to be the only one that changes it;
+that root can write there is no permission. systemd's rules for delegation:
+https://systemd.io/CGROUP_DELEGATION/
 
-Both versions are known: 1 (`memory.limit_in_bytes`) and 2 (`memory.max`).
+Both versions are supported: 1 (`memory.limit_in_bytes`) and 2 (`memory.max`).
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ _NO_LIMIT_BYTES = 2**62
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A group with a memory limit, for one process and all that it starts."""
+    """A group with a memory limit, for one process and its descendants."""
 
     folder: Path
 
     def command(self, command: list[str]) -> list[str]:
-        """Return a command that joins the group and then becomes the given one.
+        """Return a command that joins the group and then executes the given one.
 
-        A shell joins and is replaced, so that not a page of the program is outside the group.
+        A shell joins and is replaced, so that no page of the program is outside the group.
         """
         return ["/bin/sh", "-c", _JOIN, str(self.folder), *command]
 
     def used_bytes(self) -> int | None:
-        """Return what the group holds, without the files that the kernel could drop."""
+        """Return the memory of the group, without files that the kernel could drop."""
         return used_of(self.folder)
 
     def kills(self) -> int | None:
-        """Count the processes that the kernel has killed in the group for want of memory."""
+        """Return the number of processes in the group that the kernel killed, out of memory."""
         return kills_of(self.folder)
 
     def remove(self) -> None:
-        """End whatever is left in the group, and take it away."""
+        """Kill the remaining processes of the group and remove it."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S
         while is_there(self.folder) and time.monotonic() < deadline:
             for line in lines_of(self.folder / "cgroup.procs"):
-                # 0 is a process of another namespace, and to a kill "our whole process group".
+                # 0 is a process of another namespace, and for kill our whole process group.
                 if line.isdecimal() and int(line) > 1:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(int(line), signal.SIGKILL)
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
                 return
-            time.sleep(0.02)  # a killed process is in its group until it is gone
+            time.sleep(0.02)  # a killed process stays in its group until it has exited
 
 
 def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
@@ -92,7 +92,7 @@ def make(limit_bytes: int, below: list[Path] | None = None) -> ControlGroup:
 
 
 def own_and_above(controller: str = "memory") -> list[Path]:
-    """List the groups of a controller that this process is in, each followed by those above it."""
+    """List the groups of a controller that this process is in, each with its ancestors."""
     folders = []
     for line in lines_of(Path("/proc/self/cgroup")):
         _, controllers, name = line.split(":", 2)
@@ -104,12 +104,12 @@ def own_and_above(controller: str = "memory") -> list[Path]:
 
 
 def cpu_quota() -> float | None:
-    """Return how many CPUs' time this process may take, by the tightest of its groups."""
+    """Return the CPU quota of this process in CPUs, by the tightest of its groups."""
     return min(filter(None, map(_quota_of, own_and_above("cpu"))), default=None)
 
 
 def _quota_of(folder: Path) -> float | None:
-    """Read the quota of one group: `max 100000` or, in the first version, two files with -1."""
+    """Read the quota of one group: `max 100000` or, in version 1, two files with -1."""
     quota, _, period = (first_line_of(folder / "cpu.max") or "").partition(" ")
     if not quota:
         quota = first_line_of(folder / "cpu.cfs_quota_us") or ""
@@ -119,7 +119,7 @@ def _quota_of(folder: Path) -> float | None:
 
 
 def limit_of(folder: Path) -> int | None:
-    """Return the limit of one group, if it has one."""
+    """Return the memory limit of one group, if it has one."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = first_line_of(folder / name) or ""
         if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
@@ -128,7 +128,7 @@ def limit_of(folder: Path) -> int | None:
 
 
 def used_of(folder: Path) -> int | None:
-    """Return what a group holds, without file pages: the kernel drops those when it must."""
+    """Return the memory of a group, without file pages, which the kernel drops if needed."""
     for name, of_all in (("memory.current", ""), ("memory.usage_in_bytes", "total_")):
         text = first_line_of(folder / name) or ""
         if text.isdecimal():
@@ -139,7 +139,7 @@ def used_of(folder: Path) -> int | None:
 
 
 def kills_of(folder: Path) -> int | None:
-    """Count the processes of a group that the kernel has killed for want of memory."""
+    """Return the number of processes of a group that the kernel killed, out of memory."""
     for name in ("memory.events", "memory.oom_control"):
         for line in lines_of(folder / name):
             if line.startswith("oom_kill "):
@@ -148,13 +148,13 @@ def kills_of(folder: Path) -> int | None:
 
 
 def limited() -> dict[Path, int]:
-    """Return the groups that this process is in and that have a limit, with the limit in bytes."""
+    """Return the groups of this process that have a limit, with the limit in bytes."""
     limits = {folder: limit_of(folder) for folder in own_and_above()}
     return {folder: limit for folder, limit in limits.items() if limit is not None}
 
 
 def tightest(limits: dict[Path, int]) -> tuple[int, int] | None:
-    """Return limit and room, in bytes, of the group that has the least room."""
+    """Return the limit and the free bytes of the group with the fewest free bytes."""
     rooms = [
         (max(0, limit - used), limit)
         for folder, limit in limits.items()
@@ -174,7 +174,7 @@ def _candidates() -> list[Path]:
     ]
     if not known or is_there(known[0] / "memory.limit_in_bytes"):
         return known[:1]
-    # A group beside our own would be free of our own group's limit.
+    # A sibling group would escape the limit of our own group.
     return known[:2] if limit_of(known[0]) is None else known[:1]
 
 
@@ -182,7 +182,7 @@ def _check_handed_over(parent: Path) -> None:
     if not os.access(parent, os.W_OK):
         raise MachineError(f"{parent} cannot be written")
     if os.geteuid() != 0:
-        return  # somebody gave a person who is not root the right to write there
+        return  # a user who is not root was given write access
     for mark in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(parent, mark) == b"1":
@@ -205,7 +205,7 @@ def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
             _write(group.folder / "memory.oom.group", 0, where_it_exists=True)
         else:
             _write(group.folder / "memory.limit_in_bytes", limit_bytes)
-            # Memory and swap together; may not be lower than the first.
+            # Memory plus swap; may not be below the memory limit.
             _write(group.folder / "memory.memsw.limit_in_bytes", limit_bytes, where_it_exists=True)
         tried = subprocess.run(group.command([]), capture_output=True, text=True, check=False)
         if tried.returncode != 0:
@@ -217,7 +217,7 @@ def _make_below(parent: Path, limit_bytes: int) -> ControlGroup:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Take away groups of ours whose maker is gone: a killed parent could not."""
+    """Remove groups whose creator is gone: a killed parent could not."""
     for folder in matching(parent, f"{_PREFIX}*"):
         maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
         if maker.isdecimal() and not psutil.pid_exists(int(maker)):

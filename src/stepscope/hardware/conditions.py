@@ -1,6 +1,7 @@
-"""The conditions of a measurement: what two runs must share of a machine's state to be compared.
+"""The conditions of a measurement: the machine state that comparable runs must share.
 
-Each condition is one word, read at one moment. What this machine does not tell has its reason.
+Each condition is one word, read at one moment. A condition that this machine does not report has a
+reason.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
 
 
 def clock_source(root: Path) -> PseudoFileReading[str]:
-    """Name what the kernel's clock counts with."""
+    """Return the name of the kernel's clock source."""
     return read_name(root / CLOCK_SOURCES / "current_clocksource")
 
 
 def swap(root: Path) -> PseudoFileReading[str]:
-    """Say whether memory can be swapped out: `on` or `off`."""
+    """Return whether memory can be swapped out: `on` or `off`."""
     areas = swap_areas(root)
     if areas.value is None:
         return PseudoFileReading(None, areas.reason)
@@ -50,7 +51,7 @@ def read_conditions(root: Path) -> dict[str, PseudoFileReading[str]]:
 
 
 def describe_conditions(root: Path) -> dict[str, Any]:
-    """Return the conditions as plain values, for a record: null with a reason in `absent`."""
+    """Return the conditions as plain values for a record, with reasons in `absent`."""
     read = read_conditions(root)
     warmth = temperature_c(root)
     reasons = {name: reading.reason for name, reading in read.items()}
@@ -63,7 +64,7 @@ def describe_conditions(root: Path) -> dict[str, Any]:
 
 
 def describe_end(before: Mapping[str, Any], root: Path) -> dict[str, Any]:
-    """Complete a description at the end of what it describes: how warm it got, what has changed."""
+    """Return a description completed with the final temperature and changed conditions."""
     after = describe_conditions(root)
     warmth = {"start": before["temperature_c"]["start"], "end": after["temperature_c"]["start"]}
     changed = {

@@ -1,7 +1,7 @@
-"""How clocks are scaled: the CPUs' governor and turbo, the range of clocks, a board's memory clock.
+"""Clock scaling: the CPUs' governor and turbo, clock ranges, a board's memory clock.
 
-From the kernel's cpufreq and devfreq in sysfs; the memory clock of a Jetson from debugfs, which
-only root may read.
+The sources are the kernel's cpufreq and devfreq in sysfs, and for the memory clock of a Jetson
+debugfs, which only root may read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ FIXED, SCALING = "fixed", "scaling"
 ON, OFF = "on", "off"
 
 _CPU = "sys/devices/system/cpu"
-# Whether turbo is on: the file, and what it says when it is off.
+# Turbo switches: the file, and its content when turbo is off.
 _TURBO = ((f"{_CPU}/intel_pstate/no_turbo", "1"), (f"{_CPU}/cpufreq/boost", "0"))
-# GPUs on a chip, as devfreq calls them: of Tegra, and others that say so.
+# Names of on-chip GPUs in devfreq: Tegra's, and others that contain gpu.
 _ON_CHIP_GPUS = ("*gpu*", "*.gp10b", "*.gv11b", "*.ga10b")
-# Of a Jetson: what holds the clock, what sets it, what it may be at most. Xavier and later; Nano.
+# Files of a Jetson that lock, set and bound the clock: Xavier and later; Nano.
 _MEMORY_CLOCKS = (
     (
         "sys/kernel/debug/bpmp/debug/clk/emc/mrq_rate_locked",
@@ -44,15 +44,16 @@ _NO_SCALING = "this system shows no clock scaling ({}): a virtual machine, or on
 
 
 def gpus_on_chip(root: Path) -> list[Path]:
-    """List the GPUs that share the chip with the CPUs, as devfreq's folders."""
+    """List the GPUs on the CPUs' chip, as devfreq folders."""
     below = root / "sys/class/devfreq"
     return sorted({gpu for name in _ON_CHIP_GPUS for gpu in matching(below, name)})
 
 
 def policies(root: Path) -> list[Path]:
-    """List the groups of CPUs that share a clock and of which one is online.
+    """List the groups of CPUs that share a clock and have one online.
 
-    The others' folders stay, as in a Jetson's modes of few cores, and their files answer nothing.
+    Folders of offline CPUs, as in a Jetson's modes with few cores, remain, and their files cannot
+    be read.
     """
     found = matching(root / _CPU / "cpufreq", "policy[0-9]*")
     return [each for each in found if _is_online(each / "affected_cpus")]
@@ -63,25 +64,25 @@ def _is_online(affected: Path) -> bool:
 
 
 def governor(root: Path) -> PseudoFileReading[str]:
-    """Name what chooses the CPUs' clock; several are joined by `+`."""
+    """Return the CPUs' governor; several are joined by `+`."""
     return _same_everywhere(root, [each / "scaling_governor" for each in policies(root)])
 
 
 def governors(root: Path) -> list[str]:
-    """List what could choose the CPUs' clock."""
+    """List the available governors."""
     known = [read_name(each / "scaling_available_governors").value for each in policies(root)]
     return sorted({word for text in known if text for word in text.split()})
 
 
 def clock_ranges(root: Path) -> list[tuple[Path, Path]]:
-    """List the files of the lowest and highest clock allowed, of CPUs and of a GPU on the chip."""
+    """List the files of the lowest and highest allowed clock, of CPUs and on-chip GPUs."""
     found = [(each / "scaling_min_freq", each / "scaling_max_freq") for each in policies(root)]
     gpus = gpus_on_chip(root)
     return found + [(each / "min_freq", each / "max_freq") for each in gpus]
 
 
 def clocks(root: Path) -> PseudoFileReading[str]:
-    """Say whether the clocks of CPUs and GPU are held: `fixed`, or `scaling` within a range."""
+    """Return whether the clocks of CPUs and GPU are `fixed`, or `scaling` within a range."""
     ranges = clock_ranges(root)
     if not ranges:
         return PseudoFileReading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
@@ -96,12 +97,12 @@ def clocks(root: Path) -> PseudoFileReading[str]:
 
 
 def turbo_file(root: Path) -> tuple[Path, str] | None:
-    """Return the file that switches turbo, and what it says when turbo is off."""
+    """Return the file that switches turbo, and its content when turbo is off."""
     return next(((root / file, off) for file, off in _TURBO if is_there(root / file)), None)
 
 
 def turbo(root: Path) -> PseudoFileReading[str]:
-    """Say whether CPUs may run above their nominal clock while they are cool: `on` or `off`."""
+    """Return whether CPUs may exceed their nominal clock: `on` or `off`."""
     found = turbo_file(root)
     if found is None:
         return PseudoFileReading(
@@ -115,7 +116,7 @@ def turbo(root: Path) -> PseudoFileReading[str]:
 
 
 def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
-    """Return the files that hold, set and bound a board's memory clock."""
+    """Return the files that lock, set and bound a board's memory clock."""
     for names in _MEMORY_CLOCKS:
         hold, rate, highest = (root / name for name in names)
         if read_integer(hold).value is not None:
@@ -124,7 +125,7 @@ def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
 
 
 def memory_clock(root: Path) -> PseudoFileReading[str]:
-    """Say whether a board's memory clock is held: `fixed` or `scaling`."""
+    """Return whether a board's memory clock is `fixed` or `scaling`."""
     files = memory_clock_files(root)
     if files is None:
         return PseudoFileReading(None, _no_memory_clock(root))

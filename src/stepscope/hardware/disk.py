@@ -1,7 +1,7 @@
-"""What data lies on: the device under a folder, and how fast it is read.
+"""The storage below a folder: its medium, its read speed, and caches in front of it.
 
-The device is found from the mount that the folder lies on (`/proc/self/mountinfo` has its number)
-and from what sysfs says of the disk with that number.
+The device is found from the folder's mount (`/proc/self/mountinfo` has its number) and from the
+entry of that number in sysfs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Kind = Literal["NVMe SSD", "SSD", "HDD", "SD card", "eMMC", "network", "memory",
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _NETWORK = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "gluster", "lustre", "virtiofs", "afs")
-_LOCAL = "fuseblk"  # a disk, by way of a program such as ntfs-3g
+_LOCAL = "fuseblk"  # a disk through a program such as ntfs-3g
 _BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Medium:
-    """What a folder lies on; `kind` is None where the system does not tell, with the reason."""
+    """The storage below a folder; `kind` is None, with a reason, where it is unknown."""
 
     kind: Kind | None
     file_system: str
@@ -36,10 +36,10 @@ class Medium:
 
 @dataclass(frozen=True)
 class ReadTest:
-    """How fast files were read: few, each once, in one stream.
+    """The speed of reading a few files once, in one stream.
 
-    `warm_because` says why they may have been in memory before; None where the system was advised
-    to forget them. That is advice: it keeps pages that are dirty or mapped.
+    `warm_because` is the reason why they may have been cached; None if the system was advised to
+    drop them. It keeps pages that are dirty or mapped.
     """
 
     files: int
@@ -54,8 +54,8 @@ class ReadTest:
 
 
 def medium_under(folder: Path, root: Path) -> PseudoFileReading[Medium]:
-    """Say what a folder lies on; one that is not there yet, by the nearest above it."""
-    real = Path(os.path.realpath(folder))  # `Path.resolve` fails where links go in a circle
+    """Return the storage below a folder, or below its nearest existing ancestor."""
+    real = Path(os.path.realpath(folder))  # `Path.resolve` fails on circular links
     there = next(each for each in (real, *real.parents) if is_there(each))
     mount = _mount_of(there, root)
     if mount is None:
@@ -73,9 +73,9 @@ def medium_under(folder: Path, root: Path) -> PseudoFileReading[Medium]:
 def read_some(
     folder: Path, *, at_most_bytes: int = 64 << 20, at_most_s: float = 2.0, at_most_files: int = 500
 ) -> PseudoFileReading[ReadTest]:
-    """Read files below a folder within bounds of size and time, made cold before.
+    """Read files below a folder within limits of size and time, after evicting them.
 
-    Only these: whoever else computes on the machine keeps what it has in the page cache.
+    Only these files are evicted: other programs keep their page cache.
     """
     try:
         files = _some_files(folder, at_most_bytes, at_most_files)
@@ -100,14 +100,14 @@ def read_some(
 
 
 def _some_files(folder: Path, at_most_bytes: int, at_most_files: int) -> list[Path]:
-    """List files in the order in which the system lists them, until there is enough to read."""
+    """List files in the system's order until there is enough to read."""
     found: list[Path] = []
     size_bytes = 0
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:
             file = Path(parent, name)
-            # `Path.is_file` fails in a folder that may be listed and not entered.
+            # `Path.is_file` fails in a folder that can be listed but not entered.
             if name.startswith(".") or not os.path.isfile(file):  # noqa: PTH113
                 continue
             found.append(file)
@@ -118,7 +118,7 @@ def _some_files(folder: Path, at_most_bytes: int, at_most_files: int) -> list[Pa
 
 
 def _advise_out(files: list[Path]) -> str | None:
-    """Advise the system to forget files; say why not, where it takes no such advice."""
+    """Advise the system to drop files from the cache; return a reason if it cannot."""
     if sys.platform != "linux":
         return "this system takes no advice about pages"
     for file in files:
@@ -131,7 +131,7 @@ def _advise_out(files: list[Path]) -> str | None:
 
 
 def _read(file: Path, at_most_bytes: int, until: float) -> int:
-    """Read a file up to a size or a time, and at least a block of it."""
+    """Read a file up to a size or a time, and at least one block."""
     read_bytes = 0
     with file.open("rb", buffering=0) as opened:
         while read_bytes < at_most_bytes:
@@ -145,7 +145,7 @@ def _read(file: Path, at_most_bytes: int, until: float) -> int:
 
 
 def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
-    """Return device number, file system and source of the mount that a path lies on."""
+    """Return device number, file system and source of the mount of a path."""
     best, found = -1, None
     for line in (read_text(root / "proc/self/mountinfo").value or "").splitlines():
         before, _, after = line.partition(" - ")
@@ -154,17 +154,17 @@ def _mount_of(path: Path, root: Path) -> tuple[str, str, str] | None:
             continue
         mount = Path(fields[4].replace("\\040", " "))
         depth = len(mount.parts)
-        # The last one of two at the same place lies on top.
+        # Of two mounts at the same path, the last one is on top.
         if depth >= best and (path == mount or mount in path.parents):
             best, found = depth, (fields[2], kinds[0], kinds[1])
     return found
 
 
 def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
-    """Say what a block device is; a partition is its disk, a mapped device what is below it."""
+    """Return the medium of a block device: that of a partition's disk or of a mapped device."""
     entry = root / "sys/dev/block" / number
     if not is_there(entry) and source.startswith("/dev/"):
-        # btrfs, which may have several disks, gives its mounts a number of no device.
+        # btrfs, which may have several disks, reports numbers that are no device's.
         device = Path(os.path.realpath(root / source.lstrip("/")))
         entry = root / "sys/class/block" / device.name
     if not is_there(entry):
@@ -200,11 +200,8 @@ def _disk_below(device: Path) -> Path:
     return _disk_below(slaves[0].resolve()) if slaves else device
 
 
-# --- Where data lies: the file system under it, and the caches that nobody here can empty
-
-
 def file_system_of(path: Path) -> str | None:
-    """Return the kind of file system that a path lies on; None where nobody says."""
+    """Return the type of the file system of a path; None if it is unknown."""
     resolved = path.resolve()
     best, kind = -1, None
     for line in lines_of(Path("/proc/self/mounts")):
@@ -219,7 +216,7 @@ def file_system_of(path: Path) -> str | None:
 
 
 def is_virtual_machine() -> bool:
-    """Say whether the CPU tells of a hypervisor below."""
+    """Return whether the CPU reports a hypervisor."""
     return any(
         " hypervisor" in line
         for line in lines_of(Path("/proc/cpuinfo"))
@@ -228,7 +225,7 @@ def is_virtual_machine() -> bool:
 
 
 def caches_beyond_reach(path: Path, cold: dict[str, Any] | None) -> list[str]:
-    """List the caches between a training and its medium that could not be emptied."""
+    """List the caches between a training and its storage that could not be emptied."""
     found = []
     share = None if cold is None else cold.get("cold_share")
     if share is not None and share < 1:

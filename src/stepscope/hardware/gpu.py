@@ -1,4 +1,7 @@
-"""NVML, the management library of NVIDIA's driver, opened once for all who ask it something."""
+"""GPUs: NVML, a process's GPU memory, and current readings of the busiest device.
+
+NVML is the management library of NVIDIA's driver. The GPU on a board's chip is read from sysfs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _DEVICE_FILES = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/nvgpu", "proc/driver/nv
 
 
 class NvmlError(MachineError):
-    """NVML, or a query to it, is not to be had; the text says why."""
+    """NVML, or a query to it, is not available; the text has the reason."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Gpu:
     library: Any
 
     def ask(self, query: str, *arguments: Any) -> Any:
-        """Return what a query gives for this GPU.
+        """Return the result of a query for this GPU.
 
         Raises:
             NvmlError: the driver refuses it, or the library is too old to know it.
@@ -41,7 +44,7 @@ class Gpu:
 
 
 def may_have_gpu(root: Path) -> bool:
-    """Say whether the system shows an NVIDIA GPU, so that it is worth loading a library."""
+    """Return whether the system shows an NVIDIA GPU, so that loading NVML is worthwhile."""
     return any(is_there(root / file) for file in _DEVICE_FILES)
 
 
@@ -83,13 +86,10 @@ def find_gpus(root: Path, library: Callable[[], Any] = _library) -> list[Gpu]:
     return gpus_of(loaded)
 
 
-# --- What a process holds on an NVIDIA GPU, as its driver accounts for it
-
-
 def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = None) -> int | None:
-    """Return what a process holds on a device.
+    """Return the memory that a process holds on a device.
 
-    None where the driver does not tell: it cannot be asked, keeps no such account, or knows the
+    None if the driver does not report it: it cannot be queried, keeps no such account, or knows the
     process by another number, as it does from inside some containers.
     """
     try:
@@ -104,14 +104,11 @@ def used_bytes(device_uuid: str, process_id: int, gpus: Sequence[Gpu] | None = N
 
 
 def _same(of_driver: str, of_torch: str) -> bool:
-    """Compare two names of a device: the driver puts `GPU-` before the number, torch does not."""
+    """Compare two device UUIDs: the driver's has the prefix `GPU-`, torch's does not."""
     return of_driver.removeprefix("GPU-") == of_torch.removeprefix("GPU-")
 
 
-# --- What an accelerator does right now: its use, its clock, its heat, and what holds it back
-
-
-# Of NVML, as its header numbers them.
+# Constants of NVML's header.
 _CLOCK_SM = 1
 _TEMPERATURE_OF_GPU = 0
 _HELD_BACK = {
@@ -121,29 +118,29 @@ _HELD_BACK = {
     0x40: "heat (hardware)",
     0x80: "power brake",
 }
-# Of a GPU on the chip of a board.
+# Load files of a GPU on a board's chip.
 _LOADS = ("device/load", "load")
 _LOADS_ELSEWHERE = ("sys/devices/gpu.0/load", "sys/devices/platform/gpu.0/load")
 
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """One reading of the busiest device; None is what it does not tell."""
+    """One reading of the busiest device; None where it is unknown."""
 
     percent: float | None = None
     mhz: float | None = None
     temperature_c: float | None = None
     held_back_by: tuple[str, ...] | None = None
-    index: int | None = None  # by NVML's count; None for a GPU on the chip, of which there is one
+    index: int | None = None  # NVML's index; None for an on-chip GPU
 
 
 class Devices:
-    """The accelerators of a machine, found once and read when asked."""
+    """The accelerators of a machine, found once and read on request."""
 
     def __init__(self, root: Path) -> None:
         try:
             self._gpus = find_gpus(root)
-        except NvmlError:  # whoever asks for energy is told; here it is one empty column more
+        except NvmlError:  # the energy sensors report the reason
             self._gpus = []
         self._on_chip = next(iter(gpus_on_chip(root)), None)
         self._loads = [root / name for name in _LOADS_ELSEWHERE]
@@ -151,7 +148,7 @@ class Devices:
             self._loads += [self._on_chip / name for name in _LOADS]
 
     def read(self) -> DeviceFigures:
-        """Read the busiest GPU; one on the chip of a board where no other is known."""
+        """Read the busiest GPU, or else the one on a board's chip."""
         if self._gpus:
             return max(map(_of_gpu, self._gpus), key=lambda each: each.percent or 0.0)
         if self._on_chip is None:
@@ -166,7 +163,7 @@ class Devices:
 
 def _of_gpu(gpu: Gpu) -> DeviceFigures:
     reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:  # the name that it had in older drivers
+    if reasons is None:  # the name in older drivers
         reasons = _asked(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
     held = None
     if reasons is not None:
@@ -183,6 +180,6 @@ def _of_gpu(gpu: Gpu) -> DeviceFigures:
 def _asked(gpu: Gpu, query: str, *arguments: int) -> float | None:
     try:
         answer = gpu.ask(query, *arguments)
-    except NvmlError:  # an Orin's refuses most of them
+    except NvmlError:  # an Orin refuses most queries
         return None
     return float(getattr(answer, "gpu", answer))

@@ -1,4 +1,4 @@
-"""The machine: its processor, its memory, its limits, and how pressed it is right now."""
+"""The host: processor, memory, limits, and current pressure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MHZ = re.compile(rb"^cpu MHz\s*: *([0-9.]+)", re.MULTILINE)
 
 
 def describe_host() -> dict[str, Any]:
-    """Tell what two runs must share to be compared: processor, memory, system, Python."""
+    """Return what comparable runs must share: processor, memory, system, Python."""
     swap = psutil.swap_memory()
     return {
         "hostname": platform.node(),
@@ -39,7 +39,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def cpu_model() -> str | None:
-    """Name the processor as the system does; a board's model where the processor has no name."""
+    """Return the processor's name, or a board's model if the processor has none."""
     for line in lines_of(_PROC / "cpuinfo"):
         if line.startswith(("model name", "Model")):
             return line.partition(":")[2].strip()
@@ -47,7 +47,7 @@ def cpu_model() -> str | None:
 
 
 def usable_cpus() -> int | None:
-    """Count the CPUs that this process may run on: by affinity and by its control groups' quota."""
+    """Return the number of usable CPUs, by affinity and by the control groups' quota."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count()
     allowed = len(os.sched_getaffinity(0))
@@ -56,15 +56,14 @@ def usable_cpus() -> int | None:
 
 
 def cgroup_memory_limit_bytes() -> int | None:
-    """Return the tightest memory limit of the control group that this process is in, if any."""
+    """Return the tightest memory limit of this process's control groups, if any."""
     return min(cgroup.limited().values(), default=None)
 
 
 def oom_kills() -> int | None:
-    """Count the processes that the kernel has killed for want of memory.
+    """Return the number of processes that the kernel killed because memory ran out.
 
-    Those of the control group that this process is in; where it does not count them, those of the
-    whole machine.
+    Those of this process's control group or, if it does not count them, of the whole machine.
     """
     for folder in cgroup.own_and_above():
         counted = cgroup.kills_of(folder)
@@ -77,17 +76,17 @@ def oom_kills() -> int | None:
 
 
 def memory_bytes() -> int:
-    """Return the memory that is built in."""
+    """Return the installed memory."""
     return int(psutil.virtual_memory().total)
 
 
 def available_bytes() -> int:
-    """Return the memory that could be had without swapping."""
+    """Return the memory that is available without swapping."""
     return int(psutil.virtual_memory().available)
 
 
 def pressure_percent(resource: str) -> float | None:
-    """Return the share of the last 10 s in which some task waited for `cpu`, `io` or `memory`."""
+    """Return the share of the last 10 s in which a task waited for `cpu`, `io` or `memory`."""
     for line in lines_of(_PROC / "pressure" / resource):
         if line.startswith("some"):
             for part in line.split():
@@ -97,7 +96,7 @@ def pressure_percent(resource: str) -> float | None:
 
 
 def cpu_mhz() -> float | None:
-    """Return the mean clock of the CPUs now, where the system tells."""
+    """Return the current mean clock of the CPUs, if known."""
     scaling = [int(text) / 1000 for file in _clocks() if (text := first_line_of(file)) is not None]
     clocks = scaling or [float(mhz) for mhz in _MHZ.findall(bytes_of(_PROC / "cpuinfo"))]
     return sum(clocks) / len(clocks) if clocks else None
@@ -105,18 +104,18 @@ def cpu_mhz() -> float | None:
 
 @cache
 def _clocks() -> list[Path]:
-    """Find the files that tell the clock of a CPU, once: looking takes longer than reading them."""
+    """Find the files of the CPUs' clocks, once: searching takes longer than reading."""
     return matching(Path("/sys/devices/system/cpu"), "cpu[0-9]*/cpufreq/scaling_cur_freq")
 
 
 def shared_memory_used_bytes() -> int | None:
-    """Return what lies in /dev/shm, where loader workers leave their batches."""
+    """Return the used bytes of /dev/shm, where loader workers put their batches."""
     status = _shared_memory()
     return None if status is None else (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def shared_memory_free_bytes() -> int | None:
-    """Return what room there is in /dev/shm."""
+    """Return the free bytes of /dev/shm."""
     status = _shared_memory()
     return None if status is None else status.f_bavail * status.f_frsize
 

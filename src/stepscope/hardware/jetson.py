@@ -1,4 +1,7 @@
-"""Which machine this is: a board's model, a Jetson's software, a computer's maker."""
+"""The identity of a machine: a board's model, a Jetson's software and power modes.
+
+Power modes are those of `nvpmodel`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 
 from stepscope.hardware.procfs import PseudoFileReading, is_there, read_name, read_text
 
-# Which JetPack has which Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
+# JetPacks by version of Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
 _JETPACKS = {
     "32.4.3": "4.4",
     "32.4.4": "4.4.1",
@@ -32,7 +35,7 @@ _RELEASE = re.compile(r"R([0-9]+) \(release\), REVISION: ([0-9.]+)")
 
 
 def board(root: Path) -> PseudoFileReading[str]:
-    """Name the machine: by its device tree, or by what its maker wrote into the firmware."""
+    """Return the machine's name from its device tree or its firmware."""
     model = read_name(root / "proc/device-tree/model")
     if model.value is not None:
         return model
@@ -46,12 +49,12 @@ def board(root: Path) -> PseudoFileReading[str]:
 
 
 def is_jetson(root: Path) -> bool:
-    """Say whether this is a board with NVIDIA's Linux for Tegra."""
+    """Return whether this is a board with NVIDIA's Linux for Tegra."""
     return is_there(root / "etc/nv_tegra_release") or "Jetson" in (board(root).value or "")
 
 
 def is_virtual(root: Path) -> bool:
-    """Say whether the CPU tells of a hypervisor below."""
+    """Return whether the CPU reports a hypervisor."""
     lines = (read_text(root / "proc/cpuinfo").value or "").splitlines()
     return any(line.startswith("flags") and " hypervisor" in line for line in lines)
 
@@ -69,11 +72,8 @@ def tegra_release(root: Path) -> PseudoFileReading[str]:
 
 
 def jetpack_of(release: str) -> str | None:
-    """Name the JetPack that a version of Linux for Tegra came with, as far as it is known here."""
+    """Return the JetPack of a version of Linux for Tegra, if known."""
     return _JETPACKS.get(release)
-
-
-# --- A Jetson's power modes, as `nvpmodel` keeps them: those it knows and the one that is set
 
 
 MODES = "etc/nvpmodel.conf"
@@ -86,12 +86,12 @@ _WATTS = re.compile(r"([0-9]+)W")
 
 
 def power_modes(root: Path) -> dict[int, str]:
-    """Return the names of the modes by number; none where this is no Jetson."""
+    """Return the names of the modes by number; empty on other machines."""
     return {int(number): name for number, name in _MODE.findall(_conf(root))}
 
 
 def power_mode(root: Path) -> PseudoFileReading[str]:
-    """Name the power mode that is set."""
+    """Return the name of the current power mode."""
     number = mode_number(root)
     if number.value is None:
         return PseudoFileReading(None, number.reason)
@@ -99,7 +99,7 @@ def power_mode(root: Path) -> PseudoFileReading[str]:
 
 
 def mode_number(root: Path) -> PseudoFileReading[int]:
-    """Return the number of the power mode that is set."""
+    """Return the number of the current power mode."""
     status = read_text(root / STATUS)
     if status.value is not None:
         found = _STATUS.search(status.value)
@@ -118,7 +118,7 @@ def mode_number(root: Path) -> PseudoFileReading[int]:
 
 
 def number_of(mode: str, root: Path) -> int | None:
-    """Find a power mode by its name or number; None where this machine has no such mode."""
+    """Return the number of a power mode given by name or number; None if unknown."""
     modes = power_modes(root)
     by_word = {str(number): number for number in modes}
     by_word |= {name.lower(): number for number, name in modes.items()}
@@ -126,7 +126,7 @@ def number_of(mode: str, root: Path) -> int | None:
 
 
 def protocol_mode(root: Path) -> str | None:
-    """Name the mode of the edge protocol: on a Xavier NX 15 W on all cores, else the largest."""
+    """Return the mode of the edge protocol: 15 W on all cores of a Xavier NX, else the largest."""
     names = list(power_modes(root).values())
     if "Xavier NX" in (board(root).value or ""):
         names = [name for name in names if "15W" in name] or names
@@ -134,7 +134,7 @@ def protocol_mode(root: Path) -> str | None:
 
 
 def _size(name: str) -> tuple[bool, int, str]:
-    """Order modes by what they allow: without a limit, then by watts, then by cores as named."""
+    """Return a sort key of a mode: unlimited ones last, then by watts, then by name."""
     watts = _WATTS.search(name)
     return name.startswith("MAXN"), int(watts[1]) if watts else 0, name
 

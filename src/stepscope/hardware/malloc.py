@@ -1,7 +1,7 @@
-"""What the C library's allocator holds of this process: handed out, and kept for later.
+"""Memory of the C library's allocator in this process: in use, and cached.
 
-A block that is freed goes back to the system only where it was mapped by itself or lies at the end
-of the heap. So the resident size does not tell when a program let go of something; this does.
+A freed block returns to the system only if it was mapped separately or lies at the end of the heap.
+So the resident size does not show when a program frees memory; these figures do.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class AllocatorReading:
-    """Bytes handed out to the program, and bytes that it freed and the allocator keeps."""
+    """Bytes in use by the program, and freed bytes that the allocator keeps."""
 
     in_use_bytes: int
     kept_bytes: int
 
 
 class _MallInfo2(ctypes.Structure):
-    """The answer of glibc's `mallinfo2`; the names are the C library's."""
+    """The result of glibc's `mallinfo2`, with the C library's names."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
@@ -35,7 +35,7 @@ class _MallInfo2(ctypes.Structure):
 
 
 def read_allocator() -> AllocatorReading | None:
-    """Ask the allocator, in some 10 µs; None where it is not glibc's, 2.33 or later."""
+    """Query the allocator, in some 10 µs; None if it is not glibc 2.33 or later."""
     ask = _mallinfo2()
     if ask is None:
         return None

@@ -1,9 +1,9 @@
-"""What the system keeps of files in memory, and how to make it forget them.
+"""The page cache: evict files, and determine what is left of them in memory.
 
-`make_cold` drops the whole page cache where that is permitted (root, outside most containers), else
-it advises the pages of the given files out of it. Neither is an order: pages that are dirty or
-mapped stay, and a file system in memory has no other place for them. So what is left is looked up
-afterwards. Caches below the system (of a disk, a hypervisor, a server) are seen by none of this.
+`make_cold` drops the whole page cache where that is permitted (root, outside most containers),
+otherwise it advises the system to evict the given files. Neither is guaranteed: dirty or mapped
+pages stay, and so do files of an in-memory file system. So the remaining pages are counted
+afterwards. Caches below the system (of a disk, a hypervisor, a server) are not visible.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Literal
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-_PAGES_ONLY = "1"  # of proc(5): not the directory entries and inodes besides
+_PAGES_ONLY = "1"  # see proc(5): without directory entries and inodes
 
 
 @dataclass(frozen=True)
 class Cold:
-    """How files were made cold, and which share of them was, looked up right afterwards.
+    """How files were evicted, and the share of them that was not in memory afterwards.
 
-    `how` is None where this system offers no way, `cold_share` where it does not tell; `reason`
-    says why not, and why pages were only advised out.
+    `how` is None if this system offers no way, `cold_share` if it is unknown. `reason` explains
+    this, and why files were only advised out.
     """
 
     how: Literal["dropped", "advised"] | None
@@ -38,7 +38,7 @@ class Cold:
 
 
 def make_cold(paths: Sequence[Path]) -> Cold:
-    """Take files out of the page cache, what was written of them first brought to the disk."""
+    """Evict files from the page cache, after writing dirty pages to the disk."""
     how: Literal["dropped", "advised"] | None = "dropped"
     reasons = [_drop_all()]
     if reasons[0] is not None:
@@ -57,9 +57,9 @@ def make_cold(paths: Sequence[Path]) -> Cold:
 
 
 def _drop_all() -> str | None:
-    """Drop the whole page cache; say why that cannot be done, where it cannot."""
+    """Drop the whole page cache; return the reason if that is not possible."""
     try:
-        # Opened first: where it is not permitted, nobody waits for all disks of the machine.
+        # Open first: without permission there is no need to sync all disks.
         descriptor = os.open(DROP_CACHES, os.O_WRONLY)
         try:
             os.sync()
@@ -72,14 +72,14 @@ def _drop_all() -> str | None:
 
 
 def _advise_out(paths: Sequence[Path]) -> str | None:
-    """Advise the system to forget the files; say why that cannot be done, where it cannot."""
+    """Advise the system to evict the files; return the reason if that is not possible."""
     if sys.platform != "linux":
         return "this system takes no advice about pages"
     try:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
             try:
-                os.fsync(descriptor)  # a page that the disk has not got stays
+                os.fsync(descriptor)  # a dirty page would stay
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
@@ -89,7 +89,7 @@ def _advise_out(paths: Sequence[Path]) -> str | None:
 
 
 def _residency(paths: Sequence[Path]) -> tuple[float | None, str | None]:
-    """Return the share of pages that is in memory or, where it cannot be known, the reason."""
+    """Return the share of pages in memory or, if unknown, the reason."""
     if sys.platform != "linux":
         return None, "this system does not tell which pages are in memory"
     try:
@@ -103,7 +103,7 @@ def _residency(paths: Sequence[Path]) -> tuple[float | None, str | None]:
 
 
 def _pages(path: Path) -> tuple[int, int]:
-    """Count the pages of a file: those in memory, and all."""
+    """Return the number of a file's pages in memory, and of all its pages."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -116,9 +116,9 @@ def _pages(path: Path) -> tuple[int, int]:
 
 
 def _check_may_know(descriptor: int) -> None:
-    """Raise where the file is neither ours nor can we write it.
+    """Raise if this user neither owns the file nor can write it.
 
-    Since Linux 5.2, mincore then calls every page resident.
+    Since Linux 5.2, mincore reports every page of such a file as resident.
     """
     owner = os.fstat(descriptor).st_uid
     if os.geteuid() not in (0, owner) and not os.access(f"/proc/self/fd/{descriptor}", os.W_OK):
@@ -126,17 +126,17 @@ def _check_may_know(descriptor: int) -> None:
 
 
 def _resident_pages(descriptor: int, size_bytes: int) -> int:
-    """Ask for a mapping of the file, of which no page is touched.
+    """Count resident pages through a mapping of the file, without touching a page.
 
-    Not by the newer cachestat, which looks at the file that was opened: in an overlay, as in most
-    containers, that one is empty and would be called cold while all of it is in memory.
+    The newer cachestat is not used: it examines the opened file, which in an overlay, as in most
+    containers, is empty and would appear cold while all of it is in memory.
     """
     mincore = ctypes.CDLL(None, use_errno=True).mincore
     pages = (ctypes.c_ubyte * -(-size_bytes // mmap.PAGESIZE))()
     with mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_COPY) as mapped:
-        first = ctypes.c_char.from_buffer(mapped)  # of a private copy: ctypes takes no constant
+        first = ctypes.c_char.from_buffer(mapped)  # a private copy: ctypes needs a writable buffer
         failed = mincore(ctypes.byref(first), ctypes.c_size_t(size_bytes), pages)
-        del first  # a mapping that somebody looks into cannot be closed
+        del first  # a mapping with exported pointers cannot be closed
     if failed:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,7 +1,7 @@
-"""The most that this machine computes and moves in a second: measured once, kept for later runs.
+"""The peak compute and memory rates of this machine, measured once and cached.
 
-A peak holds for its conditions only. Each set of them has a file of its own in the user's cache,
-named after them; a file that does not read as a peak is as good as none, and is measured again.
+A peak is valid for its conditions only. Each set of conditions has a file in the user's cache,
+named by their hash. A file that is not a valid peak is ignored and measured again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SCHEMA = 1
 
 @dataclass(frozen=True)
 class Conditions:
-    """What two measurements must share to have the same peak; threads count on a CPU only."""
+    """The conditions that measurements of one peak must share; `threads` only for a CPU."""
 
     cpu: str | None
     cpus_usable: int | None
@@ -39,10 +39,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Peak:
-    """The best of several blocks, and where it was found.
+    """The best of several blocks, and its circumstances.
 
-    `pressure_cpu` is the share of the 10 s before in which some task waited for a CPU, in percent,
-    and `cpu_mhz` the clock right after, where the system tells them.
+    `pressure_cpu` is the percentage of the 10 s before in which a task waited for a CPU, and
+    `cpu_mhz` the clock right after, where known.
     """
 
     conditions: Conditions
@@ -56,7 +56,7 @@ class Peak:
 
 
 def conditions_of(environment: Mapping[str, Any], precision: str) -> Conditions | None:
-    """Take the conditions out of a run's `environment`; None where no torch told of itself."""
+    """Return the conditions in a run's `environment`; None if torch's entries are missing."""
     torch, threads, device = (environment.get(name) for name in ("torch", "threads", "device"))
     if not (isinstance(torch, str) and isinstance(threads, int) and isinstance(device, str)):
         return None
@@ -73,7 +73,7 @@ def conditions_of(environment: Mapping[str, Any], precision: str) -> Conditions 
 
 
 def highest_mhz(cpus: Path = _CPUS) -> float | None:
-    """Return the highest clock that the CPUs may go to now; None where they cannot be told to."""
+    """Return the highest clock that the CPUs may currently reach; None if unknown."""
     clocks = [
         int(line) / 1000
         for file in matching(cpus, "cpu[0-9]*/cpufreq/scaling_max_freq")
@@ -83,7 +83,7 @@ def highest_mhz(cpus: Path = _CPUS) -> float | None:
 
 
 def find_peak(conditions: Conditions) -> Peak | None:
-    """Return the peak that is kept for these conditions, if one is."""
+    """Return the cached peak for these conditions, if any."""
     try:
         found = json.loads(_file_of(conditions).read_text(encoding="utf-8"))
     except (OSError, ValueError, MachineError):
@@ -126,7 +126,7 @@ def keep_better(peak: Peak) -> Peak:
 
 
 def _write(file: Path, peak: Peak) -> None:
-    """Write it in one move, so that nobody reads half of it."""
+    """Write the file atomically."""
     beside = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""The processor's own counters: cycles, instructions, cache misses, by Linux's perf events.
+"""The processor's counters through Linux's perf events: cycles, instructions, cache misses.
 
-A counter is opened by the thread that calls, and counts for it and for every thread that it or its
-threads start from then on; processes that are forked are left out. The kernel reads no group of
-such counters at once, so each has a descriptor of its own. Where there are more counters than the
-processor has room for, they take turns: a reading tells how long a counter was wanted and how long
-it counted, and what it would have counted follows.
+A counter is opened by the calling thread and counts for it and for all threads that it or its
+threads start later; forked processes are excluded. The kernel cannot read such counters as a group,
+so each has a descriptor. If there are more counters than the processor supports, they take turns: a
+reading has the time for which a counter was enabled and for which it ran, from which the count is
+extrapolated.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _INHERIT, _NOT_KERNEL, _NOT_HYPERVISOR, _THREADS_ONLY = 1 << 1, 1 << 5, 1 << 6, 
 _CLOSE_ON_EXEC = 8
 _READING = struct.Struct("QQQ")
 
-# The number of perf_event_open: arch/*/entry/syscalls.
+# The system call number of perf_event_open: arch/*/entry/syscalls.
 _SYSTEM_CALL = {"x86_64": 298, "aarch64": 241, "armv7l": 364, "riscv64": 241, "ppc64le": 319}
 
 
 @dataclass(frozen=True)
 class Event:
-    """What is to be counted, in the kernel's numbers."""
+    """An event to count, in the kernel's numbers."""
 
     kind: int
     number: int
@@ -52,7 +52,7 @@ HARDWARE = {
 
 
 class CounterReading(NamedTuple):
-    """What was counted so far, how long that was wanted, and how long it was done."""
+    """The count so far, and the times for which the counter was enabled and running."""
 
     counted: int
     enabled_ns: int
@@ -61,7 +61,7 @@ class CounterReading(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """Open counters by name, and why others could not be opened."""
+    """Open counters by name, and the reasons for missing ones."""
 
     descriptors: Mapping[str, int]
     absent: Mapping[str, str]
@@ -74,15 +74,15 @@ class Counters:
         }
 
     def close(self) -> None:
-        """Let go of them."""
+        """Close the counters."""
         for descriptor in self.descriptors.values():
             os.close(descriptor)
 
 
 def open_counters(events: Mapping[str, Event]) -> Counters:
-    """Open counters for this thread and all that it will start; those that cannot be had say why.
+    """Open counters for this thread and its future threads, with reasons for missing ones.
 
-    To be called before there are threads that compute.
+    Call it before computing threads start.
     """
     number = _SYSTEM_CALL.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
@@ -115,7 +115,7 @@ def _open(system_call: int, event: Event) -> tuple[int, int]:
 
 
 def explain(fault: int) -> str:
-    """Say what an error of opening a counter means, and what can be done."""
+    """Return the meaning of an error on opening a counter, and a remedy."""
     if fault in (errno.EACCES, errno.EPERM):
         level = first_line_of(_PARANOID) or "unknown"
         return (

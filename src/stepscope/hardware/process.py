@@ -1,7 +1,7 @@
-"""One process and its children, seen from outside: memory, CPU, I/O, faults.
+"""A process tree, seen from outside: memory, CPU, I/O, faults; and this process's memory.
 
 Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
-process, so they are read apart.
+process, so they are read separately.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import psutil
 
 from stepscope.hardware.procfs import bytes_of, read_at_once, status_bytes
 
-# --- The processes below another one, found from it downwards
-
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
     """List the children of a process, their children, and so on.
@@ -32,7 +30,7 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
     """
     try:
         pids = list(_children(process.pid))
-    except OSError:  # it has ended, or this is another system, or a kernel that lists no children
+    except OSError:  # it has ended, or the kernel lists no children
         return process.children(recursive=True)
     found = []
     while pids:
@@ -46,7 +44,7 @@ def descendants(process: psutil.Process) -> list[psutil.Process]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Give the children of all threads of a process."""
+    """Yield the children of all threads of a process."""
     threads = f"/proc/{pid}/task"
     for thread in os.listdir(threads):  # noqa: PTH208 - paths of pathlib take as long as the files
         yield from map(int, read_at_once(f"{threads}/{thread}/children").split())
@@ -54,7 +52,7 @@ def _children(pid: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class TreeReading:
-    """A process tree at one moment. None: this system does not tell, or it was not asked for."""
+    """A process tree at one moment. None: unknown on this system, or not read."""
 
     processes: tuple[psutil.Process, ...]  # the main one first
     rss_bytes: int
@@ -74,7 +72,7 @@ class TreeReading:
 def read_tree(main: psutil.Process) -> TreeReading | None:
     """Read a process and its descendants, without the sizes that take milliseconds.
 
-    None when it has ended. A child that ends meanwhile is left out.
+    Return None when it has ended. A child that ends meanwhile is left out.
     """
     try:
         rss = int(main.memory_info().rss)
@@ -83,7 +81,7 @@ def read_tree(main: psutil.Process) -> TreeReading | None:
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
     if rss == 0:
-        return None  # it has ended, and nobody has asked how yet
+        return None  # a zombie: it has ended and was not waited for
     status = status_bytes(main.pid)
     worker_cpu = [used for worker in workers if (used := _cpu_s(worker)) is not None]
     processes = (main, *workers)
@@ -131,9 +129,9 @@ def resident_bytes(process: psutil.Process) -> int | None:
 
 
 def youngest_child(process: psutil.Process) -> psutil.Process | None:
-    """Return the process that another has started last, if it has started any that works.
+    """Return the process that another one has started last, if any.
 
-    A helper of Python's own that only tidies up (`multiprocessing.resource_tracker`) is none.
+    Python's `multiprocessing.resource_tracker` does not count.
     """
     try:
         children = sorted(process.children(), key=psutil.Process.create_time, reverse=True)
@@ -141,12 +139,12 @@ def youngest_child(process: psutil.Process) -> psutil.Process | None:
             if not any("resource_tracker" in word for word in child.cmdline()):
                 return child
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        pass  # one of them has just ended: the next look finds the others
+        pass  # one of them has just ended: the next call finds the others
     return None
 
 
 def _total(values: list[int | None], nothing: int | None = None) -> int | None:
-    """Add up what is known; where nothing is, the total is unknown."""
+    """Return the sum of the known values, or `nothing` if there are none."""
     known = [value for value in values if value is not None]
     return sum(known) if known else nothing
 
@@ -176,31 +174,27 @@ def _sizes(process: psutil.Process) -> tuple[int | None, int | None]:
 
 
 def _major_faults(pid: int) -> int | None:
-    """Read how often the process waited for a page from disk: field 12 of `stat`."""
+    """Return the number of page faults that needed the disk: field 12 of `stat`."""
     # A process name may hold spaces and brackets.
     after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(after_name[9]) if len(after_name) > 9 else None
 
 
-# --- The memory of this very process: how much it holds, held at most, and how to give some
-# back.
-
-
-_FORGET_PEAK = "5"  # what proc(5) gives the number to: set the high-water mark to the present
+_FORGET_PEAK = "5"  # see proc(5): reset the high-water mark
 
 
 def own_resident_bytes() -> int:
-    """Return what of this process is in memory now."""
+    """Return the resident size of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 def peak_bytes() -> int | None:
-    """Return the high-water mark; None where the system keeps none."""
+    """Return the high-water mark of this process; None where the system keeps none."""
     return status_bytes("self").get("VmHWM")
 
 
 def forget_peak() -> bool:
-    """Begin a new high-water mark; False where that cannot be done."""
+    """Reset the high-water mark; return whether that was possible."""
     try:
         Path("/proc/self/clear_refs").write_text(_FORGET_PEAK)
     except OSError:
@@ -209,7 +203,7 @@ def forget_peak() -> bool:
 
 
 def give_back() -> bool:
-    """Have the C library return what it keeps for later; False where it has no such call."""
+    """Let the C library return cached memory to the system; return whether it can."""
     if sys.platform != "linux":
         return False
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
@@ -220,5 +214,5 @@ def give_back() -> bool:
 
 
 def private_bytes() -> int:
-    """Return what only this process holds, and would be free without it."""
+    """Return the bytes that only this process holds."""
     return int(psutil.Process().memory_full_info().uss)

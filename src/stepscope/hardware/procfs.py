@@ -1,4 +1,4 @@
-"""The files in which Linux tells of itself; empty elsewhere, or where they cannot be read."""
+"""Access to Linux's pseudo files; empty elsewhere, or where they cannot be read."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ T = TypeVar("T")
 _MOST_DIGITS = 20
 _LONGEST_NUMBER_BYTES = 64
 _LONGEST_NAME = 200  # characters
-_LONGEST_BYTES = 1 << 20  # what is longer is none of these files, and may have no end
+_LONGEST_BYTES = 1 << 20  # longer files are not pseudo files, and may be endless
 _PIECE_BYTES = 1 << 16
-_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # a pipe in a file's place is not waited for
+_AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # do not wait for a pipe in place of a file
 
 
 @dataclass(frozen=True)
 class PseudoFileReading(Generic[T]):
-    """What such a file said; without a value, the reason why not."""
+    """The content of such a file or, without a value, the reason."""
 
     value: T | None
     reason: str | None = None
 
 
 def read_text(file: Path) -> PseudoFileReading[str]:
-    """Read what such a file says, without the blanks and zero bytes that end it.
+    """Read such a file, without trailing blanks and zero bytes.
 
     The reason of a reading without a value names the file: missing, unreadable or empty.
     """
@@ -45,7 +45,7 @@ def read_text(file: Path) -> PseudoFileReading[str]:
 
 
 def read_at_once(file: Path | str) -> bytes:
-    """Read a file without a file object of Python's, which takes four times as long."""
+    """Read a file without a Python file object, which takes four times as long."""
     said, opened = b"", os.open(file, _AT_ONCE)
     try:
         while len(said) < _LONGEST_BYTES and (piece := os.read(opened, _PIECE_BYTES)):
@@ -56,9 +56,9 @@ def read_at_once(file: Path | str) -> bytes:
 
 
 def read_name(file: Path) -> PseudoFileReading[str]:
-    """Read a name that is to be shown and recorded: one line of letters that can be printed.
+    """Read a name for display and records: one line of printable characters.
 
-    What cannot be, such as what would steer a terminal, is shown as `�`.
+    Other characters, such as terminal control codes, are replaced by `�`.
     """
     text = read_text(file)
     if text.value is None:
@@ -72,8 +72,8 @@ def read_name(file: Path) -> PseudoFileReading[str]:
 
 
 def read_integer(file: Path) -> PseudoFileReading[int]:
-    """Read the whole number that such a file holds; garbage is a reason too."""
-    try:  # some are read ten times a second: 8 µs, where a file object of Python's takes 28
+    """Read the integer in such a file; other content is a reason too."""
+    try:  # read ten times a second: 8 µs, 28 with a file object
         opened = os.open(file, _AT_ONCE)
         try:
             said = os.read(opened, _LONGEST_NUMBER_BYTES).strip(b"\0 \t\r\n")
@@ -92,46 +92,43 @@ def read_integer(file: Path) -> PseudoFileReading[int]:
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """List what matches below a folder; nothing where one may not look, unlike `Path.glob`."""
+    """List matches below a folder; empty if it cannot be read, unlike `Path.glob`."""
     return [folder / name for name in sorted(glob(pattern, root_dir=folder))]  # noqa: PTH207
 
 
 def is_there(path: Path) -> bool:
-    """Say whether a path leads to something; no where one may not look, unlike `Path.exists`."""
+    """Return whether a path exists; False if it cannot be accessed, unlike `Path.exists`."""
     return os.access(path, os.F_OK)
 
 
 def lines_of(file: Path) -> list[str]:
-    """Read the lines of such a file; none where there is no such thing."""
+    """Return the lines of such a file; empty if it cannot be read."""
     return bytes_of(file).decode("utf-8", "replace").splitlines()
 
 
 def first_line_of(file: Path) -> str | None:
-    """Read its first line."""
+    """Return its first line, if any."""
     return next(iter(lines_of(file)), None)
 
 
 def status_bytes(pid: int | str) -> dict[str, int]:
-    """Read the sizes in a process's `status`, by name, in bytes."""
+    """Return the sizes in a process's `status`, by name, in bytes."""
     sizes = {}
     for line in bytes_of(f"/proc/{pid}/status").split(b"\n"):
-        if line.endswith(b" kB") and not line.startswith(b"Name:"):  # which may be anything
+        if line.endswith(b" kB") and not line.startswith(b"Name:"):  # a name may be anything
             name, value = line[:-3].split(b":")
             sizes[name.decode()] = int(value) * 1024
     return sizes
 
 
 def bytes_of(file: Path | str) -> bytes:
-    """Read such a file; nothing where there is no such thing."""
+    """Return the bytes of such a file; empty if it cannot be read."""
     if sys.platform != "linux":
         return b""
     try:
         return read_at_once(file)
     except OSError:
         return b""
-
-
-# --- Where the files begin in which Linux tells of itself: `/`, or a tree that stands in for it.
 
 
 VARIABLE = "STEPSCOPE_SYSTEM_ROOT"

@@ -1,4 +1,4 @@
-"""Where memory goes when there is too little: disks, files, and zram, which is memory again."""
+"""Swap areas: disks, files, and zram, which is compressed memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.hardware.procfs import PseudoFileReading, read_text
 
 @dataclass(frozen=True)
 class SwapArea:
-    """One place that pages are swapped out to."""
+    """One swap area."""
 
     name: str
     size_bytes: int
@@ -18,12 +18,12 @@ class SwapArea:
 
     @property
     def is_zram(self) -> bool:
-        """Say whether it is compressed memory instead of a disk."""
+        """Whether it is compressed memory instead of a disk."""
         return Path(self.name).name.startswith("zram")
 
 
 def swap_areas(root: Path) -> PseudoFileReading[list[SwapArea]]:
-    """List the areas of `/proc/swaps`; a line that is none is left out."""
+    """List the areas in `/proc/swaps`; invalid lines are skipped."""
     said = read_text(root / "proc/swaps")
     if said.value is None:
         return PseudoFileReading(None, said.reason)

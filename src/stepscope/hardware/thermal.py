@@ -1,4 +1,4 @@
-"""How warm the machine is, and how often it has slowed itself down for that."""
+"""Temperatures of the chip, its thermal throttle counts, and a board's fan."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from stepscope.hardware.procfs import (
     read_text,
 )
 
-# What a zone's type calls the chip that computes; others are of batteries, radios and regulators.
+# Zone types of the chip; others are batteries, radios and regulators.
 _OF_THE_CHIP = ("cpu", "gpu", "soc", "tj", "pkg", "core", "acpitz", "k10temp")
-_POSSIBLE_C = (-40.0, 150.0)  # a sensor that is switched off says -256, or something else absurd
+_POSSIBLE_C = (-40.0, 150.0)  # a disabled sensor reports -256 or the like
 
 _TRIPS = ("passive", "hot", "critical")
-_LEAST_TRIP_C = 50.0  # a chip that computes is warmer: what is below starts a fan, or is not set
+_LEAST_TRIP_C = 50.0  # lower trip points start a fan, or are not set
 
 
 @dataclass(frozen=True)
 class Zone:
-    """A place of the chip that tells its temperature."""
+    """A thermal zone of the chip."""
 
     folder: Path
     kind: str
-    trip_c: float | None  # where it begins to slow the chip down; None where it does not tell
+    trip_c: float | None  # where throttling begins; None if unknown
 
     def celsius(self) -> float | None:
-        """Read how warm it is; None while it does not tell, or tells something absurd."""
+        """Return its temperature; None while it is missing or implausible."""
         said = read_integer(self.folder / "temp").value
         if said is None or not _POSSIBLE_C[0] < said / 1000 < _POSSIBLE_C[1]:
             return None
@@ -40,7 +40,7 @@ class Zone:
 
 
 def find_zones(root: Path) -> list[Zone]:
-    """List the thermal zones of the chip, whether they tell at the moment or not."""
+    """List the thermal zones of the chip, whether or not they can be read now."""
     return [
         Zone(folder, kind, min(_trips_c(folder), default=None))
         for folder in matching(root / "sys/class/thermal", "thermal_zone[0-9]*")
@@ -61,7 +61,7 @@ def _trips_c(zone: Path) -> list[float]:
 def zones_c(root: Path) -> dict[str, float]:
     """Return the temperature of each thermal zone of the chip, by the zone's type.
 
-    Of zones of one type, as two processors have them, the hottest.
+    Of several zones of one type, as on two processors, the hottest counts.
     """
     found: dict[str, float] = {}
     for zone in find_zones(root):
@@ -82,7 +82,7 @@ def temperature_c(root: Path) -> PseudoFileReading[float]:
 
 
 def throttled(root: Path) -> PseudoFileReading[int]:
-    """Count how often cores and packages have slowed down for heat since the machine started."""
+    """Return how often cores and packages were throttled since the machine started."""
     count = find_throttle_counts(root).read()
     if count is not None:
         return PseudoFileReading(count)
@@ -91,20 +91,20 @@ def throttled(root: Path) -> PseudoFileReading[int]:
 
 @dataclass(frozen=True)
 class ThrottleCounts:
-    """The files in which CPUs count that; a package's is types by each of its CPUs."""
+    """The throttle count files; each CPU of a package repeats the package's count."""
 
     of_core: tuple[Path, ...]
     of_package: tuple[tuple[Path, ...], ...]
 
     def read(self) -> int | None:
-        """Add the counts up, so that any of them that grows is seen; None where none tells."""
+        """Return the sum of the counts; None if there are none."""
         files = (*((file,) for file in self.of_core), *self.of_package)
         counts = [count for each in files if (count := _highest(each)) is not None]
         return sum(counts) if counts else None
 
 
 def find_throttle_counts(root: Path) -> ThrottleCounts:
-    """Find those files, which takes longer than to read them."""
+    """Find the throttle count files, which takes longer than reading them."""
     of_core: list[Path] = []
     of_package: dict[int | None, list[Path]] = defaultdict(list)
     for folder in matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle"):
@@ -117,9 +117,6 @@ def find_throttle_counts(root: Path) -> ThrottleCounts:
 def _highest(files: tuple[Path, ...]) -> int | None:
     counts = (read_integer(file).value for file in files)
     return max((count for count in counts if count is not None), default=None)
-
-
-# --- A board's fan: how fast it is types to turn, in the 0 to 255 of pulse-width modulation
 
 
 FASTEST = 255
@@ -135,13 +132,13 @@ def speed_file(root: Path) -> Path | None:
 
 
 def control_file(root: Path) -> Path | None:
-    """Return the file by which the kernel is types to leave the fan alone, where there is one."""
+    """Return the file that disables the kernel's fan control, if any."""
     file = root / _OLD / "temp_control"
     return file if is_there(file) else None
 
 
 def fan(root: Path) -> PseudoFileReading[str]:
-    """Say how fast the fan is types to turn: `max`, or a number up to 255."""
+    """Return the fan's set speed: `max`, or a number up to 255."""
     file = speed_file(root)
     if file is None:
         return PseudoFileReading(

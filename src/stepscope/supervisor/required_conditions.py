@@ -11,7 +11,8 @@ from types import FrameType
 from stepscope.errors import Interrupted, MachineError, RequestError, nearest
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.jetson import number_of, power_modes
-from stepscope.hardware.machine_setup import KNOBS, Change, apply, changes, protocol, restore
+from stepscope.hardware.machine_knobs import KNOBS
+from stepscope.hardware.machine_setup import Change, apply, changes, protocol, restore
 
 _Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 

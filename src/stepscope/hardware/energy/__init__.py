@@ -1,11 +1,12 @@
-"""What this machine can tell of its energy: sensors by family, one module each.
+"""The energy sensors of this machine, one module for each family.
 
-    gpus       NVML: a GPU's energy counter, or its power
-    rails      meters on a board: a Jetson's INA3221, and hwmon
-    battery    a battery while it is drained
-    rapl       the processor's counters: package, cores, memory, platform
+    gpu_nvml       NVML: a GPU's energy counter, or its power
+    board_rails    meters on a board: a Jetson's INA3221, and hwmon
+    battery        a battery while it is discharging
+    cpu_rapl       the processor's counters: package, cores, memory, platform
 
-`find_sensors` asks them all. A new family is a module with `find(root)` and a line in `_FAMILIES`.
+`find_sensors` queries them all. A new family is a module with `find(root)` and a line in
+`_FAMILIES`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stepscope.hardware.energy.sensor import EVERYTHING, Kind, Sensor, SensorErr
 
 __all__ = ["EVERYTHING", "Kind", "Sensor", "SensorError", "Sensors", "find_sensors"]
 
-# Of several that cover the whole machine the first is preferred: the widest.
+# Of several that cover the whole machine, the first is preferred.
 _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
     "NVML": gpu_nvml.find,
     "rails of a board": board_rails.find,
@@ -30,14 +31,14 @@ _FAMILIES: dict[str, Callable[[Path], list[Sensor]]] = {
 
 @dataclass(frozen=True)
 class Sensors:
-    """The sensors that answered, those to be preferred first, and why others did not."""
+    """The working sensors in order of preference, and the reasons for the others."""
 
     working: tuple[Sensor, ...]
     refused: dict[str, str]
 
     @property
     def why_none(self) -> str:
-        """Say why there is no sensor at all."""
+        """The reason why there is no sensor."""
         if self.refused:
             return "no energy sensor answers. " + "; ".join(self.refused.values())
         tried = ", ".join(_FAMILIES)
@@ -45,7 +46,7 @@ class Sensors:
 
 
 def find_sensors(root: Path) -> Sensors:
-    """Find the sensors of a machine and read each once: a sensor that refuses is no sensor."""
+    """Find the sensors of a machine that can be read, by reading each once."""
     working, refused = [], {}
     for family, find in _FAMILIES.items():
         try:

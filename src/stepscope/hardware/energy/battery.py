@@ -1,4 +1,4 @@
-"""A battery that is being drained: the whole machine, screen included, but seldom updated."""
+"""A discharging battery: the whole machine, screen included, but rarely updated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MICRO = 1e-6
 
 
 def find(root: Path) -> list[Sensor]:
-    """List the batteries of the machine; those of a mouse or a pen are none of its own."""
+    """List the batteries of the machine, without those of a mouse or a pen."""
     supplies = matching(root / "sys/class/power_supply", "*")
     return [
         Sensor(

@@ -1,4 +1,4 @@
-"""Power meters on a board: the INA3221 of a Jetson, and whatever else is in hwmon.
+"""Power meters on a board: the INA3221 of a Jetson, and others in hwmon.
 
 A Jetson has one meter for its input and some for rails behind it, or, on an AGX, only rails, which
 do not contain one another. Kernels up to 4.9 list them under iio with a power, later ones under
@@ -16,12 +16,12 @@ from stepscope.hardware.procfs import is_there, matching
 
 _MILLI, _MICRO = 1e-3, 1e-6
 
-# Inputs of a module or a board: what they feed is all that it has.
+# Inputs of a module or a board: they feed all of it.
 _INPUTS = frozenset({"VDD_IN", "POM_5V_IN", "VDD_5V_IN", "VIN"})
-# Of the AGX Orin: the memory's rail is taken to be behind the system's, and is not added to it.
+# AGX Orin: the memory's rail is assumed to be behind the system's and is not added.
 _BEHIND = {"VIN_SYS_5V0": frozenset({"VDDQ_VDD2_1V8AO"})}
 _JETSON = "ina3221"
-# Other chips of which it is known what they cover.
+# Other chips with known coverage.
 _WHOLE_MACHINE = frozenset({"power_meter", "acpi_power_meter", "macsmc_hwmon"})
 _GPUS = frozenset({"amdgpu", "xe"})
 # "On APUs this includes the CPU": drivers/gpu/drm/amd/pm/amdgpu_pm.c, of power1_average and _input.
@@ -31,7 +31,7 @@ _OF_PROCESSOR = frozenset(f"package-0{part}" for part in ("", " core", " uncore"
 
 
 def find(root: Path) -> list[Sensor]:
-    """List the rails; one that two interfaces show is one domain, twice."""
+    """List the rails; a rail with two interfaces is listed twice, as one domain."""
     drivers = root / "sys/bus/i2c/drivers"
     chips = [
         *matching(root / "sys/class/hwmon", "hwmon*"),
@@ -77,7 +77,7 @@ def _of_ina3221(chip: Path) -> Iterator[Sensor]:
         channel = volts.name.removeprefix("in").removesuffix("_input")
         label = word_in(chip / f"in{channel}_label")
         amperes = chip / f"curr{channel}_input"
-        # The chip's last voltages are those over its shunts, and have no current beside them.
+        # The chip's last voltages are those over its shunts and have no current.
         if label is not None and label != "NC" and is_there(amperes):
             yield _rail(label, partial(_product_w, volts, amperes))
 

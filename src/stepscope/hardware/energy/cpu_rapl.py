@@ -1,8 +1,8 @@
 """RAPL: the energy counters of Intel and AMD processors, in /sys/class/powercap.
 
 A zone `intel-rapl:0` is a package (or `psys`, the platform), `intel-rapl:0:1` a part of it: `core`,
-`uncore`, or `dram`, which is listed under the package and is yet not in its count. Since Linux 5.10
-only root may read them, because a counter this fine gives away what a program computes.
+`uncore`, or `dram`, which is listed under the package but not included in its count. Since Linux
+5.10 only root may read them, because such fine counters reveal what a program computes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WITHIN_PACKAGE = ("core", "uncore")
 
 
 def find(root: Path) -> list[Sensor]:
-    """List the zones; a package seen by two interfaces (MSR, MMIO) is one domain, twice."""
+    """List the zones; a package with two interfaces (MSR, MMIO) is listed twice, as one domain."""
     zones = matching(root / _FOLDER, "intel-rapl*:*")
     return [sensor for zone in zones if (sensor := _of_zone(zone)) is not None]
 
@@ -34,7 +34,7 @@ def _of_zone(zone: Path) -> Sensor | None:
     elif label.startswith("package"):
         contains = frozenset(f"{label} {part}" for part in _WITHIN_PACKAGE)
     elif label == "psys":
-        # What the maker wired to it: mostly the whole machine, and then a GPU is in it too.
+        # It depends on the maker: mostly the whole machine, including a GPU.
         contains = frozenset({EVERYTHING})
     return Sensor(
         f"rapl {zone.name} {label}",
@@ -49,5 +49,5 @@ def _of_zone(zone: Path) -> Sensor | None:
 def _range_j(zone: Path) -> float | None:
     try:
         return read_number(zone / "max_energy_range_uj", _MICRO) or None
-    except SensorError:  # a counter of unknown range cannot be seen to wrap, only to jump back
+    except SensorError:  # without a range, a wrap looks like a jump back
         return None

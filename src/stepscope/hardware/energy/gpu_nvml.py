@@ -1,7 +1,7 @@
-"""NVIDIA GPUs: an energy counter since Volta, the power now before that.
+"""NVIDIA GPUs: an energy counter since Volta, the current power before that.
 
-On an Orin the library starts, lists the GPU, and then refuses every such query: both sensors are
-found and fail when they are first read, so that what stands behind them has its turn.
+On an Orin the library starts, lists the GPU and refuses every such query: both sensors are found
+and fail at the first reading, so that the next family is used.
 """
 
 from __future__ import annotations

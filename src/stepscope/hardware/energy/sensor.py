@@ -1,4 +1,4 @@
-"""A sensor of energy: what it is called, what it covers, and how it is read."""
+"""An energy sensor: its name, its domain, and how it is read."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from stepscope.errors import MachineError
 from stepscope.hardware.procfs import is_there, read_integer, read_name
 
 Kind = Literal["counter", "power"]
-EVERYTHING = "*"  # the domain contains whatever else this machine can tell
+EVERYTHING = "*"  # the domain contains all others of this machine
 
 
 class SensorError(MachineError):
-    """A sensor does not answer, and says why."""
+    """A sensor does not answer; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Sensor:
-    """One place where energy, or power, can be read.
+    """A source of energy or power readings.
 
-    Two sensors of the same domain measure the same thing: the second stands in for the first.
-    `read` returns joules from a counter and watts from a power sensor, or raises SensorError.
-    `contains` names the domains that are part of this one; `range_j` is where a counter begins
-    again at 0. A rail of which nobody knows what it feeds is not `addable` to others.
+    Two sensors of the same domain measure the same thing: the second replaces the first when it
+    fails. `read` returns joules from a counter and watts from a power sensor, or raises
+    SensorError. `contains` names the domains that are part of this one; `range_j` is where a
+    counter restarts at 0. A rail with unknown consumers is not `addable` to others.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Sensor:
     addable: bool = True
 
     def describe(self) -> dict[str, Any]:
-        """Return what a reader must know of it later, as plain values."""
+        """Return its description for the record, as plain values."""
         return {
             "name": self.name,
             "domain": self.domain,
@@ -64,6 +64,6 @@ def read_number(file: Path, scale: float = 1.0) -> float:
 
 
 def word_in(file: Path) -> str | None:
-    """Read a file that holds a name, made fit for a CSV field; None where there is none."""
+    """Read a name from a file, made safe for a CSV field; None if there is none."""
     text = read_name(file).value or ""
     return " ".join(text.replace(",", " ").split()) or None

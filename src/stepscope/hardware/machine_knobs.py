@@ -1,0 +1,225 @@
+"""The machine settings that stepscope can change: one knob for each condition."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from stepscope.errors import MachineError
+from stepscope.hardware import cpu_clock, jetson, thermal
+from stepscope.hardware.cpu_clock import FIXED, OFF, ON
+from stepscope.hardware.procfs import read_text
+
+State = dict[str, str]  # contents of files below the root, by relative path
+
+_NVPMODEL = "usr/sbin/nvpmodel"
+_WITHIN_S = 60
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One condition that can be set.
+
+    `state` returns the current content of its files, to restore it later; `wanted` returns the
+    content for a value. Both raise MachineError if that is not possible.
+    """
+
+    name: str
+    state: Callable[[Path], State]
+    wanted: Callable[[Path, str], State]
+
+
+def write(state: State, root: Path) -> None:
+    """Set files below the root.
+
+    Raises:
+        MachineError: one of them cannot be written; it says what to do as root.
+    """
+    for path, text in state.items():
+        if path == jetson.STATUS:
+            _set_power_mode(text, root)
+            continue
+        try:
+            (root / path).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise MachineError(
+                f"cannot set {root / path} to {text!r}: {error.strerror}. "
+                f"As root: echo {text} | sudo tee {root / path}"
+            ) from error
+
+
+def not_yet(state: State, root: Path) -> State:
+    """Return the part of a state that the files do not have yet."""
+    return {path: text for path, text in state.items() if _text(path, root) != text}
+
+
+def _text(path: str, root: Path) -> str | None:
+    if path == jetson.STATUS:
+        number = jetson.mode_number(root).value
+        return None if number is None else _status(number)
+    return read_text(root / path).value
+
+
+def _set_power_mode(status: str, root: Path) -> None:
+    number = int(status.rpartition(":")[2])
+    program = root / _NVPMODEL
+    command = f"sudo nvpmodel -m {number}"
+    try:
+        # Some modes need a restart, and nvpmodel asks for confirmation.
+        done = subprocess.run(
+            [program, "-m", str(number)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_WITHIN_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MachineError(
+            f"cannot set power mode {number}: {program}: {error}. As root: {command}"
+        ) from error
+    found = jetson.mode_number(root)
+    if done.returncode != 0 or found.value != number:
+        said = " ".join(f"{done.stdout} {done.stderr}".split())[-300:]
+        raise MachineError(
+            f"cannot set power mode {number}: nvpmodel ended with {done.returncode} and the mode "
+            f"is {found.value}: {said or 'it said nothing'}. As root: {command}"
+        )
+
+
+def _texts(name: str, files: Callable[[Path], list[Path]], root: Path) -> State:
+    found = {}
+    for file in files(root):
+        said = read_text(file)
+        if said.value is None:
+            raise MachineError(f"{name} is not set, for it could not be put back: {said.reason}.")
+        found[_from(root, file)] = said.value
+    return found
+
+
+def _power_mode_state(root: Path) -> State:
+    number = jetson.mode_number(root)
+    if number.value is None:
+        raise MachineError(f"power_mode: {number.reason}.")
+    return {jetson.STATUS: _status(number.value)}
+
+
+def _status(number: int) -> str:
+    return f"pmode:{number:04d}"
+
+
+def _wanted_power_mode(root: Path, value: str) -> State:
+    number = jetson.number_of(value, root)
+    if number is None:
+        known = ", ".join(jetson.power_modes(root).values()) or "none at all"
+        raise MachineError(
+            f"power_mode: wanted {value}, and this machine has {known}. Name one of them."
+        )
+    return {jetson.STATUS: _status(number)}
+
+
+def _governor_files(root: Path) -> list[Path]:
+    return [policy / "scaling_governor" for policy in cpu_clock.policies(root)]
+
+
+def _wanted_governor(root: Path, value: str) -> State:
+    known = cpu_clock.governors(root)
+    if value not in known:
+        has = ", ".join(known) or "none at all: it does not scale its clocks"
+        raise MachineError(f"governor: wanted {value}, and this machine has {has}.")
+    return {_from(root, file): value for file in _governor_files(root)}
+
+
+def _wanted_clocks(root: Path, value: str) -> State:
+    _check_can_be("clocks", value, (FIXED,))
+    highest = {low: read_text(high).value for low, high in cpu_clock.clock_ranges(root)}
+    return {_from(root, low): text for low, text in highest.items() if text is not None}
+
+
+def _memory_clock_kept(root: Path) -> list[Path]:
+    files = cpu_clock.memory_clock_files(root)
+    return [] if files is None else [files[0]]
+
+
+def _wanted_memory_clock(root: Path, value: str) -> State:
+    _check_can_be("memory_clock", value, (FIXED,))
+    files = cpu_clock.memory_clock_files(root)
+    if files is None:
+        raise MachineError(f"memory_clock: {cpu_clock.memory_clock(root).reason}.")
+    hold, rate, highest = files
+    fastest = read_text(highest)
+    if fastest.value is None:
+        raise MachineError(f"memory_clock: {fastest.reason}.")
+    return {_from(root, hold): "1", _from(root, rate): fastest.value}
+
+
+def _fan_files(root: Path) -> list[Path]:
+    return [
+        file for file in (thermal.control_file(root), thermal.speed_file(root)) if file is not None
+    ]
+
+
+def _wanted_fan(root: Path, value: str) -> State:
+    speed = thermal.speed_file(root)
+    if speed is None:
+        raise MachineError(f"fan: {thermal.fan(root).reason}.")
+    known = value.isascii() and value.isdecimal() and int(value) <= thermal.FASTEST
+    if value != thermal.MAX and not known:
+        raise MachineError(f"fan: wanted {value}; it can be set to max, or 0 to {thermal.FASTEST}.")
+    control = thermal.control_file(root)
+    kernel_off = {} if control is None else {_from(root, control): "0"}
+    return {
+        **kernel_off,
+        _from(root, speed): str(thermal.FASTEST) if value == thermal.MAX else value,
+    }
+
+
+def _turbo_files(root: Path) -> list[Path]:
+    found = cpu_clock.turbo_file(root)
+    return [] if found is None else [found[0]]
+
+
+def _wanted_turbo(root: Path, value: str) -> State:
+    _check_can_be("turbo", value, (ON, OFF))
+    found = cpu_clock.turbo_file(root)
+    if found is None:
+        raise MachineError(f"turbo: {cpu_clock.turbo(root).reason}.")
+    file, off = found
+    on = "0" if off == "1" else "1"
+    return {_from(root, file): off if value == OFF else on}
+
+
+def _check_can_be(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise MachineError(f"{name}: wanted {value}; it can be set to {' or '.join(known)} only.")
+
+
+def _from(root: Path, file: Path) -> str:
+    return file.relative_to(root).as_posix()
+
+
+def _lowest_clocks(root: Path) -> list[Path]:
+    return [low for low, _ in cpu_clock.clock_ranges(root)]
+
+
+def _of_files(
+    name: str, files: Callable[[Path], list[Path]], wanted: Callable[[Path, str], State]
+) -> Knob:
+    return Knob(name, partial(_texts, name, files), wanted)
+
+
+# In the order of setting, and restored in reverse: a power mode limits the clocks.
+KNOBS = {
+    knob.name: knob
+    for knob in (
+        Knob("power_mode", _power_mode_state, _wanted_power_mode),
+        _of_files("governor", _governor_files, _wanted_governor),
+        _of_files("turbo", _turbo_files, _wanted_turbo),
+        _of_files("clocks", _lowest_clocks, _wanted_clocks),
+        _of_files("memory_clock", _memory_clock_kept, _wanted_memory_clock),
+        _of_files("fan", _fan_files, _wanted_fan),
+    )
+}
