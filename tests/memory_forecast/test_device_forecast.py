@@ -1,4 +1,4 @@
-"""A training on a device with memory of its own, which is scripted: what is foretold of it."""
+"""A training on a device with memory of its own, which is scripted: what is checked of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scripted_device_memory import MIB, ScriptedMemory
 from stepscope.data import dataset_registry
 from stepscope.errors import OutOfMemoryError
 from stepscope.memory_forecast.cuda_allocator import reserved_for
-from stepscope.memory_forecast.fit_check import FitCheck, check_fit, refuse_what_does_not_fit
+from stepscope.memory_forecast.fit_check import FitCheck, check_fit, require_fit
 from stepscope.memory_forecast.forecast import probe_steps
 from stepscope.models.step_tensors import NO_OPTIMIZER, OptimizerMemory, at_batch
 from stepscope.settings.load_settings import validate
@@ -26,9 +26,9 @@ ON_DEVICE = {
 
 def foretold_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
     spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 128, **settings}))
-    foretold = check_fit(spec, build_model(spec), memory)
-    assert foretold.reason is None
-    return foretold
+    checked = check_fit(spec, build_model(spec), memory)
+    assert checked.reason is None
+    return checked
 
 
 def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host() -> None:
@@ -65,8 +65,8 @@ def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond(
 
 def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it() -> None:
     memory = ScriptedMemory(room_bytes=480 * MIB)
-    foretold = foretold_with(memory, batch_size=4096)
-    told = foretold.to_json()
+    checked = foretold_with(memory, batch_size=4096)
+    told = checked.to_json()
     assert told["fits"] is False
     assert (told["limit_pool"], told["limit_bytes"]) == ("device", 480 * MIB)
     assert told["limit_of"] == "memory of cpu"  # a device that is there
@@ -76,15 +76,15 @@ def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it(
     assert all(remedy["pool_bytes"] <= 480 * MIB for remedy in fitting)
     assert all("workers" not in remedy["settings"] for remedy in told["remedies"])
     with pytest.raises(OutOfMemoryError, match=r"has 480\.0 MiB"):
-        refuse_what_does_not_fit(foretold)
+        require_fit(checked)
 
 
 def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers() -> None:
     memory = ScriptedMemory(room_bytes=310 * MIB)
-    foretold = foretold_with(memory, workers=0, memory_limit="64GiB")
-    assert foretold.workers_that_fit is None
+    checked = foretold_with(memory, workers=0, memory_limit="64GiB")
+    assert checked.workers_that_fit is None
     with pytest.raises(OutOfMemoryError):
-        refuse_what_does_not_fit(foretold)
+        require_fit(checked)
 
 
 def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit() -> None:

@@ -34,36 +34,36 @@ def test_weights_statistics_and_random_numbers_are_as_before() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def total_with_batch(size: int, spec: RunSpec, grounds: ForecastInputs) -> int:
-    return forecast(spec.model_copy(update={"batch_size": size}), grounds).total_bytes
+def total_with_batch(size: int, spec: RunSpec, inputs: ForecastInputs) -> int:
+    return forecast(spec.model_copy(update={"batch_size": size}), inputs).total_bytes
 
 
 def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, ForecastInputs]:
     """A batch of 512 where there is room for 100: the tests' own process counts in both."""
     spec = resolve(validate({"model": "resnet18", "batch_size": 512}))
     model = build_model(spec)
-    grounds = ForecastInputs(probe_steps(spec, model, SHAPES, CPU), SHAPES)
-    room_bytes = total_with_batch(100, spec, grounds)
-    return spec.model_copy(update={"memory_limit": room_bytes}), model, grounds
+    inputs = ForecastInputs(probe_steps(spec, model, SHAPES, CPU), SHAPES)
+    room_bytes = total_with_batch(100, spec, inputs)
+    return spec.model_copy(update={"memory_limit": room_bytes}), model, inputs
 
 
 def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
-    spec, _, grounds = too_large_for_its_limit()
-    totals = [total_with_batch(size, spec, grounds) for size in (8, 64, 512)]
+    spec, _, inputs = too_large_for_its_limit()
+    totals = [total_with_batch(size, spec, inputs) for size in (8, 64, 512)]
     assert totals == sorted(totals)
-    largest = largest_batch(spec, grounds)
+    largest = largest_batch(spec, inputs)
     assert largest is not None
     assert largest < 100  # there must be some air left
-    aim_bytes = AIM * total_with_batch(100, spec, grounds)
-    one_more = total_with_batch(largest + 1, spec, grounds)
-    assert total_with_batch(largest, spec, grounds) <= aim_bytes < one_more
+    aim_bytes = AIM * total_with_batch(100, spec, inputs)
+    one_more = total_with_batch(largest + 1, spec, inputs)
+    assert total_with_batch(largest, spec, inputs) <= aim_bytes < one_more
 
 
 def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
-    spec, _, grounds = too_large_for_its_limit()
-    found = remedies(spec, grounds, None)
+    spec, _, inputs = too_large_for_its_limit()
+    found = remedies(spec, inputs, None)
     assert found
-    now = forecast(spec, grounds).total_bytes
+    now = forecast(spec, inputs).total_bytes
     assert all(remedy.bill.total_bytes < now for remedy in found)
     for remedy in found:
         if "accumulate" in remedy.settings:

@@ -8,7 +8,7 @@ from stepscope.errors import OutOfMemoryError
 from stepscope.memory_forecast.fit_check import (
     WORKERS_STAY_BELOW,
     check_fit,
-    refuse_what_does_not_fit,
+    require_fit,
 )
 from stepscope.settings.load_settings import validate
 from stepscope.train.device import resolve
@@ -35,11 +35,11 @@ def test_a_limit_between_training_and_workers_holds_some_of_them_and_is_no_refus
     alone = free.bill.total_bytes - of_workers
     some = foretold(round((alone + 0.6 * of_workers) / WORKERS_STAY_BELOW))
     assert 0 < some.workers_that_fit < 4
-    refuse_what_does_not_fit(some)
+    require_fit(some)
     none = foretold(round((alone + 0.1 * of_workers) / WORKERS_STAY_BELOW))
     assert none.workers_that_fit == 0
-    refuse_what_does_not_fit(none)
+    require_fit(none)
     too_little = foretold(alone // 2)
     assert too_little.workers_that_fit is None
     with pytest.raises(OutOfMemoryError, match="would take"):
-        refuse_what_does_not_fit(too_little)
+        require_fit(too_little)

@@ -1,17 +1,17 @@
-"""What torch's caching allocator reserves on a CUDA device for the tensors of a step.
+"""Simulate torch's caching allocator on a CUDA device for the tensors of a step.
 
-The allocator asks the driver for segments and cuts tensors out of them; segments that are free
-again are kept. What it reserves is therefore more than the largest sum of tensors, by how much can
-be counted: the tensors of the step are known, in their order (`models.step_tensors`), and the
-rules are fixed (pytorch.org/docs/stable/notes/cuda.html, c10/cuda/CUDACachingAllocator):
+The allocator gets segments from the driver, splits them into blocks for tensors, and keeps free
+segments. It therefore reserves more than the largest sum of tensors. The amount can be computed:
+the tensors of the step and their order are known (`models.step_tensors`), and the rules are fixed
+(pytorch.org/docs/stable/notes/cuda.html, c10/cuda/CUDACachingAllocator):
 
     a tensor of at most    comes out of a segment of        the rest of a hole is kept apart from
     1 MiB                  2 MiB                            512 B
     10 MiB                 20 MiB                           1 MiB
     more                   its size, in steps of 2 MiB      1 MiB
 
-Sizes are rounded to 512 B; the smallest hole that is large enough is taken, and neighbours that are
-free become one. Settings in PYTORCH_CUDA_ALLOC_CONF change the rules, and are not looked at.
+Sizes are rounded up to 512 B. The smallest free block that fits is used, and adjacent free blocks
+are merged. PYTORCH_CUDA_ALLOC_CONF, which changes the rules, is ignored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _MIDDLE_BYTES = 10 * _MIB
 _MIDDLE_SEGMENT_BYTES = 20 * _MIB
 _LARGE_ROUND_BYTES = 2 * _MIB
 
-# The second step finds the holes of the first; a third finds nothing new.
+# The second step reuses free blocks of the first; a third changes nothing.
 _STEPS = 2
 
 
 @dataclass(eq=False)
 class _Piece:
-    """A part of a segment; the pieces of a segment are linked in their order."""
+    """A block of a segment; the blocks of a segment are a linked list."""
 
     size_bytes: int
     small: bool
@@ -46,13 +46,13 @@ class _Piece:
 
 @dataclass
 class CachingAllocator:
-    """The allocator's book-keeping, without memory."""
+    """The bookkeeping of the allocator, without memory."""
 
     reserved_bytes: int = 0
     _holes: list[_Piece] = field(default_factory=list)
 
     def take(self, size_bytes: int) -> _Piece:
-        """Find room for a tensor, in a hole or in a new segment."""
+        """Allocate a tensor, in a free block or in a new segment."""
         size_bytes = _round_up(max(1, size_bytes), _ROUND_BYTES)
         small = size_bytes <= _SMALL_BYTES
         fitting = [h for h in self._holes if h.small == small and h.size_bytes >= size_bytes]
@@ -67,7 +67,7 @@ class CachingAllocator:
         return piece
 
     def give_back(self, piece: _Piece) -> None:
-        """Make a hole of a piece, one with the holes beside it."""
+        """Free a block, and merge it with adjacent free blocks."""
         for beside in (piece.before, piece.after):
             if beside is not None and beside.free:
                 self._holes.remove(beside)
@@ -110,7 +110,7 @@ def _round_up(size_bytes: int, to_bytes: int) -> int:
 
 
 def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
-    """Return what is reserved when some steps like this one were made."""
+    """Return the reserved bytes after some steps like this one."""
     allocator = CachingAllocator()
     standing, trained = _standing(log), trained_bytes(log)
     held = {number: allocator.take(log.blocks[number - 1].size_bytes) for number in standing}
@@ -120,7 +120,7 @@ def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
                 held[event] = allocator.take(log.blocks[event - 1].size_bytes)
             elif event < 0 and -event in held and -event not in standing:
                 allocator.give_back(held.pop(-event))
-        if step == 0 and optimizer.state:  # made by the first step, and there to stay
+        if step == 0 and optimizer.state:  # created by the first step, and permanent
             for size_bytes in trained:
                 allocator.take(round(size_bytes * optimizer.state))
         if temporary_bytes := optimizer.temporary_bytes(trained):
@@ -131,5 +131,5 @@ def reserved_for(log: StepLog, optimizer: OptimizerMemory) -> int:
 
 
 def _standing(log: StepLog) -> Sequence[int]:
-    """Return the numbers of the blocks that are there before the step and after it."""
+    """Return the numbers of the blocks that exist before and after the step."""
     return [number for number, block in enumerate(log.blocks, 1) if block.kind == "parameters"]

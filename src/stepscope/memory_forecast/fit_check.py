@@ -1,4 +1,4 @@
-"""Say beforehand what a training will take, whether that fits, and what would help if not."""
+"""Check whether a training fits into memory before it starts, and find remedies if not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from stepscope.train.activation_checkpointing import recomputing
 from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_bytes
 
-# Remedies are looked for where they may be needed; for a run that takes a tenth of the memory the
-# search would only cost time.
+# Search for remedies only above this share of the limit: the search takes time.
 _REMEDIES_FROM = 0.5
 
 # Of the limit: nearer to it, the guard of `supervisor.memory_guard` ends a worker.
@@ -33,9 +32,9 @@ WORKERS_STAY_BELOW = 0.95
 class FitCheck:
     """A forecast, or the reason why there is none.
 
-    `workers_that_fit` is how many of the `workers` asked for the limit holds beside the training;
-    None where it does not hold the training alone, or another pool is too small for the workers.
-    `remedies_reason` says why recomputed activations could not be among the remedies.
+    `workers_that_fit` is how many of the `workers` fit into memory with the training; None if the
+    training alone does not fit, or another pool is too small for the workers. `remedies_reason`
+    says why recomputed activations could not be tried.
     """
 
     bill: Bill | None = None
@@ -47,7 +46,7 @@ class FitCheck:
     workers_that_fit: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values: the bill, the phases, what would help."""
+        """Return the bill, the phases and the remedies as JSON values."""
         if self.bill is None or self.step is None:
             return {"reason": self.reason}
         return {
@@ -65,36 +64,36 @@ class FitCheck:
 def check_fit(
     spec: RunSpec, model: nn.Module, memory: DeviceMemory | None = None, processes: int = 1
 ) -> FitCheck:
-    """Forecast the memory of a training whose network is built, from a few small steps.
+    """Forecast the memory of a training from a few small steps of its network.
 
-    `memory` is the device's; on a CPU there is none. It is one of so many `processes` that share
+    `memory` is that of the device, None on a CPU. `processes` is the number of processes that share
     the host's memory.
     """
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     try:
         seen = probe_steps(spec, model, dataset, torch.device(spec.device), memory)
         workers = worker_bytes(spec, dataset) if spec.workers else None
-        grounds = ForecastInputs(seen, dataset, workers, processes)
-        bill = forecast(spec, grounds)
-    except Exception as error:  # somebody's network may fail on a batch that it will never see
+        inputs = ForecastInputs(seen, dataset, workers, processes)
+        bill = forecast(spec, inputs)
+    except Exception as error:  # a network may fail on a batch that the run never has
         return FitCheck(reason=_why_not(error))
     found: list[Remedy] = []
     untried = None
     if bill.filled_share > _REMEDIES_FROM:
-        found, untried = _what_would_help(spec, model, grounds, memory)
+        found, untried = _find_remedies(spec, model, inputs, memory)
     return FitCheck(
         bill,
         seen.step(spec.batch_size),
         tuple(found),
         remedies_reason=untried,
         workers=spec.workers,
-        workers_that_fit=_workers_that_fit(spec, grounds, bill),
+        workers_that_fit=_workers_that_fit(spec, inputs, bill),
     )
 
 
-def _workers_that_fit(spec: RunSpec, grounds: ForecastInputs, bill: Bill) -> int | None:
+def _workers_that_fit(spec: RunSpec, inputs: ForecastInputs, bill: Bill) -> int | None:
     alone = {"workers": 0, "persistent_workers": False}
-    without = forecast(spec.model_copy(update=alone), grounds)
+    without = forecast(spec.model_copy(update=alone), inputs)
     others_fit = all(
         bill.pool_bytes(pool) <= limit.bytes
         for pool, limit in bill.limits.items()
@@ -110,17 +109,17 @@ def _workers_that_fit(spec: RunSpec, grounds: ForecastInputs, bill: Bill) -> int
     return max(0, int(room_bytes // each_bytes)) if each_bytes else spec.workers
 
 
-def _what_would_help(
-    spec: RunSpec, model: nn.Module, grounds: ForecastInputs, memory: DeviceMemory | None
+def _find_remedies(
+    spec: RunSpec, model: nn.Module, inputs: ForecastInputs, memory: DeviceMemory | None
 ) -> tuple[list[Remedy], str | None]:
-    """Look for remedies; where recomputing cannot be tried, for the others, and say why."""
+    """Return remedies, and the reason if recomputed activations could not be tried."""
     try:
-        return remedies(spec, grounds, _grounds_recomputing(spec, model, grounds, memory)), None
-    except Exception as error:  # again somebody's network, now on a device that is nearly full
+        return remedies(spec, inputs, _inputs_with_recomputing(spec, model, inputs, memory)), None
+    except Exception as error:  # the network may fail, now on a device that is nearly full
         reason = f"with activations recomputed, {_why_not(error)}"
     if memory is not None:
-        memory.begin_anew()  # only now are the tensors of the step that failed gone
-    return remedies(spec, grounds, None), reason
+        memory.begin_anew()  # the tensors of the failed step are freed only now
+    return remedies(spec, inputs, None), reason
 
 
 def _why_not(error: Exception) -> str:
@@ -129,26 +128,26 @@ def _why_not(error: Exception) -> str:
     return f"a small step failed: {type(error).__name__}: {error}"
 
 
-def _grounds_recomputing(
-    spec: RunSpec, model: nn.Module, grounds: ForecastInputs, memory: DeviceMemory | None
+def _inputs_with_recomputing(
+    spec: RunSpec, model: nn.Module, inputs: ForecastInputs, memory: DeviceMemory | None
 ) -> ForecastInputs | None:
     if spec.checkpoint_activations:
         return None
     with recomputing(model) as blocks:
         if not blocks:
             return None
-        seen = probe_steps(spec, model, grounds.dataset, torch.device(spec.device), memory)
-    # The process has grown meanwhile by what was tried; its runtime is what it was.
-    return replace(grounds, foresight=replace(seen, runtime_bytes=grounds.foresight.runtime_bytes))
+        seen = probe_steps(spec, model, inputs.dataset, torch.device(spec.device), memory)
+    # The trial has enlarged the process; its runtime memory has not changed.
+    return replace(inputs, probe=replace(seen, runtime_bytes=inputs.probe.runtime_bytes))
 
 
-def refuse_what_does_not_fit(foretold: FitCheck) -> None:
-    """Raise where the forecast exceeds the limit, and would without workers.
+def require_fit(forecast_check: FitCheck) -> None:
+    """Raise if the forecast exceeds the limit even without workers.
 
-    Workers that are too many need not end a run: near the limit the guard ends them first.
+    Too many workers need not end a run: near the limit the memory guard ends them first.
     """
-    bill = foretold.bill
-    if bill is None or bill.fits or foretold.workers_that_fit is not None:
+    bill = forecast_check.bill
+    if bill is None or bill.fits or forecast_check.workers_that_fit is not None:
         return
     pool = bill.binding
     limit = bill.limits[pool]

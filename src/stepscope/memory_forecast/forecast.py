@@ -1,4 +1,4 @@
-"""The memory bill of a training, forecast before it begins."""
+"""Forecast the memory bill of a training from a few probe steps in the training process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from stepscope.train.optimizers import make_optimizer
 from stepscope.train.probe_step import ProbeStep, training_state_restored
 from stepscope.units import format_bytes
 
-# --- What a training will take, found out by the training process itself before it begins
+# --- Probe steps
 
 
 TRIED_BATCHES = (2, 3)
 
-# The trial of the allocator: large enough to show holes, small enough to take a second.
+# The allocator trial: large enough to show fragmentation, small enough to take a second.
 _TRIAL_KEPT_BYTES = 64 * 2**20
 _TRIAL_MOST_SAMPLES = 16
 _TRIAL_STEPS = 2
@@ -48,9 +48,9 @@ _TRIAL_STEPS = 2
 
 @dataclass(frozen=True)
 class DeviceProbe:
-    """What was found out of a device's memory, after the small steps.
+    """The memory of a device after the probe steps.
 
-    `excess_bytes` is what was reserved beyond what the allocator's rules say for those steps.
+    `excess_bytes` was reserved beyond the simulated allocator.
     """
 
     limit_bytes: int
@@ -61,10 +61,10 @@ class DeviceProbe:
 
 @dataclass(frozen=True)
 class StepProbe:
-    """What was found out: of a step at any batch, of the optimiser, of the process, of the device.
+    """The results of the probe steps.
 
-    `allocator` is None where this system cannot tell how much a process took; `device` where the
-    tensors are in the process's own memory.
+    `allocator` is None if the system does not report the memory of a process; `device` is None if
+    tensors are in host memory.
     """
 
     logs: tuple[StepLog, StepLog]
@@ -77,19 +77,19 @@ class StepProbe:
 
     @property
     def state_bytes(self) -> int:
-        """What the optimiser keeps."""
+        """The size of the optimiser state."""
         return round(self.gradients_bytes * self.optimizer.state)
 
     def step(self, batch_size: int) -> StepMemory:
-        """Return what the tensors of a step take at a batch.
+        """Return the memory of a step's tensors at a batch size.
 
         Raises:
-            UnlikeSteps: the network did different things with two samples and with three.
+            UnlikeSteps: the network runs different operations for two and for three samples.
         """
         return add_up(at_batch(*self.logs, batch_size), self.optimizer)
 
     def reserved_bytes(self, batch_size: int) -> int:
-        """Return what a device's allocator reserves for the tensors of steps at a batch."""
+        """Return the bytes that a device's allocator reserves at a batch size."""
         return reserved_for(at_batch(*self.logs, batch_size), self.optimizer)
 
 
@@ -100,9 +100,9 @@ def probe_steps(
     device: torch.device,
     memory: DeviceMemory | None = None,
 ) -> StepProbe:
-    """Try some small steps of a training whose network is built and on its device.
+    """Run some small steps of a network on its device.
 
-    `memory` is the device's; on a CPU there is none.
+    `memory` is that of the device, None on a CPU.
     """
     trial = ProbeStep(spec, model, dataset, device)
     optimizer = weigh_optimizer(
@@ -151,7 +151,7 @@ def _some_steps(trial: ProbeStep, samples: int) -> None:
 
 
 def _try_allocator(trial: ProbeStep, seen: StepProbe, samples: int) -> AllocatorTrial | None:
-    """Take a few steps, and see what the process takes beyond their tensors."""
+    """Measure the growth of the process beyond the tensors of a few steps."""
     step = add_up(at_batch(*seen.logs, samples), NO_OPTIMIZER)
     grew_bytes = growth_during(lambda: _some_steps(trial, samples))
     if grew_bytes is None:
@@ -162,58 +162,61 @@ def _try_allocator(trial: ProbeStep, seen: StepProbe, samples: int) -> Allocator
 def _try_device(
     trial: ProbeStep, seen: StepProbe, samples: int, memory: DeviceMemory
 ) -> DeviceProbe:
-    """Take a few steps, and see what the device's allocator reserves beyond what is counted."""
+    """Measure the reserved memory of the device beyond the simulation for a few steps."""
     counted_bytes = reserved_for(at_batch(*seen.logs, samples), NO_OPTIMIZER)
     memory.begin_anew()
     _some_steps(trial, samples)
     excess_bytes = memory.peak_reserved_bytes() - counted_bytes
     context = memory.context()
-    memory.begin_anew()  # the training begins with nothing kept, and with a peak of its own
+    memory.begin_anew()  # the training starts with an empty cache and a new peak
     return DeviceProbe(memory.limit_bytes(), memory.unified, context, excess_bytes)
 
 
 def _size_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Add up blocks of memory, each once."""
+    """Return the total size of storages, each counted once."""
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
     return sum(storage.nbytes() for storage in storages.values())
 
 
+# --- Memory bill
+
+
 _LABEL_BYTES = 8  # an int64
 
-# What is in the process's memory whatever the device: the rest is where the tensors are.
+# Items in host memory on every device; the others are where the tensors are.
 _OF_THE_PROCESS = ("runtime", "prefetch", "workers", "dataset")
 
-# Where the allocator could not be tried: what it took for ResNet-18, batch 14, on glibc.
+# Used if the allocator could not be tried: measured for ResNet-18, batch 14, on glibc.
 _ASSUMED = AllocatorTrial(kept_bytes=62 * 2**20, excess_bytes=60 * 2**20)
 
 
 @dataclass(frozen=True)
 class ForecastInputs:
-    """What forecasts of a training rest on, beside its spec.
+    """The inputs of a forecast besides the spec.
 
-    The `processes` of it on this machine share the host's memory.
+    `processes` is the number of processes that share the host's memory.
     """
 
-    foresight: StepProbe
+    probe: StepProbe
     dataset: DataSet
     worker_bytes: int | None = None
     processes: int = 1
 
 
-def forecast(spec: RunSpec, grounds: ForecastInputs) -> Bill:
-    """Write the bill of a training.
+def forecast(spec: RunSpec, inputs: ForecastInputs) -> Bill:
+    """Return the memory bill of a training.
 
     Raises:
-        UnlikeSteps: the network's steps could not be counted.
+        UnlikeSteps: the tensors of a step could not be counted.
     """
-    seen, step = grounds.foresight, grounds.foresight.step(spec.batch_size)
-    batch_bytes = spec.batch_size * (grounds.dataset.input_bytes + _LABEL_BYTES)
+    seen, step = inputs.probe, inputs.probe.step(spec.batch_size)
+    batch_bytes = spec.batch_size * (inputs.dataset.input_bytes + _LABEL_BYTES)
     peak_bytes = step.peak_bytes
     if spec.accumulate > 1:  # gradients stay from one batch of the step to the next
         peak_bytes += seen.gradients_bytes - step.at_peak["gradients"]
     slack, how_slack = _slack(seen, step)
-    # Gradients come while activations go. Where the items together are more than the peak, the
-    # allocator has put one where the other was.
+    # Gradients are allocated while activations are freed. If the sum of the items exceeds the peak,
+    # the allocator has reused memory.
     together = seen.parameters_bytes + seen.gradients_bytes + seen.state_bytes + batch_bytes
     together += step.kept_bytes
     workspace = max(0, peak_bytes - together)
@@ -233,18 +236,18 @@ def forecast(spec: RunSpec, grounds: ForecastInputs) -> Bill:
             f"{spec.optimizer}: {seen.optimizer.state:g} values a trained weight",
         ),
         "activations": Item(activations, "counted", _about_activations(activations, step)),
-        "batch": Item(batch_bytes, "counted", _about_batch(spec, grounds.dataset)),
+        "batch": Item(batch_bytes, "counted", _about_batch(spec, inputs.dataset)),
         "prefetch": _prefetch(spec, batch_bytes, copied=seen.device is not None),
-        "workers": _workers(spec, grounds),
-        "dataset": _dataset(spec, grounds.dataset),
+        "workers": _workers(spec, inputs),
+        "dataset": _dataset(spec, inputs.dataset),
         "workspace": Item(workspace, "counted", "gradients of activations, on their way"),
         "slack": Item(slack - reused, how_slack, "what allocator and libraries take besides"),
     }
     bill = _in_their_pools(spec, items, seen)
-    if grounds.processes == 1:
+    if inputs.processes == 1:
         return bill
     limits = {
-        pool: limit if pool == "device" else _shared(limit, grounds.processes)
+        pool: limit if pool == "device" else _shared(limit, inputs.processes)
         for pool, limit in bill.limits.items()
     }
     return replace(bill, limits=limits)
@@ -299,7 +302,7 @@ def _slack(seen: StepProbe, step: StepMemory) -> tuple[int, How]:
 
 
 def _prefetch(spec: RunSpec, batch_bytes: int, *, copied: bool) -> Item:
-    """Count what waits in the host's memory; a batch that is `copied` from there is one of it."""
+    """Return the prefetched batches in host memory, with the one being `copied` to the device."""
     if not spec.workers:
         on_its_way = Item(batch_bytes, "counted", "a batch on its way to the device")
         return on_its_way if copied else Item(0, "counted", "no workers")
@@ -307,10 +310,10 @@ def _prefetch(spec: RunSpec, batch_bytes: int, *, copied: bool) -> Item:
     return Item(batches * batch_bytes, "counted", f"{batches} batches ready in shared memory")
 
 
-def _workers(spec: RunSpec, grounds: ForecastInputs) -> Item:
+def _workers(spec: RunSpec, inputs: ForecastInputs) -> Item:
     if not spec.workers:
         return Item(0, "counted", "no workers")
-    each = grounds.worker_bytes or 0
+    each = inputs.worker_bytes or 0
     return Item(
         spec.workers * each, "calibrated", f"{spec.workers} x {format_bytes(each)} of their own"
     )

@@ -1,17 +1,17 @@
-"""The memory bill of a run: what it will take, item by item, and the limit that it must keep to.
+"""The memory bill of a run: its items, and the limit of each pool.
 
-Every item says how it was got:
+Every item has its method:
 
     counted      from sizes alone: tensors, samples, batches
-    measured     in the very process, before it trains
+    measured     in the training process, before it trains
     calibrated   tried on this machine: a loader worker, an allocator
-    assumed      neither; the note says what it rests on
+    assumed      none of these; the note says why
 
-and in which pool it lies: `host`, `device`, or `unified` where these are the same memory.
+and its pool: `host`, `device`, or `unified` if these share one memory.
 
-Parameters, gradients, state and activations are whole: what each is at its largest. They are never
-all there at once, and the allocator puts one where another was; `slack` is what it keeps beyond the
-largest sum of them, so that the items add up to the peak.
+Parameters, gradients, state and activations have their largest size. They are never all allocated
+at once, and the allocator reuses memory; `slack` is what it keeps beyond their largest sum, so that
+the items add up to the peak.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that a pool may take, and who says so."""
+    """The limit of a pool, and its origin."""
 
     of: str
     bytes: int
@@ -62,7 +62,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a run takes at its peak; `items` has every name of `ITEMS`."""
+    """The peak memory of a run; `items` has every name of `ITEMS`."""
 
     items: Mapping[str, Item]
     limits: Mapping[Pool, Limit]
@@ -73,29 +73,29 @@ class Bill:
         return sum(item.bytes for item in self.items.values())
 
     def pool_bytes(self, pool: Pool) -> int:
-        """Return what a pool has to hold. Shared memory is a part of the host's."""
+        """Return the memory in a pool. Shared memory is part of host memory."""
         if pool == "shared memory":
             return self.items["prefetch"].bytes
         return sum(item.bytes for item in self.items.values() if item.pool == pool)
 
     @property
     def host_pool(self) -> Pool:
-        """The pool that processes are in, the loader's workers too."""
+        """The pool of the processes, including loader workers."""
         return "unified" if "unified" in self.limits else "host"
 
     @property
     def binding(self) -> Pool:
-        """The pool that is filled most."""
+        """The fullest pool."""
         return max(self.limits, key=self._filled_share)
 
     @property
     def filled_share(self) -> float:
-        """How full that pool is: above 1, it does not fit."""
+        """The share of the fullest pool that is used; above 1 the run does not fit."""
         return self._filled_share(self.binding)
 
     @property
     def fits(self) -> bool:
-        """Whether every pool holds its part."""
+        """Whether the run fits into every pool."""
         return all(self.pool_bytes(pool) <= limit.bytes for pool, limit in self.limits.items())
 
     def _filled_share(self, pool: Pool) -> float:
@@ -105,7 +105,7 @@ class Bill:
         return needed_bytes / limit_bytes
 
     def to_json(self) -> dict[str, Any]:
-        """Return the bill as plain values."""
+        """Return the bill as JSON values."""
         limit = self.limits[self.binding]
         return {
             "items": {name: vars(self.items[name]) for name in ITEMS},
@@ -121,16 +121,15 @@ class Bill:
         }
 
 
-# --- How much a run may take on this machine: the tightest of what was asked for and what there
-# is.
+# --- Limits
 
 
 def memory_limits(
     asked_bytes: int | None, workers: int, device: Limit | None = None, *, unified: bool = False
 ) -> dict[Pool, Limit]:
-    """Return the limit of each pool: workers hand over their batches in shared memory.
+    """Return the limit of each pool. Workers pass batches through shared memory.
 
-    `device` is what a device can give, beside the host or, where `unified`, out of the same memory.
+    `device` is the limit of the device; `unified` says that host and device share one memory.
     """
     of_host = host_limit(asked_bytes)
     limits: dict[Pool, Limit]
@@ -147,7 +146,7 @@ def memory_limits(
 
 
 def host_limit(asked_bytes: int | None) -> Limit:
-    """Return the limit that binds in the host's memory."""
+    """Return the tightest limit of the host's memory."""
     known = {
         "--memory-limit": asked_bytes,
         "control group": host.cgroup_memory_limit_bytes(),

@@ -1,4 +1,4 @@
-"""Settings with which a training would take less memory, each with its forecast."""
+"""Settings that lower the memory of a training, each with its forecast."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from stepscope.settings import RunSpec
 
 MOST = 3
 
-# A run that nears its limit is ended; what is recommended stays further away from it.
+# The memory guard ends a run near its limit; recommendations keep a distance.
 AIM = 0.9
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Some settings to change, and what the run would then take, also of the pool in want."""
+    """Settings to change, the resulting bill, and the pool that was too small."""
 
     settings: dict[str, Any]
     bill: Bill
     pool: Pool
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the remedy as JSON values."""
         return {
             "settings": self.settings,
             "total_bytes": self.bill.total_bytes,
@@ -36,18 +36,17 @@ class Remedy:
 
 
 def remedies(
-    spec: RunSpec, grounds: ForecastInputs, recomputing: ForecastInputs | None
+    spec: RunSpec, inputs: ForecastInputs, recomputing: ForecastInputs | None
 ) -> list[Remedy]:
-    """Return what would help most, those that fit first.
+    """Return the best remedies, those that fit first.
 
-    `recomputing` are the grounds of the same network with its activations recomputed, where it has
-    blocks for that.
+    `recomputing` are the inputs of the same network with recomputed activations, if it has blocks.
     """
-    now = forecast(spec, grounds)
+    now = forecast(spec, inputs)
     pool = now.binding
     tried = [
         Remedy(settings, bill, pool)
-        for settings, bill in _candidates(spec, grounds, recomputing)
+        for settings, bill in _candidates(spec, inputs, recomputing)
         if bill.pool_bytes(pool) < now.pool_bytes(pool)
     ]
     tried.sort(key=lambda remedy: not remedy.bill.fits)
@@ -55,33 +54,33 @@ def remedies(
 
 
 def _candidates(
-    spec: RunSpec, grounds: ForecastInputs, recomputing: ForecastInputs | None
+    spec: RunSpec, inputs: ForecastInputs, recomputing: ForecastInputs | None
 ) -> Iterator[tuple[dict[str, Any], Bill]]:
-    smaller = largest_batch(spec, grounds)
+    smaller = largest_batch(spec, inputs)
     if smaller is not None and smaller < spec.batch_size:
-        yield _with(spec, grounds, batch_size=smaller)
+        yield _with(spec, inputs, batch_size=smaller)
         parts = _parts(spec.batch_size, smaller)
         yield _with(
             spec,
-            grounds,
+            inputs,
             batch_size=spec.batch_size // parts,
             accumulate=spec.accumulate * parts,
         )
     elif spec.batch_size > 1:
-        yield _with(spec, grounds, batch_size=1)
+        yield _with(spec, inputs, batch_size=1)
     if recomputing is not None and not spec.checkpoint_activations:
         yield _with(spec, recomputing, checkpoint_activations=True)
     if spec.workers:
-        yield _with(spec, grounds, workers=0, persistent_workers=False)
+        yield _with(spec, inputs, workers=0, persistent_workers=False)
     if spec.source == "memory":
-        yield _with(spec, grounds, source="local")
+        yield _with(spec, inputs, source="local")
 
 
-def largest_batch(spec: RunSpec, grounds: ForecastInputs) -> int | None:
-    """Return the largest batch, up to the one asked for, that is forecast to fit well."""
+def largest_batch(spec: RunSpec, inputs: ForecastInputs) -> int | None:
+    """Return the largest batch size, up to that of the spec, that fits with a margin."""
 
     def fits(batch_size: int) -> bool:
-        bill = forecast(spec.model_copy(update={"batch_size": batch_size}), grounds)
+        bill = forecast(spec.model_copy(update={"batch_size": batch_size}), inputs)
         return all(
             bill.pool_bytes(pool) <= AIM * limit.bytes for pool, limit in bill.limits.items()
         )
@@ -94,12 +93,12 @@ def largest_batch(spec: RunSpec, grounds: ForecastInputs) -> int | None:
 
 
 def _parts(batch_size: int, most: int) -> int:
-    """Return into how many equal parts a batch must go so that each is small enough."""
+    """Return the number of equal parts of a batch, each at most `most` samples."""
     parts = -(-batch_size // most)
     while batch_size % parts:
         parts += 1
     return parts
 
 
-def _with(spec: RunSpec, grounds: ForecastInputs, **changed: Any) -> tuple[dict[str, Any], Bill]:
-    return changed, forecast(spec.model_copy(update=changed), grounds)
+def _with(spec: RunSpec, inputs: ForecastInputs, **changed: Any) -> tuple[dict[str, Any], Bill]:
+    return changed, forecast(spec.model_copy(update=changed), inputs)

@@ -1,7 +1,7 @@
-"""How much memory of its own a loader worker takes: one is started, makes some batches, and ends.
+"""Measure the private memory of a loader worker that makes a few batches.
 
-A forked worker shares what the training process holds. Its own are the pages that either of the two
-has written to since, and what it needs to make a batch.
+A forked worker shares the memory of the training process. Its private memory is the pages that
+either process has written since, and the memory to make a batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BATCHES = 3
 
 
 class _Weighed(Dataset[int]):
-    """Make a batch, and say what the process that made it holds alone."""
+    """Make a batch, and return the private memory of the process."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -42,7 +42,7 @@ class _Weighed(Dataset[int]):
 
 
 def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: DataSource) -> Batches:
-    """Make batches of blank images in memory, so that the real ones need not be read for it."""
+    """Return batches of blank images, so that no data need be read."""
     samples = MemorySamples(
         np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
         np.zeros(spec.batch_size, dtype=np.int64),
@@ -53,7 +53,7 @@ def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: DataSourc
 
 
 def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
-    """Start a worker for batches like the run's, and return its own bytes."""
+    """Start a worker for batches like the run's, and return its private memory."""
     reading = data_source_of(spec, training=True)
     if dataset.records is None:
         batches = dataset.open("train", reading).batches

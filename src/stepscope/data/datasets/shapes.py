@@ -1,4 +1,4 @@
-"""The built-in data set: ten classes of drawn 32x32 figures, made in seconds from nothing.
+"""The built-in data set: ten classes of drawn 32x32 figures, generated in seconds.
 
 It needs no download, so `stepscope run` works at once and anywhere. Each image holds one figure
 (disc, ring, square, ...) of random place, size, tilt and colour over a background with a
@@ -6,11 +6,11 @@ brightness gradient and noise; the contrast is drawn from weak to clear. No clas
 horizontal flip, and a crop that shifts by four pixels leaves a figure recognisable, so the usual
 CIFAR-10 augmentation is harmless.
 
-The bytes are part of the interface: sample i of a split depends on nothing but the data seed, the
-split and i. So `--samples N` is a prefix of the whole, and a result on one machine is comparable
-with another's. To that end randomness is splitmix64 in integers, not a library's generator, and
-drawing uses only what IEEE 754 rounds one way (+ - * / sqrt, min, max, in float32, one array at a
-time): no sine, no sum whose order depends on the machine. `FILES` pins the checksums.
+The bytes are part of the interface: sample i of a split depends only on the data seed, the split
+and i. `--samples N` is therefore a prefix of the whole, and results of different machines are
+comparable. Random numbers come from splitmix64, not from a library's generator, and drawing uses
+only operations that IEEE 754 rounds in one way (+ - * / sqrt, min, max, in float32): no sine, no
+sum whose order depends on the machine. `FILES` has the checksums.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ NAME = "shapes"
 ABOUT = "drawn figures, built in; nothing to download"
 TRAIN_SAMPLES = 50_000
 TEST_SAMPLES = 10_000
-# Of the training pixels, over 255; tests/data/datasets/test_shapes.py computes them again.
+# Of the training pixels divided by 255; tests/data/datasets/test_shapes.py computes them again.
 MEAN = (0.499510, 0.500643, 0.500577)
 STD = (0.148021, 0.148539, 0.148247)
 
 FOLDER = "shapes-v1"
 RECORDS_PER_FILE = 10_000
-CACHED_FROM = 2_000  # samples of a file: fewer are drawn each time, in some 0.1 s
+CACHED_FROM = 2_000  # samples of a file: fewer are drawn each time, in about 0.1 s
 FILES: dict[Split, tuple[RecordFile, ...]] = {
     "train": tuple(
         RecordFile(f"train_{number}.bin", RECORDS_PER_FILE, md5, crc32)
@@ -80,7 +80,7 @@ _SPLIT_KEYS: dict[Split, int] = {"train": 0x7261_696E, "test": 0x7465_7374}
 _WORDS_A_SAMPLE = 512  # random 64-bit words: 32 for the figure, the rest for noise
 _FIGURE_WORDS = 32
 _NOISE_WORDS = IMAGE_BYTES // 8
-_BLOCK = 200  # samples drawn at once: what fits a second-level cache; no influence on the bytes
+_BLOCK = 200  # samples drawn at once, to fit a second-level cache; does not affect the bytes
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -99,7 +99,7 @@ def _random_words(split: Split, index: np.ndarray, first: int, count: int) -> Wo
 
 
 def labels_of(split: Split, index: np.ndarray) -> np.ndarray:
-    """Return the classes of samples: every ten neighbours hold each class once, in random order."""
+    """Return the classes of samples: each ten neighbours have each class once, shuffled."""
     number: Words = index.astype(np.uint64)
     decade, place = number // np.uint64(10), number % np.uint64(10)
     words: Words = decade * np.uint64(GOLDEN) + np.uint64(_SEED ^ _SPLIT_KEYS[split])
@@ -151,7 +151,7 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
         return drawn
 
     radius = between(6.5, 11.0)
-    reach = np.float32(14.0) - radius  # how far the centre may stray and the figure stay inside
+    reach = np.float32(14.0) - radius  # the largest offset that keeps the figure inside
     x = np.arange(32, dtype=np.float32) - np.float32(15.5)
     right = (x - between(-1.0, 1.0) * reach) / radius
     down = (x - between(-1.0, 1.0) * reach) / radius
@@ -168,7 +168,7 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
     for distance, start, stop in zip(FIGURES.values(), edges[:-1], edges[1:], strict=True):
         one = slice(start, stop)
         outside[one] = distance(u[one], v[one], x_size[one], y_size[one])
-    # One pixel wide, the edge of the figure goes from 1 to 0.
+    # The edge of the figure is one pixel wide, from 1 to 0.
     cover = np.minimum(np.maximum(np.float32(0.5) - outside * radius[:, :, None], 0.0), 1.0)
 
     slope_right, slope_down = between(-1.2, 1.2), between(-1.2, 1.2)
@@ -179,7 +179,7 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
     noise = _random_words(split, index, _FIGURE_WORDS, _NOISE_WORDS)
     grain = noise.astype("<u8", copy=False).view(np.uint8).reshape(len(index), *IMAGE_SHAPE)
-    # Two dice of sixteen a byte: a triangle from -15 to 15, near enough to a bell.
+    # Two 16-sided dice from each byte: a triangular distribution from -15 to 15.
     dice = ((grain >> 4) + (grain & 15)).astype(np.float32)
     dice -= np.float32(15.0)
     dice *= roughness[:, :, None, None]
@@ -195,7 +195,7 @@ def _draw(split: Split, index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def draw(split: Split, start: int, stop: int) -> MemorySamples:
-    """Draw samples `start` to `stop` of a split; some 40 microseconds each on one core."""
+    """Draw samples `start` to `stop` of a split; about 40 microseconds each on one core."""
     samples = _room_for(stop - start)
     _draw_into(samples, split, start)
     return samples
@@ -215,14 +215,14 @@ def _draw_into(samples: MemorySamples, split: Split, start: int) -> None:
 
 
 def check(data_dir: Path) -> None:
-    """Do nothing: what is drawn cannot be missing."""
+    """Do nothing: generated data cannot be missing."""
 
 
 def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
-    """Give the first samples of a split; `data_dir` is not touched.
+    """Return the first samples of a split; `data_dir` is not used.
 
-    They are drawn once: record files in the user's cache keep them. Of a file of which few are
-    wanted, those are drawn each time, which is quicker than to read and check all of it.
+    Record files in the user's cache keep them. A few samples of a file are drawn each time, which
+    is faster than reading and checking the whole file.
     """
     count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
     loaded, folder = _room_for(count), _cache()
@@ -241,7 +241,7 @@ def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamp
 def _records_of(
     file: RecordFile, drawn: MemorySamples, split: Split, start: int
 ) -> Iterator[np.ndarray]:
-    """Give the records of a whole file piece by piece; what is not drawn yet is drawn."""
+    """Yield the records of a whole file in pieces; draw the missing ones."""
     for first in range(0, file.records, PIECE):
         stop = min(first + PIECE, file.records)
         if stop <= len(drawn):
@@ -257,11 +257,10 @@ def _cache() -> Path | None:
 
 
 def open_files(split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
-    """Give the first samples of a split as files, drawn once into `data_dir`/shapes-v1.
+    """Return the first samples of a split as files, drawn once into `data_dir`/shapes-v1.
 
-    Whole files are written, those that the samples touch. Files that are there already are
-    checked, which leaves them in the page cache, and drawn again if they are not what they
-    should be.
+    Writes whole files. Existing files are checked, which reads them into the page cache, and drawn
+    again if they are damaged.
     """
     count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
     wanted = _files_of(split, count)
@@ -271,7 +270,7 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
             drawn = draw(split, start, start + file.records)
             records = pack(drawn.images, drawn.labels)
             found = inspect(records, file, len(CLASS_NAMES))
-            if not found.ok:  # fail here, or every run would draw the file again
+            if not found.ok:  # otherwise every run would draw the file again
                 raise DataError(
                     f"this machine draws {file.name} differently ({found.detail}). "
                     "Please report it; --source memory works nonetheless."
@@ -282,14 +281,14 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
 
 
 def get(data_dir: Path, report: Callable[[str], None]) -> None:
-    """Write all record files, so that a later run need not."""
+    """Write all record files in advance."""
     for split in FILES:
         report(f"drawing {split} samples into {data_dir / FOLDER}")
         open_files(split, data_dir)
 
 
 def verify(data_dir: Path) -> list[Verified]:
-    """Check the record files that are there; none need be, they are drawn when wanted."""
+    """Check the existing record files; missing ones are drawn on demand."""
     found = [_examine(data_dir / FOLDER / file.name, file) for file in _all_files()]
     return [
         Verified(one.file, "ok", "not written yet; drawn when needed")
@@ -300,7 +299,7 @@ def verify(data_dir: Path) -> list[Verified]:
 
 
 def verify_cache() -> VerifiedCache | None:
-    """Check the files of the user's cache; one that is damaged is drawn again when needed."""
+    """Check the files of the user's cache; damaged ones are drawn again on demand."""
     folder = _cache()
     if folder is None:
         return None
@@ -309,7 +308,7 @@ def verify_cache() -> VerifiedCache | None:
 
 
 def _files_of(split: Split, count: int) -> list[tuple[RecordFile, int]]:
-    """List the files that the first samples of a split touch, each with its first sample."""
+    """Return the files of the first samples of a split, each with its first sample."""
     wanted = FILES[split][: -(-count // RECORDS_PER_FILE)]
     return [(file, number * RECORDS_PER_FILE) for number, file in enumerate(wanted)]
 
@@ -330,5 +329,5 @@ def _examine(path: Path, file: RecordFile) -> Verified:
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Say what it is, which does not depend on where it lies."""
+    """Return the description, which does not depend on the data source."""
     return replace(record_set(sys.modules[__name__]), verify_cache=verify_cache)

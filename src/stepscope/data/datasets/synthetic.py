@@ -1,7 +1,7 @@
-"""Batches that are in memory already: one of random images and labels, handed over again and again.
+"""Synthetic batches: one batch of random inputs and labels, used again and again.
 
-Nothing is read, chosen, augmented or copied, so a training on them goes as fast as its network and
-its device let it. What it learns means nothing.
+Nothing is read, shuffled, augmented or copied, so a training runs as fast as its network and device
+allow. The accuracy has no meaning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stepscope.data.sample_order import BatchKey, EpochOrder
 
 
 class SyntheticBatches(Dataset[Batch]):
-    """Give as many samples of the one batch as a `BatchKey` names, whichever those are."""
+    """Return as many samples of the one batch as a `BatchKey` has indices."""
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class SyntheticBatches(Dataset[Batch]):
         *,
         pin_memory: bool = False,
     ) -> None:
-        # Its own generator: torch's global one makes the weights, which stay as they are.
+        # A separate generator: torch's global one initialises the weights.
         random = torch.Generator().manual_seed(seed)
         inputs = blank
-        if blank.is_floating_point():  # tokens are taken as they are: any is as good as another
+        if blank.is_floating_point():  # any token is as good as another
             inputs = torch.randn(blank.shape, generator=random)
         labels = torch.randint(classes, (len(blank),), generator=random)
         self._batch = (inputs.pin_memory(), labels.pin_memory()) if pin_memory else (inputs, labels)
@@ -47,7 +47,7 @@ class SyntheticBatches(Dataset[Batch]):
 
 
 class DirectLoader:
-    """Hand over the batches of `order` as they are: no workers, no queue, no copy."""
+    """Yield the batches of `order` without workers, queue or copy."""
 
     def __init__(self, dataset: Dataset[Any], order: EpochOrder) -> None:
         self._dataset, self._order = dataset, order
@@ -56,4 +56,4 @@ class DirectLoader:
         return map(self._dataset.__getitem__, self._order)
 
     def close(self) -> None:
-        """Let go of nothing: there is no worker to end."""
+        """Do nothing: there are no workers."""

@@ -1,4 +1,4 @@
-"""Texts of somebody's own with a label each: `train.tsv` and `dev.tsv`, as tokens of WordPiece."""
+"""Labelled texts from `train.tsv` and `dev.tsv`, as WordPiece tokens."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ from stepscope.data.image_index import shown
 from stepscope.data.samples import Split, Verified, samples_taken
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
-# --- Texts with labels in tab-separated files: `train.tsv`, `dev.tsv`, `test.tsv`
-
-
 SENTENCE, LABEL = "sentence", "label"
-# A network has a score for every number up to the largest label: a mistyped one must not fill the
-# memory.
+# A network has a score for every number up to the largest label: a typo must not fill the memory.
 MOST_CLASSES = 10_000
 
 Integers = npt.NDArray[np.int64]
@@ -44,20 +40,20 @@ class Texts:
         return self._block[start : int(self._ends[index])].decode()
 
     def first(self, samples: int) -> Texts:
-        """Take the first so many texts."""
+        """Return the first `samples` texts."""
         return Texts(self.labels[:samples], self._block, self._ends[:samples])
 
     def size_bytes(self) -> int:
-        """Return what the texts and their labels take in memory."""
+        """Return the memory size of the texts and labels."""
         in_block = int(self._ends[-1]) if len(self) else 0
         return in_block + self._ends.nbytes + self.labels.nbytes
 
 
 def read_texts(file: Path) -> Texts:
-    """Read a file of texts; one that has not changed is read once.
+    """Return the texts of a file; cached until the file changes.
 
     Raises:
-        DataError: it cannot be read, or is no table of texts and labels; names the line.
+        DataError: the file cannot be read, or is not a table of texts and labels.
     """
     try:
         state = file.stat()
@@ -81,7 +77,7 @@ def _read(file: Path, changed_ns: int, size_bytes: int) -> Texts:
     texts: list[bytes] = []
     labels: list[int] = []
     for number, line in enumerate(lines, 2):
-        if not line:  # the last line ends like the others, and people put empty ones between
+        if not line:  # after the last line, or an empty line between
             continue
         values = line.split("\t")
         if len(values) != len(names):
@@ -108,7 +104,7 @@ def _lines(file: Path) -> list[str]:
             f"{shown(file)}, line {line:,}: wanted text in UTF-8, found the byte "
             f"0x{content[error.start]:02x}. Convert it, for instance with `iconv -t UTF-8`."
         ) from error
-    # Not `splitlines`, which also splits at characters that stand inside of texts.
+    # Not `splitlines`, which also splits at characters inside texts.
     return text.replace("\r\n", "\n").split("\n")
 
 
@@ -129,11 +125,11 @@ SOURCES = ("memory", "synthetic")
 
 
 def describe(reading: DataSource) -> DataSet:
-    """Describe the texts in the folder that a reading names.
+    """Return the description of the texts at a data source.
 
     Raises:
-        DataError: they are not there, or not what they should be.
-        RequestError: the source that is wanted cannot be had.
+        DataError: the texts are missing or invalid.
+        RequestError: the source is not supported.
     """
     if reading.source not in SOURCES:
         raise RequestError(
@@ -167,7 +163,7 @@ def describe(reading: DataSource) -> DataSet:
 
 
 def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
-    """Read the texts of a split; a folder without `dev.tsv` has none to test on."""
+    """Return the texts of a split; without `dev.tsv` the test split is empty."""
     train_file, test_file = data_dir / FILES["train"], data_dir / FILES["test"]
     try:
         has_train, has_test = train_file.is_file(), test_file.is_file()
@@ -199,7 +195,7 @@ def _there(folder: Path) -> str:
 
 
 def _check(data_dir: Path) -> None:
-    """Look for what makes tokens; whether texts are there was seen when they were counted."""
+    """Raise if the tokeniser is not installed; `describe` has already found the texts."""
     if importlib.util.find_spec("tokenizers") is None:
         raise MissingExtraError("reading texts", "tokenizers", "text")
 
@@ -217,7 +213,9 @@ def _open(split: Split, reading: DataSource) -> Opened:
     folder = reading.vocabulary_dir
     tokens = None if folder is None else read_vocabulary(folder)
     if tokens is None:
-        every = _texts("train", reading.data_dir)  # whatever --samples: the numbers stay the same
+        every = _texts(
+            "train", reading.data_dir
+        )  # all of them, so that token numbers do not depend on --samples
         tokens = vocabulary_of([every.text(index) for index in range(len(every))], reading.tokens)
     if len(tokens) > reading.tokens:
         raise RequestError(
@@ -238,7 +236,7 @@ def _get(data_dir: Path, report: Report) -> None:
 
 
 def _verify(data_dir: Path) -> list[Verified]:
-    """Read every file; `test.tsv`, which a run leaves alone, where it is there."""
+    """Check every file, also `test.tsv`, which a run does not use."""
 
     def one(name: str) -> Verified:
         try:

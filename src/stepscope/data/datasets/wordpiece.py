@@ -1,11 +1,11 @@
-"""The vocabulary of a text: WordPiece, as BERT's, trained on the training text.
+"""WordPiece vocabularies, as BERT's, trained on the training texts.
 
-The `tokenizers` library trains it. Left alone it gives the parts of words (`##a`) their numbers in
-the order of a hash table, another one each time, and breaks ties by those numbers. So the alphabet
-is given to it in order, and the same text makes the same vocabulary.
+The `tokenizers` library trains them. By default it numbers the parts of words (`##a`) in the order
+of a hash table, which varies, and breaks ties by those numbers. Passing the alphabet in order makes
+the vocabulary reproducible.
 
-Training takes seconds, so a vocabulary is kept in the user's cache, under the checksum of what it
-was made of: one token a line, the form of BERT's `vocab.txt`. Nothing is written where data lies.
+Training takes seconds, so vocabularies are stored in the user's cache under the checksum of their
+input: one token per line, as in BERT's `vocab.txt`. Nothing is written to the data folder.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 PADDING, UNKNOWN, START, END = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 PADDING_ID = 0
 
-_LARGEST_ALPHABET = 1000  # the trainer's own limit: rarer characters are unknown
-_PART = "##"  # what stands before a part of a word that is not its beginning
-_RECIPE = "1"  # another one, whenever the same text would make another vocabulary
+_LARGEST_ALPHABET = 1000  # the limit of the trainer: rarer characters are unknown
+_PART = "##"  # the prefix of a part that does not begin a word
+_RECIPE = "1"  # change it when the same text gives another vocabulary
 
 
 def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:
-    """Make what turns texts into the numbers of tokens, cut at a length and padded to the longest.
+    """Return a tokeniser that truncates at a length and pads to the longest text.
 
     Raises:
-        DataError: a token is missing that every text needs, or padding is not number 0.
+        DataError: a special token is missing, or padding is not number 0.
     """
     missing = [token for token in SPECIAL if token not in tokens]
     if missing or tokens[PADDING_ID] != PADDING:
@@ -60,7 +60,7 @@ def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:
 
 
 def vocabulary_of(texts: Sequence[str], most_tokens: int) -> list[str]:
-    """Return the vocabulary of a training text: from the cache, or trained and put there."""
+    """Return the vocabulary of training texts, from the cache or newly trained."""
     checksum = hashlib.sha256(f"{_RECIPE} {most_tokens}".encode())
     for text in texts:
         checksum.update(b"\n" + text.encode())
@@ -70,14 +70,14 @@ def vocabulary_of(texts: Sequence[str], most_tokens: int) -> list[str]:
     cached = cache / "vocabularies" / f"{checksum.hexdigest()}.txt"
     try:
         return cached.read_text(encoding="utf-8").split("\n")
-    except OSError:  # not there yet, or no place that a file can be in
+    except OSError:  # not cached yet, or the cache is unusable
         tokens = train_vocabulary(texts, most_tokens)
     _keep(cached, "\n".join(tokens))
     return tokens
 
 
 def train_vocabulary(texts: Sequence[str], most_tokens: int) -> list[str]:
-    """Train a WordPiece vocabulary; the same texts make the same one."""
+    """Return a trained WordPiece vocabulary; the same texts give the same one."""
     from tokenizers import models, trainers
 
     tokenizer = _splitting(models.WordPiece(unk_token=UNKNOWN))
@@ -96,10 +96,10 @@ def train_vocabulary(texts: Sequence[str], most_tokens: int) -> list[str]:
 
 
 def read_vocabulary(folder: Path) -> list[str] | None:
-    """Return the vocabulary that lies with a pre-trained network; None where there is none.
+    """Return the vocabulary of a pretrained network; None if it has none.
 
     Raises:
-        DataError: there is one, and it cannot be read.
+        DataError: the vocabulary cannot be read.
     """
     lines, whole = folder / "vocab.txt", folder / "tokenizer.json"
     try:
@@ -117,7 +117,7 @@ def read_vocabulary(folder: Path) -> list[str] | None:
 
 
 def _splitting(model: models.WordPiece) -> Tokenizer:
-    """Split texts as uncased BERT does: lower case, no accents, at spaces and punctuation."""
+    """Return a tokeniser that splits as uncased BERT: lower case, no accents, at punctuation."""
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
     tokenizer = Tokenizer(model)
@@ -127,19 +127,19 @@ def _splitting(model: models.WordPiece) -> Tokenizer:
 
 
 def _alphabet(text: str) -> list[str]:
-    """Return the most frequent characters, in their own order."""
+    """Return the most frequent characters, sorted."""
     counts = Counter(text)
     most = sorted(counts, key=lambda character: (-counts[character], character))
     return sorted([each for each in most if not each.isspace()][:_LARGEST_ALPHABET])
 
 
 def _use_one_thread() -> None:
-    """Keep the library's thread pool off: the work of a loader then belongs to its process."""
+    """Disable the library's thread pool, so that the work counts for the loader's process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _keep(cached: Path, content: str) -> None:
-    """Write a file of the cache in one move; where there is no room for one, do without."""
+    """Write a cache file atomically; ignore errors."""
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -148,4 +148,4 @@ def _keep(cached: Path, content: str) -> None:
             beside.write(content)
         Path(beside.name).replace(cached)
     except OSError:
-        return  # a home that cannot be written to: the next run trains it again
+        return  # not writable: the next run trains again

@@ -1,7 +1,7 @@
-"""The usual profile: credentials of an S3 store from the files that AWS's own tools read.
+"""Credentials of an S3 store from the profile files of the AWS tools.
 
-The environment comes first and is read by the client itself. What is found here goes to the
-client and nowhere else.
+Environment variables have priority and are read by the client itself. The values go to the client
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _WANTED = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "r
 
 
 def profile_settings() -> dict[str, str]:
-    """Return key, secret, token and region of the chosen profile; what it lacks is left out.
+    """Return key, secret, token and region of the selected profile, as far as it has them.
 
-    Credentials in the environment win: then none is taken from the profile.
+    If the environment has credentials, none are taken from the profile.
 
     Raises:
         DataError: `AWS_PROFILE` names a profile that no file has, or a file cannot be read.
@@ -51,7 +51,7 @@ def _section(path: Path, *names: str) -> dict[str, str]:
     try:
         parser.read(path, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError, PermissionError) as error:
-        # Not the error's own words: those of a parser quote the line, which may be a secret.
+        # Not the parser's message, which quotes the line and may contain a secret.
         raise DataError(
             f"cannot read {path}: {type(error).__name__}. Mend it, or set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY."

@@ -1,4 +1,4 @@
-"""A data set of records in a bucket: checked before a run, downloaded first or streamed."""
+"""A data set of records in a bucket: checked before a run, then downloaded or streamed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDER = "object-store"
 
 @dataclass(frozen=True)
 class Download:
-    """A finished download: when it began, what of it was fetching, what it took in all."""
+    """A finished download: its start, the time of the requests, and the total time."""
 
     start_unix_s: float
     loading_s: float
@@ -39,7 +39,7 @@ class Download:
 
 @dataclass(frozen=True)
 class FromBucket:
-    """The samples of a split, what their download took if there was one, and their requests."""
+    """The samples of a split, its requests, and its download if there was one."""
 
     samples: Samples
     requests: RequestTimes
@@ -47,11 +47,11 @@ class FromBucket:
 
 
 def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
-    """Refuse, before anything long, a bucket that cannot be read as a run wants it.
+    """Check that a run can read a bucket.
 
     Raises:
-        DataError: it cannot be reached, or holds something else or too little.
-        RequestError: shards are to be streamed in an order that they do not allow.
+        DataError: the bucket cannot be reached, or has another data set or too few samples.
+        RequestError: shards cannot be streamed in this order.
     """
     address = parse_address(reading.source, reading.endpoint_url)
     manifest = ask_store_process(address).manifest
@@ -66,9 +66,9 @@ def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
 
 
 def open_split(name: str, split: Split, count: int, reading: DataSource) -> FromBucket:
-    """Open the first `count` samples of a split, downloaded or to be streamed.
+    """Download the first `count` samples of a split, or open them for streaming.
 
-    The process that calls this may fork workers afterwards: it makes no client itself.
+    The calling process may fork workers afterwards: it creates no client itself.
     """
     from stepscope.data.object_store.request_latency import RequestNotes, RequestTimes
     from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
@@ -111,7 +111,7 @@ def _download(
 
 
 def _read_folder(folder: Path, entries: tuple[ManifestEntry, ...], count: int) -> MemorySamples:
-    """Read downloaded objects into memory; each was checked when it was fetched or found."""
+    """Read downloaded objects into memory; they have been checked already."""
     from stepscope.data.object_store.stored_samples import samples_of
     from stepscope.data.tar_shards import unpack_shard
 
@@ -134,7 +134,7 @@ def _read_folder(folder: Path, entries: tuple[ManifestEntry, ...], count: int) -
 
 
 def folder_name(address: Address) -> str:
-    """Name the folder of what is downloaded: readable, and its own for every address."""
+    """Return the name of the download folder: readable, and unique for an address."""
     readable = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{address.bucket}-{address.prefix}").strip("-.")
     return f"{readable[:60]}-{hashlib.sha256(str(address).encode()).hexdigest()[:8]}"
 
@@ -142,7 +142,7 @@ def folder_name(address: Address) -> str:
 def _check_holds(
     manifest: Manifest, address: Address, name: str, split: Split, wanted: int
 ) -> None:
-    """Refuse a bucket with another data set, with too few samples, or cut in other shards."""
+    """Raise if a bucket has another data set, too few samples, or another shard size."""
     if manifest.data != name:
         raise DataError(
             f"wanted {name} in {address}, found {manifest.data}. Use --data {manifest.data}, or "

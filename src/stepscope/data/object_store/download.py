@@ -1,7 +1,7 @@
-"""Fetch the objects of a split into a folder, and go on where an earlier attempt broke off.
+"""Download the objects of a split into a folder; continue an interrupted download.
 
-A file appears under its object's key when it is whole. What is there already is checked against
-the manifest's checksums and kept; what is wrong is fetched again.
+Files are written atomically under their object's key. Existing files are checked against the
+manifest; damaged ones are downloaded again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AT_ONCE = 256  # objects between two reports
 
 @dataclass(frozen=True)
 class DownloadProgress:
-    """How far a download has come."""
+    """The progress of a download."""
 
     done_bytes: int
     total_bytes: int
@@ -31,7 +31,7 @@ Report = Callable[[DownloadProgress], None]
 
 
 def fetch_manifest(store: ObjectStore) -> Manifest:
-    """Read what lies in a bucket."""
+    """Return the manifest of a bucket."""
     [content] = store.get([FILE], [lambda body: None])
     return read_manifest(content, f"{FILE} of {store.address}")
 
@@ -43,9 +43,9 @@ def download(
     report: Report,
     account: Account,
 ) -> float:
-    """Bring all objects into the folder; return the seconds that fetching took.
+    """Download all missing objects; return the seconds that the requests took.
 
-    `account` is told of the requests. What an earlier download left is not fetched again.
+    Adds the requests to `account`.
     """
     missing = [entry for entry in entries if not _is_there(folder, entry)]
     total_bytes = sum(entry.size_bytes for entry in entries)

@@ -1,7 +1,7 @@
-"""What lies in a bucket: every object with its size, its checksum and its label.
+"""The manifest of a bucket: each object with its size, checksum and label.
 
-`data put` writes it last, as `manifest.json`, so a bucket that has one is whole. Labels stand
-beside the keys that they belong to; in shards they travel with their images.
+`data put` writes `manifest.json` last, so a bucket with a manifest is complete. Shards contain the
+labels of their images.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Layout = Literal["objects", "shards"]
 
 @dataclass(frozen=True)
 class ManifestEntry:
-    """One object: a sample with its label, or a shard of several samples, which has none."""
+    """One object: a sample with its label, or a shard of several samples."""
 
     key: str
     size_bytes: int
@@ -31,7 +31,7 @@ class ManifestEntry:
     label: int | None = None
 
     def check(self, body: bytes) -> str | None:
-        """Say what is wrong with what came for this object, if anything."""
+        """Return what is wrong with the content of this object, or None."""
         if len(body) != self.size_bytes:
             return f"wanted {self.size_bytes} bytes, found {len(body)}"
         if hashlib.sha256(body).hexdigest() != self.sha256:
@@ -53,7 +53,7 @@ class Manifest:
         return self.train if split == "train" else self.test
 
     def count(self, split: Split) -> int:
-        """Return how many samples of a split there are."""
+        """Return the number of samples of a split."""
         return sum(entry.samples for entry in self.entries(split))
 
     def first(self, split: Split, samples: int) -> tuple[ManifestEntry, ...]:
@@ -67,7 +67,7 @@ class Manifest:
         return tuple(taken)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the manifest as JSON values."""
         return {
             "format": FORMAT,
             "data": self.data,
@@ -81,7 +81,7 @@ def read_manifest(content: bytes | str, where: str) -> Manifest:
     """Read a manifest; `where` names it in errors.
 
     Raises:
-        DataError: it is none, or one of a later version.
+        DataError: the content is not a manifest, or has a newer version.
     """
     try:
         return manifest_of(json.loads(content))
@@ -93,7 +93,7 @@ def read_manifest(content: bytes | str, where: str) -> Manifest:
 
 
 def manifest_of(values: dict[str, Any]) -> Manifest:
-    """Make a manifest of plain values; a ValueError, KeyError or TypeError says why it is none."""
+    """Return the manifest of JSON values; raise ValueError, KeyError or TypeError."""
     if values["format"] != FORMAT:
         raise ValueError(f"wanted format {FORMAT}, found {values['format']!r}")
     if values["layout"] not in get_args(Layout):

@@ -1,7 +1,7 @@
-"""What went wrong with a request, in our own words.
+"""Messages for failed requests.
 
-A server's answer may quote credentials (a refused signature comes with the key that made it), so
-none of its text is passed on: only a status number and what kind of failure it was.
+A server's answer may quote credentials (a rejected signature includes the key), so none of its text
+is used: only the status code and the kind of failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORTH_RETRYING = frozenset({408, 429})
 
 @dataclass(frozen=True)
 class Trouble:
-    """A failed request: what happened, what to do, and whether asking again may help."""
+    """A failed request: what happened, what to do, and whether a retry may help."""
 
     what: str
     advice: str = "Check the network and the server"
@@ -26,7 +26,7 @@ class Trouble:
 
 
 def trouble_of(error: Exception) -> Trouble:
-    """Tell what a client's error means."""
+    """Return the meaning of a client's error."""
     kind, text = type(error).__name__, str(error)
     status = int(found.group(1)) if (found := _STATUS.search(text)) else None
     if "NoSuchBucket" in text:
@@ -56,6 +56,6 @@ def trouble_of(error: Exception) -> Trouble:
 
 
 def as_data_error(trouble: Trouble, address: Address, key: str, asked: int) -> DataError:
-    """Say for good that an object cannot be had or put."""
+    """Return the error to raise when retries have ended."""
     times = f" after {asked} attempts" if asked > 1 else ""
     return DataError(f"object {key} of {address}: {trouble.what}{times}. {trouble.advice}.")

@@ -1,7 +1,7 @@
-"""How long requests took, counted in every process that makes some and summed up in one.
+"""A histogram of request latencies over the training process and its loader workers.
 
-Times go into buckets of 2 % in memory that the loader workers share with the training, each in a
-row of its own: nobody waits for a lock, and a worker that is killed spoils nobody's figures.
+Buckets are 2 % wide, in memory that the workers share with the training. Each process has a
+separate row: no locks are needed, and a killed worker does not damage other rows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _BYTES, _RETRIES, _TIME_NS = _BUCKETS, _BUCKETS + 1, _BUCKETS + 2
 
 
 class RequestTimes:
-    """Counts of requests by how long they took."""
+    """Counts of requests by latency."""
 
     def __init__(self, workers: int = 0) -> None:
-        """Make room for the training process and so many loader workers."""
-        # Torch's shared tensors reach workers of every start method.
+        """Allocate rows for the training process and its loader workers."""
+        # Shared tensors work with every start method of workers.
         self._table = torch.zeros(workers + 1, _BUCKETS + 3, dtype=torch.int64).share_memory_()
 
     def add(self, account: Account) -> None:
-        """Count what some requests of this process took."""
+        """Add some requests of this process."""
         worker = get_worker_info()
         row = self._table[0 if worker is None else worker.id + 1].numpy()
         for time_s in account.times_s:
@@ -49,21 +49,21 @@ class RequestTimes:
 
 @dataclass(frozen=True)
 class RequestNotes:
-    """Count the requests of a split, and tell of those that had to be made again."""
+    """Count the requests of a split, and report retries."""
 
     split: str
     times: RequestTimes
     journal: Journal | None = None
 
     def __call__(self, account: Account) -> None:
-        """Take what the requests of one batch took."""
+        """Add the requests of a batch."""
         self.times.add(account)
         if account.retries and self.journal is not None:
             self.journal("requests_retried", {"split": self.split, **retried(account)})
 
 
 def retried(account: Account) -> dict[str, Any]:
-    """Return what an event says of requests that were made again."""
+    """Return the details of a retry event."""
     return {
         "retries": account.retries,
         "waited_s": round(account.waited_s, 3),
@@ -72,9 +72,9 @@ def retried(account: Account) -> dict[str, Any]:
 
 
 def summarize(all_counts: Iterable[list[int]]) -> dict[str, Any] | None:
-    """Return the number of requests, their bytes and their latencies; None where there were none.
+    """Return the number of requests, their bytes and latencies; None without requests.
 
-    Percentiles are right to 1 %.
+    Percentiles are accurate to 1 %.
     """
     total = [sum(column) for column in zip(*all_counts, strict=True)]
     requests = sum(total[:_BUCKETS])
@@ -99,7 +99,7 @@ def _bucket(time_s: float) -> int:
 
 
 def _percentile(counts: list[int], share: float) -> float:
-    """Return the middle of the bucket in which the request of that rank lies."""
+    """Return the middle of the bucket that contains the percentile."""
     rank, seen = max(1, math.ceil(share * sum(counts))), 0
     for bucket, count in enumerate(counts):
         seen += count

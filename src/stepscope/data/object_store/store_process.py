@@ -1,9 +1,9 @@
-"""Asking an object store in a process apart: `python -m stepscope.data.object_store.store_process`.
+"""Requests in a separate process: `python -m stepscope.data.object_store.store_process`.
 
 The training process forks its loader workers, and the client's threads do not survive a fork: a
-worker whose parent had asked before would wait for ever. So the training itself asks here, in a
-process that ends when it has its answer. The request is one line of JSON on standard input, the
-answer lines of JSON on standard output: progress, and at last what was found or what went wrong.
+worker whose parent had sent a request would wait for ever. The training therefore sends its
+requests from this process. The request is one line of JSON on standard input; the answer is lines
+of JSON on standard output: progress, and finally the result or an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Report = Callable[[DownloadProgress], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which samples are wanted in which folder."""
+    """The samples to download, and their folder."""
 
     split: Split
     samples: int
@@ -38,7 +38,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Brought:
-    """The manifest of a bucket and, where a download was wanted, what that took."""
+    """The manifest of a bucket and the cost of the download, if any."""
 
     manifest: Manifest
     fetching_s: float
@@ -48,9 +48,9 @@ class Brought:
 def ask_store_process(
     address: Address, wanted: Wanted | None = None, report: Report = lambda progress: None
 ) -> Brought:
-    """Read a manifest, and download what is wanted, in a process of its own.
+    """Read the manifest, and download samples, in a separate process.
 
-    `report` may raise: the process then ends, and what it has fetched stays.
+    `report` may raise to end the process; downloaded files stay.
     """
     request: dict[str, Any] = {"url": address.url, "endpoint_url": address.endpoint_url}
     if wanted is not None:

@@ -1,4 +1,4 @@
-"""Where a bucket is: the URL of an object store, taken apart and checked."""
+"""Parse and check the URL of an object store."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SCHEMES = ("s3", "gs", "az")
 
 @dataclass(frozen=True)
 class Address:
-    """A place in an object store: bucket, prefix and, for an S3-compatible server, its endpoint.
+    """Bucket, prefix and, for an S3-compatible server, the endpoint.
 
-    It holds no credentials, so it may be written down and shown.
+    Contains no credentials, so it may be recorded and printed.
     """
 
     url: str
@@ -27,7 +27,7 @@ class Address:
 
     @property
     def prefix(self) -> str:
-        """What every key begins with, without slashes around it."""
+        """The prefix of all keys, without slashes around it."""
         return urlsplit(self.url).path.strip("/")
 
     def __str__(self) -> str:
@@ -35,15 +35,15 @@ class Address:
 
 
 def is_store_url(source: str) -> bool:
-    """Say whether a source is meant as an object store, rightly written or not."""
+    """Return whether a source is a URL, valid or not."""
     return "://" in source
 
 
 def parse_address(url: str, endpoint_url: str | None = None) -> Address:
-    """Check a URL such as `s3://bucket/prefix`.
+    """Return the address of a URL such as `s3://bucket/prefix`.
 
     Raises:
-        RequestError: it has no bucket, another scheme, or a password in it, which is not repeated.
+        RequestError: the URL has no bucket, another scheme, or a password, which is not repeated.
     """
     scheme, _, rest = url.partition("://")
     if scheme not in SCHEMES:
@@ -69,7 +69,7 @@ def parse_address(url: str, endpoint_url: str | None = None) -> Address:
 
 
 def refuse_secrets(name: str, url: str) -> None:
-    """Refuse a URL with a user, a password or a query in it: it would be written into records."""
+    """Raise for a URL with a user, a password or a query: URLs are recorded."""
     if "@" in url or "?" in url or "#" in url:
         raise RequestError(
             f"{name}: wants a URL without user name, password or query, since it is written into "

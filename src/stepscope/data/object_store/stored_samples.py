@@ -1,9 +1,9 @@
-"""Samples that are read from an object store while training.
+"""Samples that are streamed from an object store during training.
 
-    StoredObjects   one request a sample, all those of a batch at once
-    StoredShards    one request a shard of 1,000 samples, of which the last few are kept
+    StoredObjects   one request a sample, concurrent for a batch
+    StoredShards    one request a shard of 1,000 samples; the last few are cached
 
-Each process that takes samples has its own client, made after the fork.
+Each process creates its own client after the fork.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from stepscope.errors import DataError
 
 Note = Callable[[Account], None]
 
-SHARDS_KEPT = 2  # the batches in hand lie in the shard that ends and in the one that begins
+SHARDS_KEPT = 2  # a batch may span the end of one shard and the start of the next
 
 
 class StoredObjects:
-    """Samples with an object each."""
+    """Samples stored as one object each."""
 
     def __init__(self, store: ObjectStore, entries: Sequence[ManifestEntry], note: Note) -> None:
-        """Read the objects of `entries`; `note` hears what the requests of each call took."""
+        """Read the objects of `entries`; `note` receives the account of each call."""
         self._store, self._entries, self._note = store, tuple(entries), note
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ask for all samples at once; each image comes with the label of its own key."""
+        """Read the samples concurrently."""
         wanted = [self._entries[index] for index in checked(indices, len(self)).tolist()]
         bodies = _fetch(self._store, wanted, self._note)
         return samples_of(wanted, bodies)
 
 
 class StoredShards:
-    """Samples that lie many to a shard."""
+    """Samples stored in shards."""
 
     def __init__(
         self, store: ObjectStore, entries: Sequence[ManifestEntry], samples: int, note: Note
@@ -57,7 +57,7 @@ class StoredShards:
         return self._length
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the shards that the samples lie in, unless they are at hand, and pick."""
+        """Return samples from cached shards; read missing shards first."""
         chosen = checked(indices, len(self))
         shards = np.searchsorted(self._starts, chosen, side="right") - 1
         needed = np.unique(shards).tolist()
@@ -86,7 +86,7 @@ class StoredShards:
 
 
 def samples_of(entries: Sequence[ManifestEntry], bodies: Sequence[bytes]) -> tuple[Bytes, Labels]:
-    """Return images and labels of objects that hold one sample each."""
+    """Return the images and labels of objects with one sample each."""
     images = [
         decode_image(body, f"object {entry.key}")
         for entry, body in zip(entries, bodies, strict=True)

@@ -1,7 +1,7 @@
-"""Put a data set into a bucket, as objects or as shards, with a manifest of checksums.
+"""Upload a data set to a bucket, as objects or shards, with a manifest of checksums.
 
-What is there already and right, by its size and the md5 in its entity tag, is not sent again. A
-store that gives another kind of tag is sent everything, which is slower and no less right.
+Objects that exist with the right size and md5 (the entity tag) are not sent again. If a store uses
+another kind of tag, everything is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ AT_ONCE = 256
 
 @dataclass(frozen=True)
 class Done:
-    """What a put has sent, what it found there already, and how often it had to ask again."""
+    """The result of an upload: objects sent, objects kept, and retries."""
 
     manifest: Manifest
     sent: int
@@ -38,7 +38,7 @@ Listing = dict[str, tuple[int, str | None]]
 def put(
     name: str, load: Callable[[Split], MemorySamples], layout: Layout, store: ObjectStore, say: Say
 ) -> Done:
-    """Put both splits of a data set under the prefix of a store; the manifest comes last."""
+    """Upload both splits of a data set; write the manifest last."""
     there, account = store.listing(), Account()
     entries: dict[Split, tuple[ManifestEntry, ...]] = {}
     kept = 0
@@ -89,7 +89,7 @@ def _put_split(
 def _objects(
     split: Split, samples: MemorySamples, layout: Layout
 ) -> Iterator[tuple[ManifestEntry, bytes]]:
-    """Yield the objects of a split, each with its place in the manifest."""
+    """Yield the objects of a split, each with its manifest entry."""
     if layout == "objects":
         for number, image in enumerate(samples.images):
             body = encode_image(image)
