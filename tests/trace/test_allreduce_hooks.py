@@ -1,4 +1,4 @@
-"""Exchanges of gradients by DistributedDataParallel, seen without taking part in them."""
+"""The allreduce of DistributedDataParallel, observed without taking part in it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Numbers(IterableDataset[int]):
 
 
 class Own(DataLoader[Any]):
-    """A loader of somebody's own, with a name of its own for things."""
+    """A user's loader with other argument names."""
 
     def __init__(self, data: Any, bs: int) -> None:
         super().__init__(data, bs, True)

@@ -41,7 +41,7 @@ def epoch():
 
 
 class Person:
-    """Somebody with a folder of scripts."""
+    """A user with a folder of scripts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -20,7 +20,7 @@ def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
 ) -> None:
     books: list[EventBuffer] = []
 
-    def notebook(**fields: Any) -> EventBuffer:
+    def make_buffer(**fields: Any) -> EventBuffer:
         books.append(EventBuffer(**fields))
         return books[-1]
 
@@ -31,7 +31,7 @@ def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
 
     tracer = Tracer(run_folder.create(tmp_path, "own cost", "trace", {}).path, now_ns())
     tracer.start()
-    monkeypatch.setattr(tracers, "EventBuffer", notebook)
+    monkeypatch.setattr(tracers, "EventBuffer", make_buffer)
     monkeypatch.setattr(tracers, "cost_amid_work_ns", cost_of)
     tracer.finish()
     [scratch] = books

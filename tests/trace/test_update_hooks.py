@@ -210,7 +210,7 @@ def test_a_gradient_forgotten_in_the_backward_pass_is_the_optimisers_work() -> N
 
 
 class OwnTensor(torch.Tensor):
-    """A tensor of somebody's own: what reading it takes is not known."""
+    """A user's tensor class: the cost of reading it is unknown."""
 
 
 def test_losses_of_one_backward_pass_are_added_up() -> None:

@@ -1,8 +1,9 @@
 """Detection of training steps in recorded events.
 
 `StepDetector` takes events in their order and passes rows of steps, epochs and evaluations to a
-sink. A step begins with the fetch of its first batch, or where the previous step ended, and ends
-with the last update before the next fetch. A step with several optimisers is one step.
+sink. With a loader, a step lasts from the fetch of its first batch to the first fetch after its
+update. Without one, it lasts from the end of one update to the end of the next. Updates by several
+optimisers, as in a GAN, are one step.
 """
 
 from __future__ import annotations
