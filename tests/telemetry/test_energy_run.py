@@ -71,7 +71,7 @@ def test_a_run_tells_its_joules_by_domain_and_a_counter_that_goes_is_an_event(
 
     with moving(laptop, until_gone=trains):
         environment = {"STEPSCOPE_SYSTEM_ROOT": str(laptop)}
-        done = stepscope("run", *tiny, "--epochs", 1, "--pipeline-delay-ms", 2, env=environment)
+        done = stepscope("run", *tiny, "--epochs", 1, "--pipeline-delay-ms", 5, env=environment)
     assert done.code == 0, done.err
     run = load_run(stepscope.folder / "runs/latest")
     energy: dict[str, Any] = run.summary["energy"]
