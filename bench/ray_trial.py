@@ -17,7 +17,6 @@ from pathlib import Path
 import psutil
 from _alternate import alternate, report
 
-from stepscope.analyze.run_summary import summarize
 from stepscope.experiments.runners.local_runner import HERE
 from stepscope.experiments.runners.ray_runner import on_ray
 from stepscope.experiments.runners.runner import PlannedTrial, Runner
@@ -76,9 +75,7 @@ def compare(cluster: Runner, folder: Path) -> int:
 
 
 def make_one(runner: Runner, path: Path) -> None:
-    order = PlannedTrial(
-        Trial(0, {"max_steps": 5}, 1), TrialRequest(path, SilentListener(), summarize)
-    )
+    order = PlannedTrial(Trial(0, {"max_steps": 5}, 1), TrialRequest(path, SilentListener()))
     with closing(runner.run(TRAINING, [order], lambda trial: None)) as ended:
         ((_, outcome),) = ended
     assert outcome.status == schema.COMPLETED, outcome.reason
