@@ -17,18 +17,14 @@ import pytest
 from stepscope.errors import RequestError
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import run_folder, schema
-from stepscope.records.run_reader import Run, load_run
+from stepscope.records.run_reader import load_run
 from stepscope.settings import RunSpec
 from stepscope.supervisor import rank_supervisor, start_run, torchrun
 from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, StopSignals, stop_signals
 from stepscope.supervisor.rank_processes import RankInfo, judge_run
-from stepscope.supervisor.rank_supervisor import Rank, Relay, carry_out_rank, judge_rank, stop_rank
+from stepscope.supervisor.rank_supervisor import Rank, Relay, judge_rank, run_rank, stop_rank
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
-
-
-def nothing_to_sum_up(run: Run, figures: dict[str, Any]) -> dict[str, Any]:
-    raise AssertionError("nothing was to be run")
 
 
 @pytest.fixture
@@ -64,7 +60,7 @@ def test_a_resume_that_is_refused_changes_nothing_of_the_run_that_is_going(
     run: run_folder.RunFolder,
 ) -> None:
     with run.held(), pytest.raises(RequestError, match="still running"):
-        start_run.resume(run.path, Relay(0, None), nothing_to_sum_up, processes=2)
+        start_run.resume(run.path, Relay(0, None), processes=2)
     assert run.read_info()["spec"]["processes"] == 1
 
 
@@ -73,7 +69,7 @@ def test_a_rank_that_is_refused_changes_nothing_of_the_one_that_is_going(
 ) -> None:
     going = run_folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
     with going.held(), pytest.raises(RequestError, match="still running"):
-        carry_out_rank(rank_of(run), Relay(0, None), nothing_to_sum_up)
+        run_rank(rank_of(run), Relay(0, None))
     assert going.read_info()["spec"]["processes"] == 1
 
 
@@ -163,11 +159,11 @@ def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
         os.kill(os.getpid(), signal.SIGTERM)  # the launcher, since rank 1 has failed
         return run.path / schema.RANKS / "0", Outcome(schema.FAILED, "stopped", 2)
 
-    monkeypatch.setattr(torchrun, "carry_out_rank", fail)
+    monkeypatch.setattr(torchrun, "run_rank", fail)
     place, spec = RankInfo(0, 2, "m"), RunSpec(processes=2)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in cli.main
     try:
-        _, ended = torchrun.run_in_place(place, run.path, spec, Relay(0, None), lambda *_: {})
+        _, ended = torchrun.run_in_place(place, run.path, spec, Relay(0, None))
     finally:
         signal.signal(signal.SIGTERM, before)
     closed = run.read_info()

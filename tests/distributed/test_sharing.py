@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from stepscope.analyze.findings.rank_findings import straggler
-from stepscope.analyze.findings.run_view import Look
+from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.rank_balance import slowest_by_phase
 from stepscope.data.sample_order import EpochOrder, share_of
 from stepscope.errors import RequestError
@@ -263,7 +263,7 @@ def figures(rank: int, forward_s: float) -> dict[str, Any]:
     return {"rank": rank, "host": f"board{rank}", "own_s": own_s}
 
 
-def looked_at(tmp_path: Path, *ranks: dict[str, Any]) -> Look:
+def looked_at(tmp_path: Path, *ranks: dict[str, Any]) -> RunView:
     steps = 30
     columns: dict[str, Any] = {
         "epoch": [1] * steps,
@@ -271,7 +271,7 @@ def looked_at(tmp_path: Path, *ranks: dict[str, Any]) -> Look:
         "step_s": [0.1] * steps,
     }
     info = {"kind": "run", "spec": {}, "summary": json.loads(json.dumps({"ranks": ranks}))}
-    return Look(Run(tmp_path, info, lambda path: Table(columns)))
+    return RunView(Run(tmp_path, info, lambda path: Table(columns)))
 
 
 def test_a_straggler_is_named_with_host_and_phase(tmp_path: Path) -> None:
