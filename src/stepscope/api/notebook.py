@@ -1,6 +1,6 @@
-"""A recorded run in a person's own program: one that a notebook shows.
+"""`stepscope.load_run`: a recorded run that Jupyter can display.
 
-`records` knows nothing of looks. Here the two are introduced: the run as it reads, and its cell.
+`records` knows nothing about rendering; this module combines its `Run` with `report.html`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from stepscope.records import run_reader
 
 @dataclass(frozen=True)
 class NotebookRun(run_reader.Run):
-    """A run as it was recorded; as the last line of a notebook's cell it shows itself."""
+    """A recorded run that displays itself as the last line of a notebook cell."""
 
     def _repr_html_(self) -> str:
-        """Give headline and charts to a notebook, which asks by this name."""
+        """Return verdict and charts as HTML, for Jupyter."""
         from stepscope.report.html.notebook_cell import to_cell
 
         return to_cell(self)

@@ -1,4 +1,4 @@
-"""`stepscope.Scope`: a person's own loop, measured by five added lines and without any hook."""
+"""`stepscope.Scope`: measures a user's training loop with five added lines, without hooks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Scope:
                 cpu_ns, begin_ns = own_cpu_ns(), now_ns()
                 batch = next(batches)
                 self._meter.lap(DATA)
-                if not loads and isinstance(loader, DataLoader):  # it was made in this process
+                if not loads and isinstance(loader, DataLoader):  # loaded in this process
                     took_ns, took_cpu_ns = now_ns() - begin_ns, own_cpu_ns() - cpu_ns
                     loads.append(LoadTiming(-1, begin_ns, took_ns, took_cpu_ns))
                 for load in loads:
@@ -103,7 +103,7 @@ class Scope:
         except StopIteration:
             pass
         finally:
-            # Fewer batches than a whole step takes, or a loop that was broken off.
+            # An incomplete step at the end, or a loop that was left early.
             if fetched > steps * accumulate:
                 self._end_step(steps + 1, samples)
             del batches
@@ -157,7 +157,7 @@ class Scope:
         self.close(error)
 
     def _close_at_exit(self) -> None:
-        self.close(getattr(sys, "last_value", None))  # what ended the program, if an exception did
+        self.close(getattr(sys, "last_value", None))  # the exception that ended the program, if any
 
     def _end_step(self, step: int, samples: int | None) -> None:
         self._meter.end_step(step, samples, self._loss)
@@ -172,7 +172,7 @@ _PHASES = {name: number for number, name in enumerate(schema.PHASES)}
 
 
 def _iterate(loader: Iterable[T], loads: list[LoadTiming]) -> Iterator[T]:
-    """Begin to go through a loader whose workers tell how long each batch takes them."""
+    """Return an iterator over a loader whose workers report the time of each batch."""
     if isinstance(loader, DataLoader):
         iterator: Iterator[T] = dataloader_hooks.start_timed(loader, iter, loads.append)
         return iterator

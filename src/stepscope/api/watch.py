@@ -1,4 +1,4 @@
-"""`with stepscope.watch():` the hooks of `stepscope trace` around a part of one's own program."""
+"""`with stepscope.watch():` the hooks of `stepscope trace` around a part of a program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stepscope.records import run_folder, run_reader, schema
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
-# --- A run folder that the watched program itself fills and closes
+# --- The run folder of the watched program
 
 
 _NOT_SAMPLED = "the process beside the program that samples its memory did not live to say it"
@@ -40,7 +40,7 @@ class Session:
 
     @classmethod
     def begin(cls, out: str | Path, name: str, spec: dict[str, Any], quiet: bool) -> Session:
-        """Make a folder and begin to sample."""
+        """Create a folder and start sampling."""
         program = {"script": sys.argv[0] or "interactive", "directory": str(Path.cwd())}
         made = run_folder.create(Path(out), name, "trace", {**program, **spec})
         session = cls(made, quiet)
@@ -59,7 +59,7 @@ class Session:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONSAFEPATH": "1"},
-            start_new_session=True,  # Ctrl-C is for the program
+            start_new_session=True,  # the program handles Ctrl-C
         )
         return session
 
@@ -75,9 +75,9 @@ class Session:
         absent: dict[str, str] | None = None,
         device_memory: dict[str, int] | None = None,
     ) -> None:
-        """Write the last words and close the folder; nothing in a forked copy of the program.
+        """Write the last fields and close the folder; do nothing in a fork of the program.
 
-        `device_memory` is what `DevicePool.at_end` says, where there is a device.
+        `device_memory` is the result of `DevicePool.at_end`, if there is a device.
         """
         if os.getpid() != self.process:
             return
@@ -109,9 +109,9 @@ class Session:
             print_run(Console(file=sys.stderr), run_reader.load_run(self.made.path))
 
     def _end_sampler(self) -> dict[str, Any]:
-        """Return what the sampler has found; nothing where it did not come to say it."""
+        """Return the sampler's result; empty if it ended without one."""
         assert self._sampler is not None
-        said, _ = self._sampler.communicate()  # closes its input, which tells it to end
+        said, _ = self._sampler.communicate()  # closes its input, on which it ends
         try:
             found = json.loads(said.strip().rpartition(b"\n")[2])
         except ValueError:

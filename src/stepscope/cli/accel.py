@@ -1,4 +1,4 @@
-"""`stepscope estimate`: energy, cycles and peak activation on an accelerator."""
+"""`stepscope estimate`, `score` and `search`: energy and cycles on an accelerator."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def estimate_model(
 
     accelerator, widths = load_design(design), _widths(spatial)
     check_widths(accelerator, widths)  # before the network is built, which takes seconds
-    # What somebody's own model prints is not what was asked for.
+    # Output of a user's model must not reach standard output.
     with contextlib.redirect_stdout(sys.stderr):
         built = registry.build(model, classes=count, norm="batch")
         return estimate_network(built, sample_shape, model, accelerator, widths)
@@ -150,7 +150,7 @@ def _widths(spatial: str) -> Widths:
     return Widths(m=int(pair[1]), c=int(pair[2]))
 
 
-# --- `stepscope score`: points for an efficient network, from a run or from figures
+# --- `stepscope score`
 
 
 _FIGURES = ("accuracy", "energy_mj", "cycles", "peak_activation_bytes")
@@ -259,8 +259,7 @@ def _print(console: Console, figures: dict[str, float], result: Score) -> None:
             console.print(Text(f"{title}: {line}"), soft_wrap=True)
 
 
-# --- `stepscope search`: efficient networks within a budget of an accelerator's energy and
-# cycles.
+# --- `stepscope search`
 
 
 _DESIGNS, _FINALS = 16, 1
@@ -378,7 +377,7 @@ def _request(
 
 
 def _on_any_node(place: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Let all kinds of nodes train: how accurate a design is does not depend on their speed."""
+    """Permit all kinds of nodes: the accuracy of a design does not depend on their speed."""
     return None if place is None else {**place, "mix_nodes": True}
 
 

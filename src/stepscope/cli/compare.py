@@ -62,7 +62,7 @@ def compare(
 
 
 def _held_against(found: comparison.Comparison, most_slowdown: float) -> dict[str, Any]:
-    """Sort the sides by whether they are slower than is allowed."""
+    """Group the sides by whether they are slower than permitted."""
     sorted_names: dict[str, list[str]] = {answer: [] for answer in _TOLD}
     for each in found.others:
         is_slower = comparison.slower_than(each, most_slowdown)

@@ -75,7 +75,7 @@ def _cache_as_json(cache: VerifiedCache | None) -> dict[str, Any] | None:
 
 
 def _print_cache(cache: VerifiedCache) -> None:
-    """Name the folder, its size, and the files in it that are damaged."""
+    """Print the folder, its size, and its damaged files."""
     held = f"{len(cache.files)} files, {format_bytes(cache.size_bytes)}" if cache.files else "empty"
     print(f"{'cache':10} {cache.folder}  {held}")
     for found in cache.files:

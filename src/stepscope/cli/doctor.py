@@ -21,8 +21,7 @@ from stepscope.report.terminal.doctor_table import print_changes, print_checks, 
 from stepscope.supervisor.machine_peaks import measure_peaks
 from stepscope.supervisor.required_conditions import check_requirements, wanted_conditions
 
-# --- `stepscope doctor --peaks`: what this machine computes and moves at most, measured and
-# kept.
+# --- `stepscope doctor --peaks`
 
 
 def show_peaks(*, as_json: bool) -> int:
@@ -116,7 +115,7 @@ def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int
 
 
 def _agreed() -> bool:
-    """Ask a person; where there is none, nobody has agreed."""
+    """Ask the user for consent; without a terminal the answer is no."""
     if not sys.stdin.isatty():
         raise RequestError(
             "--apply changes settings of this machine: wanted a terminal to ask on, or --yes."

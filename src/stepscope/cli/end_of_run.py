@@ -1,4 +1,4 @@
-"""How a command that makes a run ends: its tables or its JSON, its reason, its exit code."""
+"""The end of a command that makes a run: tables or JSON, the page, and the exit code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.rank_processes import find_rank
 from stepscope.units import format_path
 
-# --- The page that every run and sweep leaves behind, whatever else happened
+# --- Report page
 
 
 def leave_report(folder: Path, console: Console) -> None:
-    """Write the page of a run or sweep and print its path; where that fails, one line says why.
+    """Write the page of a run or sweep and print its path, or one line on the failure.
 
-    A training that has ended is not to end otherwise because of its page: nothing is raised.
+    Nothing is raised: a failure of the page must not change the result of a finished training.
     """
     try:
         from stepscope.report.html.html_page import write_page_of
@@ -41,13 +41,13 @@ def leave_report(folder: Path, console: Console) -> None:
 
 
 def one_display() -> LiveDisplay:
-    """Return what shows how a run goes; of several ranks, only the first shows anything."""
+    """Return the progress display; only rank 0 shows anything."""
     place = find_rank()
     return LiveDisplay(Console(file=sys.stderr, quiet=place is not None and place.rank != 0))
 
 
 def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | None = None) -> int:
-    """Print what a finished run has to say; return its exit code. Rank 0 speaks for all."""
+    """Print the result of a finished run, on rank 0 only; return its exit code."""
     if path.parent.name == schema.RANKS:
         return outcome.exit_code
     run = load_run(path)
@@ -55,7 +55,7 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
         print(json.dumps({**run.info, "path": str(path)}))
     else:
         print_run(console or Console(), run)
-    # Only run.json goes to standard output then.
+    # Standard output is reserved for run.json.
     leave_report(path, Console(file=sys.stderr) if as_json else console or Console())
     if outcome.reason:
         print(f"stepscope: {outcome.reason}", file=sys.stderr)
@@ -64,9 +64,9 @@ def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | Non
     return outcome.exit_code
 
 
-# --- A chart of an answer, in a file that somebody named
+# --- Chart file
 
 
 def leave_chart(chart: Chart, file: Path, *, as_json: bool) -> None:
-    """Write a chart and print its path; beside JSON, not on standard output."""
+    """Write a chart and print its path; with `--json`, on standard error."""
     print(f"chart: {save(chart, file)}", file=sys.stderr if as_json else sys.stdout)

@@ -21,15 +21,15 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.report.export import chrome_trace, parquet, tensorboard_events, tsv
 
-# Gives what a file holds in pieces, each with how much that is (events, rows).
+# Yields the content of a file in pieces, each with its number of events or rows.
 Encode = Callable[[Run], Iterator[tuple[str, int]]] | Callable[[Run], Iterator[tuple[bytes, int]]]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its files by their usual names, what is counted in them, how they are opened.
+    """A format: its default file names, the unit that is counted, and how to open it.
 
-    Without a folder it is one file of text.
+    Without a folder it is one text file.
     """
 
     files: Mapping[str, Encode]
@@ -137,7 +137,7 @@ def _target(wanted: Format, run: Run) -> Path:
 
 
 def _read(encode: Encode, run: Run) -> Iterator[tuple[bytes, int]]:
-    """Keep failures to read the run apart from failures to write the file."""
+    """Separate failures to read the run from failures to write the file."""
     try:
         for piece, count in encode(run):
             yield piece.encode() if isinstance(piece, str) else piece, count
@@ -154,10 +154,10 @@ def _refuse_to_replace_the_record(target: Path, run: Run) -> None:
 
 
 def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None = None) -> int:
-    """Write the file in one move, so that it is whole or not there; return what is counted in it.
+    """Write the file atomically; return its count of events or rows.
 
-    What is no file (a pipe, /dev/null) is written to as it is. A folder for it, `into`, is made
-    once there is something to put there.
+    A target that is not a regular file (a pipe, /dev/null) is written directly. The folder `into`
+    is created once there is something to write.
     """
     first = next(pieces)
     target = target.resolve()
@@ -183,6 +183,6 @@ def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None 
         ) from error
     finally:
         if in_one_move:
-            with contextlib.suppress(OSError):  # mostly: it is not there
+            with contextlib.suppress(OSError):  # usually, it does not exist
                 written.unlink()
     return total

@@ -1,6 +1,6 @@
 """The entry point: finds the command, runs it, and turns every error into a message and a code.
 
-A command's module is imported only when it is called, so that `stepscope --help` stays quick.
+A command's module is imported only when it is called, so that `stepscope --help` stays fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"
 
 
 def make_app() -> App:
-    """List the commands; none of their modules is imported here."""
+    """Return the application with all commands; their modules are not imported here."""
     app = App(
         name="stepscope",
         help="Where every millisecond, megabyte and joule of a training run goes.",
@@ -92,11 +92,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _end_as_by_ctrl_c() -> None:
-    """Let every request to stop be a Ctrl-C: a sweep between two trials closes its folder then."""
+    """Handle every stop signal as Ctrl-C, so that a sweep between two trials closes its folder."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it does
+        if signal.getsignal(number) is signal.SIG_DFL:  # keep the effect of nohup
             signal.signal(number, signal.default_int_handler)
 
 
@@ -130,7 +130,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _fail(message: str, exit_code: int, as_json: bool = False) -> int:
-    """Say what went wrong on standard error, and as the one object when JSON was asked for."""
+    """Print an error on standard error, with `--json` also as the JSON object."""
     print(f"stepscope: {message}", file=sys.stderr)
     if as_json:
         print(json.dumps({"error": message, "exit_code": exit_code}))

@@ -82,11 +82,13 @@ def _read(paths: tuple[Path, ...]) -> Run | Sweep | list[Run]:
 
 
 def _runs_at(path: Path) -> list[Run]:
-    """Read a run, or every run in a folder of runs."""
+    """Return a run, or all runs in a folder."""
     if is_sweep(_folder(path)):
         raise RequestError(f"{path} is a sweep, which has a page of its own. Name it alone.")
     inside = [] if (_folder(path) / schema.RUN).exists() else sorted(path.glob(f"*/{schema.RUN}"))
-    folders = [file.parent for file in inside if not file.parent.is_symlink()]  # `latest` is one
+    folders = [
+        file.parent for file in inside if not file.parent.is_symlink()
+    ]  # `latest` links to one of them
     return [load_run(folder) for folder in folders] or [load_run(path)]
 
 
@@ -95,7 +97,7 @@ def _folder(path: Path) -> Path:
 
 
 def _save_charts(document: Document, folder: Path, form: str) -> list[Path]:
-    """Write every chart under a name that says what it shows."""
+    """Write every chart to a file named after its title."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

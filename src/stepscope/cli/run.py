@@ -53,7 +53,7 @@ def run(
 
 @contextlib.contextmanager
 def _machine(asked: RunSpec, prepare: bool) -> Iterator[None]:
-    """Prepare the machine for the run where that was asked for, and say so."""
+    """Prepare the machine for the run if requested, and print what was set."""
     if not prepare:
         yield
         return

@@ -24,9 +24,9 @@ from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.units import parse_bandwidth, parse_duration
 
 _PROCESSES = (1, 2)
-_MOST_PROCESSES = 1_000_000  # of a prediction; a run has a limit of its own
+_MOST_PROCESSES = 1_000_000  # for a prediction; a run has its own limit
 
-# Here it is a list of numbers, and no setting of every run.
+# Here it is a list of numbers, not a setting of every run.
 ScaleFlags = TypedDict(  # type: ignore[misc]
     "ScaleFlags",
     {name: flag for name, flag in SpecFlags.__annotations__.items() if name != "processes"},
@@ -126,7 +126,7 @@ def _prediction(
 
 
 def _counts(name: str, text: str) -> tuple[int, ...]:
-    """Read numbers of processes with commas between them, in any order."""
+    """Parse comma-separated numbers of processes, in any order."""
     words = [word.strip() for word in text.split(",")]
     whole = all(word.isascii() and word.isdecimal() for word in words)
     numbers = tuple(sorted(int(word) for word in words)) if whole else ()
@@ -150,6 +150,6 @@ def _read(name: str, parse: Callable[[str], float], text: str) -> float:
 
 
 def _need_drawing() -> None:
-    """Fail before the trials, not after them."""
+    """Fail before the trials, not after them, if charts cannot be drawn."""
     if importlib.util.find_spec("vl_convert") is None:
         raise MissingExtraError("drawing a chart", "vl_convert", "report")

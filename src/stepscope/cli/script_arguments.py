@@ -1,4 +1,8 @@
-"""Which words of `stepscope fit [flags] -- SCRIPT [ARGS]` are somebody's script: all after `--`."""
+"""Which words of a command line are ours, and which are the user script's.
+
+In `stepscope fit [flags] -- SCRIPT [ARGS]` the script follows `--`; in `stepscope trace` it is the
+first word that is not a flag.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ MARK = "--"
 
 @dataclass(frozen=True)
 class ScriptCommand:
-    """How somebody calls a script: a file, or a module as `python -m` does, and its arguments."""
+    """A script file, or a module as for `python -m`, and its arguments."""
 
     script: str | None
     module: str | None
@@ -21,7 +25,7 @@ class ScriptCommand:
 
 
 def keep_mark(arguments: list[str]) -> list[str]:
-    """Double the first `--`: the parser takes one away, and the command still sees the other."""
+    """Double the first `--`: the parser removes one, and the command still sees the other."""
     if MARK not in arguments:
         return arguments
     at = arguments.index(MARK)
@@ -29,10 +33,10 @@ def keep_mark(arguments: list[str]) -> list[str]:
 
 
 def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]:
-    """Divide a command's words at the `--` that `keep_mark` kept: ours, and the script's.
+    """Split a command's words at the `--` that `keep_mark` kept: ours, and the script's.
 
     Raises:
-        RequestError: nothing that could be run comes after it.
+        RequestError: nothing that can be run follows it.
     """
     if MARK not in words:
         return list(words), None
@@ -52,14 +56,14 @@ def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]
     return ours, ScriptCommand(theirs[0], None, tuple(theirs[1:]))
 
 
-# --- Which words of `stepscope trace …` are ours, and where the script's own begin
+# --- `stepscope trace`
 
 
 _WITHOUT_VALUE = ("--json", "--help", "-h", "--version")
 
 
 def mark_script(arguments: list[str]) -> list[str]:
-    """Put `--` in front of what is the script's own, so that none of it is taken for ours."""
+    """Insert `--` before the script, so that none of its words is parsed as ours."""
     words = iter(range(1, len(arguments)))
     for at in words:
         word = arguments[at]
@@ -78,14 +82,14 @@ def mark_script(arguments: list[str]) -> list[str]:
     ]
 
 
-# --- Commands that start processes of their own are not for a launcher of several processes
+# --- Launchers
 
 
 def refuse_launcher(command: str) -> None:
-    """Refuse a command that torchrun has started several times: each would do all of the work.
+    """Refuse a command that torchrun started in several processes, which would repeat the work.
 
     Raises:
-        RequestError: it has.
+        RequestError: it was started by torchrun.
     """
     place = find_rank()
     if place is not None:

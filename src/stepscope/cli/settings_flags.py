@@ -1,4 +1,4 @@
-"""The flags of a spec, made from its fields in `settings.run_settings`: each is written once."""
+"""The flags of a spec, generated from `settings.run_settings`, and helpers to read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _flag(name: str) -> Any:
 
 
 def _metavar(annotation: Any) -> dict[str, Any]:
-    """Show what a flag takes; cyclopts 4, the last one for Python 3.10, cannot."""
+    """Return the value placeholder of a flag; cyclopts 4, the last for Python 3.10, has none."""
     if "metavar" not in signature(Parameter).parameters:
         return {}
     return {"metavar": _METAVARS.get(annotation, "WORD")}
@@ -48,7 +48,7 @@ SpecFlags = TypedDict(  # type: ignore[misc]
 )
 
 
-# --- What a network is built for: the shape of a sample and the number of classes, as flags say.
+# --- Sample shape and classes
 
 
 _OWN_INPUT, _OWN_CLASSES = (3, 32, 32), 10
@@ -89,18 +89,18 @@ def _read_classes(text: str) -> int:
     return int(read[1])
 
 
-# --- What is to be tried, from the words and flags of `sweep` and `workers`
+# --- Requests of `sweep` and `workers`
 
 
-# Flags of ours that mean something for somebody's own script.
+# Flags that also apply to a user script.
 _FOR_SCRIPTS = ("out", "name", "max_steps")
 
 
 def named_settings(words: Sequence[str], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that somebody named, in a file and in flags, checked together.
+    """Return the settings of a file and of flags, validated together.
 
     Raises:
-        RequestError: they are wrong.
+        RequestError: a setting is invalid.
     """
     if len(words) > 1:
         raise RequestError(
@@ -116,10 +116,10 @@ def named_settings(words: Sequence[str], flags: Mapping[str, Any]) -> dict[str, 
 def script_request(
     words: Sequence[str], script: ScriptCommand, flags: Mapping[str, Any]
 ) -> TraceRequest:
-    """Return how somebody's script is to be run.
+    """Return the request to run a user script.
 
     Raises:
-        RequestError: there are settings of a training of ours beside it.
+        RequestError: settings of a built-in training are given too.
     """
     ours = [*words, *(f"--{name.replace('_', '-')}" for name in flags if name not in _FOR_SCRIPTS)]
     if ours:
@@ -139,16 +139,16 @@ def script_request(
 
 
 def place_of(workload: TrainingWorkload | ScriptWorkload, usual_name: str) -> tuple[Path, str]:
-    """Return where somebody wants what is tried recorded, and under which name."""
+    """Return the output folder and the name under which trials are recorded."""
     named = workload.spec({}) if isinstance(workload, TrainingWorkload) else workload.request
     return Path(named.out), named.name or usual_name
 
 
 def count(name: str, text: str) -> int:
-    """Read a whole number that is not a setting of a run.
+    """Parse an integer that is not a setting of a run.
 
     Raises:
-        RequestError: it is none.
+        RequestError: it is not an integer.
     """
     if not (text.isascii() and text.isdecimal()):
         raise RequestError(f"{name}: wanted a whole number, found {text!r}.")

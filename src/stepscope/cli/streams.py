@@ -1,7 +1,7 @@
-"""Standard streams that cannot bring a run down.
+"""Standard streams whose failure does not end a run.
 
-A terminal may go away, a pipe's reader may stop reading, a descriptor may be closed from the start,
-an encoding may lack a letter. None of that is a reason to lose a training.
+A terminal may close, the reader of a pipe may stop reading, a descriptor may be closed from the
+start, an encoding may lack a character. None of that is a reason to lose a training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TextIO
 
 
 class ForgivingStream(io.TextIOBase):
-    """Write to a stream until it fails; from then on write to nowhere and remember why."""
+    """Write to a stream until it fails; then discard output and keep the reason."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -22,23 +22,23 @@ class ForgivingStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Tell rich which letters can be shown."""
+        """The encoding, by which rich chooses characters."""
         return self._stream.encoding
 
     def isatty(self) -> bool:
-        """Say whether a person is looking on."""
+        """Return whether the stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Give the descriptor, of which rich asks the width of the terminal."""
+        """Return the descriptor, from which rich gets the width of the terminal."""
         return self._stream.fileno()
 
     def writable(self) -> bool:
-        """Say yes: a write is never refused."""
+        """Return True: a write never fails."""
         return True
 
     def write(self, text: str) -> int:
-        """Write, or note why that cannot be done."""
+        """Write text, or record the reason for the failure."""
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -46,7 +46,7 @@ class ForgivingStream(io.TextIOBase):
             return len(text)
 
     def flush(self) -> None:
-        """Flush, or note why that cannot be done."""
+        """Flush, or record the reason for the failure."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -54,14 +54,14 @@ class ForgivingStream(io.TextIOBase):
 
     def _go_quiet(self, error: OSError) -> None:
         self.failure = self.failure or error
-        # What is still buffered goes there too, so that Python does not complain at its end.
+        # Buffered output goes there too, so that Python reports no error at exit.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
 
 def prepare_streams() -> tuple[ForgivingStream, ForgivingStream]:
-    """Put forgiving streams in the place of standard output and error; return both."""
+    """Replace standard output and error by forgiving streams; return both."""
     _open_missing_descriptors()
     made = []
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -74,7 +74,7 @@ def prepare_streams() -> tuple[ForgivingStream, ForgivingStream]:
 
 
 def lost_output(stdout: ForgivingStream) -> OSError | None:
-    """Return why what was asked for on standard output did not get there.
+    """Return why the output did not reach standard output; None if it did.
 
     A reader that has seen enough (`| head`) is no loss.
     """
@@ -84,7 +84,7 @@ def lost_output(stdout: ForgivingStream) -> OSError | None:
 
 
 def _open_missing_descriptors() -> None:
-    """Keep a pipe of ours from getting the number of a standard stream that was closed."""
+    """Open closed standard descriptors, so that no pipe of ours gets their numbers."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

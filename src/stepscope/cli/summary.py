@@ -52,7 +52,7 @@ def summary(
     asked = validate({"model": model, "norm": norm})
     sample_shape, wanted_classes = layout_of(model, shape, classes)
     try:
-        # What somebody's own model prints is not what was asked for.
+        # Output of a user's model must not reach standard output.
         with contextlib.redirect_stdout(sys.stderr):
             found = _count(asked, sample_shape, wanted_classes)
     except (RuntimeError, MemoryError) as error:
@@ -80,7 +80,7 @@ def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> dict[
     network = count_network(model, sample_shape, asked.model, tokens)
     states: dict[str, Any] = {}
     for name in get_args(Optimizer):
-        # Only some have momentum; where it changes nothing, one row says it all.
+        # Only some optimisers have momentum; where it changes nothing, one row suffices.
         plain, moved = (
             asdict(optimizer_state(_maker(name, momentum), network.gradients))
             for momentum in (0.0, 0.9)

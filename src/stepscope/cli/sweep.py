@@ -27,7 +27,7 @@ from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, load_sweep
 from stepscope.report.terminal.sweep_table import SweepDisplay, print_sweep
 
-# --- Where trials are made: `--on here` or `--on ray`, from flags or from a sweep's record
+# --- Runners: `--on here` or `--on ray`
 
 
 _KNOWN = ("here", "ray")
@@ -35,10 +35,10 @@ _AUTO = "auto"
 
 
 def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str, Any] | None:
-    """Return where trials are to be made, as it is recorded; None is this machine.
+    """Return where trials run, as it is recorded; None is this machine.
 
     Raises:
-        RequestError: there is no such place, or flags for another one.
+        RequestError: the runner is unknown, or a flag belongs to another one.
     """
     if on is not None and on not in _KNOWN:
         raise RequestError(f"on: wanted here or ray, found {on!r}.{nearest(on, _KNOWN)}")
@@ -51,7 +51,7 @@ def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str
 
 
 def _address(given: str | None) -> str:
-    """Return which cluster is meant: the one that is named, that Ray is told of, or any here."""
+    """Return the address of the cluster: as given, from Ray's environment, or `auto`."""
     named = None if given == _AUTO else given
     return named or os.environ.get("RAY_ADDRESS") or _AUTO
 
@@ -59,9 +59,9 @@ def _address(given: str | None) -> str:
 def place_to_go_on(
     folder: Path, on: str | None, address: str | None, mix_nodes: bool
 ) -> Mapping[str, Any] | None:
-    """Return where a sweep goes on: where it was, unless somebody names another place.
+    """Return where a sweep is resumed: as before, unless flags name another place.
 
-    This machine is one among others then, where trials were made on a cluster before.
+    If trials ran on a cluster before, this machine counts as one of its nodes.
     """
     sweep = load_sweep(folder)
     if on is None and address is None and not mix_nodes:
@@ -75,11 +75,11 @@ def place_to_go_on(
 
 @contextmanager
 def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
-    """Make ready whoever makes the trials at a place.
+    """Return the runner for a place.
 
     Raises:
-        RequestError: the record names a place that this version does not know.
-        MachineError: nobody is there.
+        RequestError: this version does not know the recorded place.
+        MachineError: the cluster does not answer.
     """
     if place is None:
         yield HERE
@@ -205,7 +205,7 @@ def _seconds(text: str) -> float:
 
 
 def _exit_code(done: Sweep) -> int:
-    """0 where any trial gave a result to compare; else what the first one failed with."""
+    """Return 0 if any trial has a result to compare, else the code of the first failure."""
     if any(trial.status == schema.COMPLETED for trial in done.trials):
         return 0
     return done.trials[0].exit_code or 1

@@ -1,4 +1,4 @@
-"""`stepscope trace`: watch somebody's own script, unchanged."""
+"""`stepscope trace`: profile a user script, unchanged."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ def trace(
         script, module, tuple(arguments), out, name, max_steps, layers, energy=energy
     )
     path, outcome = trace_script(request, output_to_stderr=json)
-    # The script's standard output is its own: the table goes beside it.
+    # Standard output belongs to the script: the table goes to standard error.
     return close(path, outcome, as_json=json, console=Console(file=sys.stderr))

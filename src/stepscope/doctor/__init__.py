@@ -1,6 +1,6 @@
-"""What this machine is, what it can measure, and what would make a measurement unfair.
+"""Checks of the machine: what it is, what it can measure, and what distorts a measurement.
 
-Each module looks at one part and returns its checks; what it reads is in `hardware/`.
+Each module checks one part; the readings come from `hardware/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Check", "examine"]
 
 
 def run_checks(root: Path, data_dir: Path) -> list[Check]:
-    """Look at everything, in some seconds; nothing is changed."""
+    """Return all checks, in a few seconds, without changing anything."""
     return [
         *check_board(root),
         *check_processor(root),

@@ -1,4 +1,4 @@
-"""The machine as a whole: its model, a Jetson's software, power mode, memory clock and fan."""
+"""Checks of the board: its model, and a Jetson's software, power mode, memory clock and fan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stepscope.hardware.thermal import MAX, fan
 
 
 def check_board(root: Path) -> list[Check]:
-    """Look at the machine as a whole."""
+    """Return the checks of the board."""
     return [
         *_stand_in(root),
         _board(root),

@@ -1,4 +1,4 @@
-"""One thing that doctor looks at: what was found, why it matters, what to do about it."""
+"""One check of `stepscope doctor`: what was found, why it matters, and advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Status = Literal["ok", "warning", "absent"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was found of one thing; where it is absent, `found` is the reason."""
+    """The result of one check; for an absent reading, `found` is the reason."""
 
     name: str
     status: Status
@@ -23,7 +23,7 @@ class Check:
 
 
 def absent(name: str, reason: str | None, why: str, advice: str | None = None) -> Check:
-    """Say that this machine does not tell something, and the reason."""
+    """Return the check of a reading that this machine does not have, with the reason."""
     return Check(name, "absent", reason or "this machine does not tell", why, advice)
 
 
@@ -33,7 +33,7 @@ def judged(
     why: str,
     judge: Callable[[str], str | None] = lambda _: None,
 ) -> Check:
-    """Make a check of a reading: `judge` gives advice where a value makes measuring unfair."""
+    """Return the check of a reading; `judge` returns advice if the value distorts measurements."""
     if reading.value is None:
         return absent(name, reading.reason, why)
     advice = judge(reading.value)

@@ -1,4 +1,4 @@
-"""The CPUs: how many, how fast, how busy with others, how warm."""
+"""Checks of the CPUs: number, clock, load by other processes, temperature."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stepscope.hardware import cgroup, cpu_clock, host, thermal
 from stepscope.hardware.procfs import read_text
 
 _WATCHED_S = 0.3
-_BUSY_CPUS = 0.5  # of others, from which on a measurement is theirs as well
+_BUSY_CPUS = 0.5  # load of other processes that distorts a measurement
 _WARM_C = 80.0
 
 APPLY = "As root: stepscope doctor --apply, or run --prepare."
 
 
 def check_processor(root: Path) -> list[Check]:
-    """Look at everything of the CPUs."""
+    """Return the checks of the CPUs."""
     return [
         _cpus(root),
         judged(
@@ -75,7 +75,7 @@ def _load(root: Path) -> Check:
     except (IndexError, ValueError):
         return absent("load", f"{root / 'proc/loadavg'} has no load average", why)
     found = f"{waiting:g} tasks wanted a CPU in the last minute"
-    # Which processes those are only the live system tells.
+    # Only the live system can name the processes.
     busiest = _busiest() if root == Path("/") else []
     if busiest:
         found += f"; now: {', '.join(f'{name} {cpus:.1f} CPUs' for name, cpus in busiest)}"
@@ -85,7 +85,7 @@ def _load(root: Path) -> Check:
 
 
 def _busiest(most: int = 3) -> list[tuple[str, float]]:
-    """Name the processes that compute right now, and how many CPUs each takes."""
+    """Return the busiest processes, with the CPUs that each takes."""
     before = _cpu_times()
     begun = time.monotonic()
     time.sleep(_WATCHED_S)

@@ -1,4 +1,4 @@
-"""What measures and what computes: the clock, the energy sensors, torch and its accelerators."""
+"""Checks of instruments: the clock, the energy sensors, torch and its accelerators."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stepscope.telemetry.energy_sampler import refresh_periods
 from stepscope.units import format_bytes
 
 _SLOW_READING_NS = 1000.0
-_WATCHED_S = 0.25  # a sensor, for its refresh period
-_WATCHED_IN_ALL_S = 1.5
+_WATCHED_S = 0.25  # seconds per sensor, to measure its refresh period
+_WATCHED_TOTAL_S = 1.5
 
 
 def check_instruments(root: Path) -> list[Check]:
-    """Look at the clock, the energy sensors, torch and its accelerators."""
+    """Return the checks of the clock, the energy sensors, torch and its accelerators."""
     return [_clock(root), check_energy(root), *_torch(root)]
 
 
@@ -45,13 +45,13 @@ def _clock(root: Path) -> Check:
 
 
 def check_energy(root: Path) -> Check:
-    """Look for sensors of energy, and watch each for a moment for its refresh period."""
+    """Return the checks of the energy sensors, with their measured refresh periods."""
     why = "joules can only be told where something measures them"
     sensors = find_sensors(root)
     refused = "; ".join(sensors.refused.values())
     if not sensors.working:
         return absent("energy", sensors.why_none, why)
-    each_s = min(_WATCHED_S, _WATCHED_IN_ALL_S / len(sensors.working))
+    each_s = min(_WATCHED_S, _WATCHED_TOTAL_S / len(sensors.working))
     periods_s = refresh_periods(sensors, moment_s=each_s)
     found = ", ".join(f"{name} ({_period(each, each_s)})" for name, each in periods_s.items())
     if refused:

@@ -1,4 +1,4 @@
-"""Memory: what there is, who else holds it, and where it goes when there is too little."""
+"""Checks of memory: its size, other processes that hold it, swap and zram."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stepscope.hardware.swap import SwapArea, swap_areas
 from stepscope.units import format_bytes, format_share
 
 _LITTLE_SHARE = 0.5
-_MUCH_SHARE = 0.05  # of the memory, that one other process holds
+_MUCH_SHARE = 0.05  # share of the memory held by one other process
 _DESKTOPS = (
     *("Xorg", "Xwayland", "gnome-shell", "kwin", "plasmashell", "mutter", "lxpanel", "wayfire"),
     *("labwc", "weston", "sway", "compiz", "xfwm4", "cinnamon", "WindowServer"),
@@ -21,7 +21,7 @@ _DESKTOPS = (
 
 
 def check_memory(root: Path) -> list[Check]:
-    """Look at everything of the memory."""
+    """Return the checks of the memory."""
     return [_memory(root), _others(root), _swap(root), _zram(root)]
 
 
@@ -59,7 +59,7 @@ def _others(root: Path) -> Check:
 def worth_naming(
     processes: list[tuple[str, int]], total_bytes: int
 ) -> tuple[list[tuple[str, int]], bool]:
-    """Choose the processes that hold most, and the largest of a desktop; say if there is one."""
+    """Return the processes that hold most, the largest of a desktop, and whether there is one."""
     held = sorted(processes, key=lambda each: each[1], reverse=True)
     large = [each for each in held if each[1] > _MUCH_SHARE * total_bytes][:3]
     desktop = [each for each in held if each[0].startswith(_DESKTOPS)][:1]

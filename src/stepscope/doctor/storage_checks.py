@@ -1,4 +1,4 @@
-"""The medium under the data: what it is, how fast it is read, whether it can be read cold."""
+"""Checks of storage: the medium of the data, its speed, and whether it can be read cold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLOW = ("HDD", "SD card", "eMMC", "network")
 
 
 def check_storage(root: Path, data_dir: Path) -> list[Check]:
-    """Look at everything of the storage."""
+    """Return the checks of the storage."""
     return [_medium(root, data_dir), _read_test(data_dir), _page_cache()]
 
 
