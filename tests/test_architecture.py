@@ -308,3 +308,16 @@ def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy() -> None
     code += "    if heavy := {'torch', 'numpy'} & {*sys.modules}: sys.exit(f'{name}: {heavy}')\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_worst_phrases_stay_out_of_the_source() -> None:
+    phrases = (
+        *("a person's own", "somebody's own", "everybody who", "onlooker", "foretell", "foresee"),
+        *("in the making", "is told of", "says of itself"),
+    )
+    assert [
+        f"{file.relative_to(SOURCE)}: {phrase}"
+        for file in MODULES
+        for phrase in phrases
+        if phrase in file.read_text(encoding="utf-8").lower()
+    ] == []

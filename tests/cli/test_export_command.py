@@ -234,6 +234,7 @@ def test_a_full_disk_ends_with_5_and_keeps_the_earlier_trace(stepscope, run):
     answer = stepscope.as_process(
         *("export", run),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+        env={"PYTHONDONTWRITEBYTECODE": "1"},  # a compiled module would be cut off too
     )
     assert is_refused(answer, 5, "cannot write", "trace.json")
     assert (run / "trace.json").read_text() == "old"

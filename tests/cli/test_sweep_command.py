@@ -87,6 +87,7 @@ def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once
     folder = wait_for(sweep, stepscope.folder / "runs", completed=2)
     sweep.send_signal(signal.SIGKILL)
     sweep.communicate()
+    (folder / "trials" / ".new-of-a-killed-process").mkdir()
     before = recorded(folder)["trials"]
     done_before = [trial for trial in before if trial["status"] == "completed"]
 

@@ -51,7 +51,7 @@ class AcceleratorDesign:
 
 
 def load_design(named: str = OWN) -> AcceleratorDesign:
-    """Read a design by its name, or from somebody's own file of the same form.
+    """Read a design by its name, or from a user's file of the same form.
 
     Raises:
         RequestError: there is none, it does not read, or it cannot hold one weight.

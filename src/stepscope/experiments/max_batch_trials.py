@@ -70,7 +70,7 @@ class MaxBatchListener(Protocol):
 class MaxBatchAnswer:
     """What was asked, what was tried, and what follows from it.
 
-    `model` names what is trained, `script` says how somebody's own script is called. `asked` is
+    `model` names what is trained, `script` is the command line of a user's script. `asked` is
     the batch that somebody wants, None for the largest; `most` the largest that can be made of the
     data, None where nobody knows. `limit` and every peak are of the `pool`. `trials` with other
     settings than those asked for, batch apart, are in `instead`.

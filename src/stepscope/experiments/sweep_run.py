@@ -26,6 +26,7 @@ from stepscope.experiments.runners.runner import PlannedTrial, Runner
 from stepscope.experiments.trial_order import plan_trials
 from stepscope.experiments.workload import TrialRequest, Workload, workload_of
 from stepscope.records import run_reader, schema
+from stepscope.records.run_folder import remove_unfinished
 from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_sweep, load_sweep
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
@@ -66,6 +67,7 @@ class TrialBench:
             Interrupted: a stop was requested; finished trials are kept.
         """
         with self.folder.held(), self.fork_server:
+            remove_unfinished(self.folder.path / "trials")
             self.folder.update_info(status=schema.RUNNING, reason=None, process=os.getpid())
             try:
                 yield

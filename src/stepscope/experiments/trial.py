@@ -150,7 +150,7 @@ class SilentListener:
     """An listener who shows nothing: a trial is shown when it has ended."""
 
     def message(self, message: dict[str, Any]) -> None:
-        """Take what the training says of itself."""
+        """Ignore a message of the training."""
 
     def output(self, line: str) -> None:
         """Take a line that the training printed."""

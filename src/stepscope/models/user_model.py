@@ -1,4 +1,4 @@
-"""Build a network from a person's own code, and say plainly what went wrong in it.
+"""Build a network from a user's code, and explain what went wrong in it.
 
 Whatever that code raises comes back as one `RequestError` that names the line, because a traceback
 through our frames hides the one line that the person can change.

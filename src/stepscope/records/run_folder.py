@@ -28,6 +28,7 @@ from stepscope.records.csv_log import append_columns
 
 
 # Reserved disk space, so that a record can be closed on a full disk.
+_UNFINISHED = ".new-"
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
@@ -124,6 +125,12 @@ class RecordFolder:
         return False
 
 
+def remove_unfinished(out: Path) -> None:
+    """Remove folders that a killed process had not finished making; nobody may be making one."""
+    for folder in out.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def make_folder(
     out: Path, wanted: str, fill: Callable[[Path, str], None], what: str = "run"
 ) -> Path:
@@ -134,7 +141,7 @@ def make_folder(
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=".new-", dir=out))
+        building = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=out))
     except (OSError, ValueError) as error:  # a path with a NUL raises ValueError
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error

@@ -156,7 +156,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _implied(cls, values: Any) -> Any:
-        """Read from files where they are to be cold or are a person's own; test on nothing made up."""
+        """Derive settings that others imply: a source for cold files, no test on synthetic data."""
         if not isinstance(values, dict):
             return values
         implied = dict(values)

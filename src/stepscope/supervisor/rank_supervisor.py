@@ -31,7 +31,7 @@ from stepscope.supervisor.train_child import end_training, judge_training, train
 from stepscope.supervisor.warm_start import ChildProcess
 
 _TIME_TO_NOTICE_S = 5.0  # for a training whose peer is gone to find that out by itself
-_OF_A_RANK_ALONE = ("forecast",)  # what rank 0 says of itself that is not true of the run
+_OF_A_RANK_ALONE = ("forecast",)  # reported by rank 0 and not true of the run
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 about, question, published   words
 samples, epochs, repeats     the whole experiment; `--scale` takes a share of the first two, and
                              0 repeats leave their number to the lab; without `samples` the whole
-                             is what a person's own data has
+                             is what the user's data has
 [needs]                      flags that must be given, and what each is
 each_counts                  every setting has an answer of its own: flags may leave a single one
 store                        `--source` is an object store that the lab itself makes use of, and no

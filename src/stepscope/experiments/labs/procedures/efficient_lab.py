@@ -38,7 +38,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
     networks = dict.fromkeys(setting.values["model"] for setting in plan.settings)
     tools.say(f"estimating {', '.join(networks)}")
     estimates = {model: estimates_of(model) for model in networks}
-    # Other settings are somebody's own choice, and we cannot know by what it was made.
+    # Other settings are the user's choice, and how they were chosen is unknown.
     choice = None if plan.changed else _CHOICE
     tried, missing = try_settings(plan, folder, tools, choice=choice)
     groups: dict[tuple[str, str], list[Tried]] = {}
