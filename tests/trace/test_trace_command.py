@@ -383,7 +383,7 @@ with open("small/filler", "wb", buffering=0) as filler:
         while filler.write(b"0" * 4096): pass
     except OSError:
         pass
-for _ in range(200): epoch()
+for _ in range(600): epoch()
 print("trained")
 """
         answer = person.trace("--out", "small", person.write(BEGIN + code))
