@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any
 from unittest import mock
@@ -66,28 +66,24 @@ def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {**looked_at, "PYTHONPATH": str([each for each in path if each != _AUTOSTART])}
 
 
-@contextmanager
-def warm_start() -> Iterator[None]:
+def warm_start() -> AbstractContextManager[None]:
     """Fork what would be started: trainings, questions to them, and users' scripts."""
-    with (
-        mock.patch.object(ForkServer, "fork", _server_fork),
-        mock.patch.object(train_child, "start_training", _started_training),
-        mock.patch.object(ask_process, "_start", _asked),
-        mock.patch.object(script_child, "_start", _traced),
-        mock.patch.object(script_trial, "_start", _tried_script),
-    ):
-        yield
+    return _starting(_server_fork, _started_training, _asked, _traced, _tried_script)
+
+
+def cold_start() -> AbstractContextManager[None]:
+    """Start everything as a user's command does."""
+    return _starting(_fork, _start_training, _ask, _trace, _try_script)
 
 
 @contextmanager
-def cold_start() -> Iterator[None]:
-    """Start everything as a user's command does."""
+def _starting(fork: Any, start: Any, ask: Any, trace: Any, try_script: Any) -> Iterator[None]:
     with (
-        mock.patch.object(ForkServer, "fork", _fork),
-        mock.patch.object(train_child, "start_training", _start_training),
-        mock.patch.object(ask_process, "_start", _ask),
-        mock.patch.object(script_child, "_start", _trace),
-        mock.patch.object(script_trial, "_start", _try_script),
+        mock.patch.object(ForkServer, "fork", fork),
+        mock.patch.object(train_child, "start_training", start),
+        mock.patch.object(ask_process, "_start", ask),
+        mock.patch.object(script_child, "_start", trace),
+        mock.patch.object(script_trial, "_start", try_script),
     ):
         yield
 

@@ -27,8 +27,8 @@ from stepscope.records.csv_log import append_columns
 # --- Record folders
 
 
+_UNFINISHED = ".new-"  # how the name of a folder begins until it is complete
 # Reserved disk space, so that a record can be closed on a full disk.
-_UNFINISHED = ".new-"
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
