@@ -155,7 +155,7 @@ def test_a_script_that_fails_says_why(trial: Trial) -> None:
 
 
 def test_one_that_leaves_with_a_code_is_quoted(trial: Trial) -> None:
-    outcome, _ = trial("print('wrong flag'); os._exit(3)")
+    outcome, _ = trial("print('wrong flag', flush=True); os._exit(3)")
     assert outcome.status == "failed"
     assert (outcome.reason or "").endswith("exit code 3: wrong flag")
 
