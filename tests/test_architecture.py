@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
     **dict.fromkeys(BASE, frozenset()),
     "settings": frozenset({"pydantic", "tomli", "tomllib"}),
-    "records": frozenset({"pandas", "polars"}),  # for users who ask for a frame
+    "records": frozenset({"pandas", "polars", "typing_extensions"}),  # frames on request
     "analyze": frozenset(),
 }
 
