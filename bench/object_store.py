@@ -19,7 +19,7 @@ from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
 from stepscope.data.object_store.upload import put
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "data"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 from s3_server import BUCKET, KEY, SECRET, Server
 
 SAMPLES, BATCH, ROUNDS = 1000, 64, 15

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from as_a_person import FRUGAL, TINY, Stepscope
 from hypothesis import HealthCheck, settings
+from stepscope_command import FRUGAL, TINY, Stepscope
 from warm_start import cold_start, warm_start
 
 # Also for what a test computes in its own process, or starts without `Stepscope`: torch looks at

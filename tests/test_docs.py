@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, name_of
+from docs_pages import PAGES, ROOT, name_of
 from test_architecture import MAY_IMPORT
 
 from stepscope.cli.main import make_app

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
 from cyclopts import App, CycloptsError
-from pages import PAGES, ROOT, Block, blocks_of, name_of, shown_commands
+from docs_pages import PAGES, ROOT, Block, blocks_of, name_of, shown_commands
+from stepscope_command import Stepscope
 
 from stepscope.api.scope import Scope
 from stepscope.cli.main import make_app

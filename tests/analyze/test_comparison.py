@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import write_run, write_runs, write_steps, write_sweep
+from written_runs import write_run, write_runs, write_steps, write_sweep
 
 from stepscope.analyze.comparison import Comparison, compare, slowdown_is_excluded, slower_than
 from stepscope.analyze.comparison_sides import read_sides

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import write_run
+from written_runs import write_run
 
 from stepscope.analyze.roofline import attainable_flop_per_s, how_near_the_limit
 from stepscope.analyze.run_summary import summarize

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded import write_run
+from written_runs import write_run
 
 from stepscope.analyze.scaling import Scale
 from stepscope.analyze.scaling_answer import scaling_of

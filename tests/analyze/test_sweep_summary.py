@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import write_sweep
+from written_runs import write_sweep
 
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records.sweep_folder import load_sweep

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded import write_run, write_steps
+from written_runs import write_run, write_steps
 
 from stepscope.analyze.throughput import doubts_about, rate_of_trial, step_times, throughput_of
 from stepscope.records.run_reader import Run, load_run

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from as_a_person import closes
 from scripted_device_memory import MIB, ScriptedMemory
+from stepscope_command import closes
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Served, start_serving
-from whole_run import EVIL, write_whole_run
+from complete_run import EVIL, write_whole_run
+from serve_client import Served, start_serving
 
 from stepscope.records import schema
 

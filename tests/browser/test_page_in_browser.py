@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from whole_run import EVIL, write_sweep_of_runs, write_whole_run
+from complete_run import EVIL, write_sweep_of_runs, write_whole_run
 
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import load_run

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import ENVIRONMENT, Stepscope
-from ray_cluster import Cluster
+from local_ray_cluster import Cluster
+from stepscope_command import ENVIRONMENT, Stepscope
 from warm_command import WarmProcess
 
 

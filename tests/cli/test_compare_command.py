@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from as_a_person import TINY, Stepscope
-from recorded import write_run, write_runs, write_sweep
+from stepscope_command import TINY, Stepscope
+from written_runs import write_run, write_runs, write_sweep
 
 import stepscope as library
 from stepscope.cli.compare import compare

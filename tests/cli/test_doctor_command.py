@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import ENVIRONMENT, Answer, Stepscope
 from machine_trees import (
     JETSON_XAVIER_NX,
     RASPBERRY_PI,
@@ -19,6 +18,7 @@ from machine_trees import (
     add_nvpmodel,
     write_tree,
 )
+from stepscope_command import ENVIRONMENT, Answer, Stepscope
 from warm_command import WarmProcess
 
 from stepscope.cli.doctor import doctor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 
 def test_a_layer_is_estimated_as_timeloop_prints_it(stepscope: Stepscope) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas
 import polars
 import pytest
-from as_a_person import ENVIRONMENT, TINY, Answer, Stepscope
+from stepscope_command import ENVIRONMENT, TINY, Answer, Stepscope
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepscope.records.run_folder import create

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1"}
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from as_a_person import Answer, Stepscope
+from stepscope_command import Answer, Stepscope
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fit.md"
 MIB = 2**20

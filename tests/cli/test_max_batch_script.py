@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from as_a_person import Answer, Stepscope
+from stepscope_command import Answer, Stepscope
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fit.md"
 MIB = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 MIB = 2**20
 ITEMS = (

@@ -8,8 +8,8 @@ import shutil
 from importlib import metadata
 
 import pytest
-from as_a_person import TINY, Stepscope
-from whole_run import EVIL, write_sweep_of_runs, write_whole_run
+from complete_run import EVIL, write_sweep_of_runs, write_whole_run
+from stepscope_command import TINY, Stepscope
 
 from stepscope.records.run_folder import create_at
 from stepscope.report.html.chart_embed import vega_script

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from as_a_person import TINY, Answer, Stepscope, closes
+from stepscope_command import TINY, Answer, Stepscope, closes
 
 from stepscope.records.run_reader import load_run
 

@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
 from rich.console import Console
+from stepscope_command import Stepscope
 
 from stepscope.errors import MachineError
 from stepscope.report.terminal.scale_table import print_scale, scale_chart

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 SHORT = shlex.split("--trials 1 --epochs 1 --samples 128 --batch-size 32 --max-steps 2 --threads 1")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from as_a_person import Stepscope
-from ray_cluster import Cluster
+from local_ray_cluster import Cluster
+from stepscope_command import Stepscope
 
 BUDGET = ("--budget", "energy_mj=0.2,cycles=1e5")
 SHORT = shlex.split("--trials 4 --epochs 2 --samples 128 --threads 1 --model lenet --batch-size 32")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from as_a_person import Stepscope, closes
+from stepscope_command import Stepscope, closes
 
 from stepscope.records.run_reader import Run, load_run
 

@@ -10,7 +10,7 @@ import time
 
 import psutil
 import pytest
-from as_a_person import ENVIRONMENT
+from stepscope_command import ENVIRONMENT
 
 from stepscope.records.run_reader import load_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
-from ray_cluster import Cluster, kill
+from local_ray_cluster import Cluster, kill
+from stepscope_command import Stepscope
 
 from stepscope.experiments.runners import ray_cluster as joining
 from stepscope.hardware.conditions import clock_source

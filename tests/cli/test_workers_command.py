@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 # A pipeline that takes far longer than the network: 2 ms a sample, and nothing else to do.
 SLOW_SCRIPT = """

@@ -7,8 +7,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope, closes
-from as_torchrun import ranks_of, start_torchrun, the_run, training_of_rank, wait_until
+from stepscope_command import Stepscope, closes
+from torchrun_command import ranks_of, start_torchrun, the_run, training_of_rank, wait_until
 
 from stepscope.records.run_reader import Run, load_run
 

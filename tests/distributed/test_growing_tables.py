@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from as_a_person import Stepscope
-from as_torchrun import ranks_of, the_run, wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stepscope_command import Stepscope
+from torchrun_command import ranks_of, the_run, wait_until
 
 from stepscope.records import run_folder, schema
 from stepscope.records.csv_log import keep_rows

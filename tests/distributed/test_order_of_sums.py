@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from as_a_person import ENVIRONMENT
+from stepscope_command import ENVIRONMENT
 
 # Eight steps of LeNet, once with the network wrapped anew before the fifth, as when a run goes on.
 EIGHT_STEPS = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from as_a_person import ENVIRONMENT
+from stepscope_command import ENVIRONMENT
 from torch import nn
 
 from stepscope.memory_forecast.fit_check import check_fit

@@ -37,7 +37,7 @@ from stepscope.telemetry.telemetry_sampler import Sampler
 from stepscope.train.device import resolve
 from stepscope.train.training_setup import build_model
 
-CHILD = "child_with_device"
+CHILD = "training_with_scripted_device"
 GREEDY = """\
 import torch
 from torch import nn
@@ -79,7 +79,7 @@ def on_device(
             stderr=subprocess.STDOUT,
             pass_fds=[messages],
             start_new_session=True,
-            env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])},
+            env={**environment, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")},
         )
 
     return replace(supervised, start=start)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 from stepscope.experiments.script_loaders import training_loader, warnings_of, why_not_set
 from stepscope.records import run_folder, schema

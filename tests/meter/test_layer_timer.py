@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from scripted import MS, ScriptedClock, ScriptedDevice
+from scripted_clock import MS, ScriptedClock, ScriptedDevice
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripted import MS, ScriptedClock, ScriptedDevice
+from scripted_clock import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter import step_meter
 from stepscope.meter.step_meter import FLUSH_EVERY_NS, StepMeter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from as_a_person import TINY, Stepscope
 from machine_trees import RASPBERRY_PI, write_tree
+from stepscope_command import TINY, Stepscope
 
 from stepscope.errors import MachineError
 from stepscope.hardware.host import describe_host

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from as_a_person import Stepscope
 from machine_trees import LAPTOP, Tree, write_tree
+from stepscope_command import Stepscope
 
 from stepscope.records.run_reader import load_run
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from as_a_person import ENVIRONMENT, Stepscope
 from machine_trees import JETSON_NANO, write_tree
+from stepscope_command import ENVIRONMENT, Stepscope
 
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run

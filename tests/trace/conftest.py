@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import Loop
+from simulated_loop import Loop
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from scripted import ScriptedClock, ScriptedDevice
+from installed_hooks import watched
+from scripted_clock import ScriptedClock, ScriptedDevice
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-from under_hooks import watched
 
 from stepscope.trace.allreduce_hooks import ON_DEVICE
 from stepscope.trace.detect.communication_time import CommunicationTime

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from installed_hooks import data, model, watched
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -19,7 +20,6 @@ from torch.utils.data import (
     TensorDataset,
     get_worker_info,
 )
-from under_hooks import data, model, watched
 
 from stepscope.trace import dataloader_hooks
 from stepscope.trace.detect import events as e

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from installed_hooks import watched
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -18,7 +19,6 @@ from torch.utils.data import (
     TensorDataset,
     default_collate,
 )
-from under_hooks import watched
 
 from stepscope.trace.detect import events as e
 from stepscope.trace.sample_count import samples_of, samples_of_arguments

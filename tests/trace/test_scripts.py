@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from as_a_person import Answer, Stepscope, closes
+from stepscope_command import Answer, Stepscope, closes
 
 from stepscope.records.run_reader import Run, load_run
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from installed_hooks import NAMES, data, kinds, model, watched
 from torch import nn, optim
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import fetch as torch_fetch
-from under_hooks import NAMES, data, kinds, model, watched
 
 from stepscope.meter.clock import now_ns
 from stepscope.meter.step_rows import LoadTiming

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from as_a_person import ENVIRONMENT, Answer, Stepscope, closes
+from stepscope_command import ENVIRONMENT, Answer, Stepscope, closes
 
 from stepscope.records.run_reader import Run, load_run
 from stepscope.supervisor import script_child

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from as_a_person import ENVIRONMENT, closes
+from stepscope_command import ENVIRONMENT, closes
 
 from stepscope.analyze.findings.rank_findings import straggler
 from stepscope.analyze.findings.run_view import RunView

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from installed_hooks import kinds, watched
 from torch import nn, optim
-from under_hooks import kinds, watched
 
 
 def test_a_move_that_moves_nothing_is_none() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from installed_hooks import data, kinds, model, watched
 from torch import optim
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.data import DataLoader
-from under_hooks import data, kinds, model, watched
 
 from stepscope.trace.detect import events as e
 from stepscope.trace.detect.spans import value_of

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
 from PIL import Image
+from stepscope_command import Stepscope
 from torch import nn
 
 from stepscope.analyze.run_summary import bad_samples

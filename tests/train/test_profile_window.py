@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from train_helpers import BLOCKS, same_weights
+from user_networks import BLOCKS, same_weights
 
 from stepscope.analyze.run_summary import summarize
 from stepscope.errors import RequestError

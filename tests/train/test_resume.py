@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import torch
-from train_helpers import DROPOUT, same_weights
+from user_networks import DROPOUT, same_weights
 
 from stepscope.errors import DataError, RequestError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from train_helpers import LINEAR
+from user_networks import LINEAR
 
 from stepscope.settings.load_settings import validate
 from stepscope.train import device, training_setup

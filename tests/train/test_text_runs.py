@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 from torch import nn
-from train_helpers import same_weights
+from user_networks import same_weights
 
 from stepscope.errors import RequestError
 from stepscope.models import registry
@@ -117,7 +117,7 @@ def test_activations_can_be_recomputed(train, settings):
 
 def test_a_network_of_images_of_ones_own_is_refused_with_what_it_was_given(train, settings):
     with pytest.raises(RequestError, match=r"fails on texts of 128 \(text\): "):
-        train(**{**settings, "model": "train_helpers:linear"})
+        train(**{**settings, "model": "user_networks:linear"})
 
 
 @pytest.fixture

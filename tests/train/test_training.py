@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from train_helpers import BLOCKS, DROPOUT, LINEAR, weights
+from user_networks import BLOCKS, DROPOUT, LINEAR, weights
 
 from stepscope.errors import AnswerIsNo, MachineError, RequestError
 from stepscope.records.table import read_table

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from train_helpers import same_weights
+from user_networks import same_weights
 
 from stepscope.analyze.run_summary import summarize
 from stepscope.data.loaders.worker_pool import WorkerPool

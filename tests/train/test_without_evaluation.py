@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from train_helpers import same_weights
+from user_networks import same_weights
 
 from stepscope.train.epoch_plan import Stage, plan_stages
 

@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from as_a_person import closes
-from train_helpers import same_weights
+from stepscope_command import closes
+from user_networks import same_weights
 
 from stepscope.records.run_reader import load_run
 
-HELPERS = Path(__file__).resolve().parents[1]
+HELPERS = Path(__file__).resolve().parents[1] / "helpers"
 
 # Torch warns of more workers than CPUs; a machine may have one.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -30,7 +30,7 @@ def workers_by_step(run, epoch: int) -> list[int]:
 @pytest.fixture
 def trained_alone(trained):
     """The losses, rows and weights that every run here has to have."""
-    return trained(model="dying_workers:one")
+    return trained(model="worker_killers:one")
 
 
 def assert_same(run, alone) -> None:
@@ -47,7 +47,7 @@ def assert_same(run, alone) -> None:
 def test_a_worker_killed_in_training_is_one_worker_less_for_the_rest_of_the_run(
     train, trained_alone, persistent
 ):
-    run = train(model="dying_workers:one", workers=2, persistent_workers=persistent)
+    run = train(model="worker_killers:one", workers=2, persistent_workers=persistent)
     assert_same(run, trained_alone)
     (fallback,) = fallbacks(run)
     assert (fallback["epoch"], fallback["split"]) == (1, "train")
@@ -63,13 +63,13 @@ def test_a_worker_killed_in_training_is_one_worker_less_for_the_rest_of_the_run(
 
 
 def test_all_workers_killed_at_once_cost_one_of_them(train, trained_alone):
-    run = train(model="dying_workers:all_at_once", workers=2, persistent_workers=True)
+    run = train(model="worker_killers:all_at_once", workers=2, persistent_workers=True)
     assert_same(run, trained_alone)
     assert [(each["from"], each["to"]) for each in fallbacks(run)] == [(2, 1)]
 
 
 def test_workers_killed_twice_leave_the_training_process_to_load(train, trained_alone):
-    run = train(model="dying_workers:two_one_after_the_other", workers=2)
+    run = train(model="worker_killers:two_one_after_the_other", workers=2)
     assert_same(run, trained_alone)
     assert [(each["batch"], each["from"], each["to"]) for each in fallbacks(run)] == [
         (3, 2, 1),
@@ -80,7 +80,7 @@ def test_workers_killed_twice_leave_the_training_process_to_load(train, trained_
 
 
 def test_a_worker_killed_in_a_test_is_missing_in_training_too(train, trained_alone):
-    run = train(model="dying_workers:one_in_the_test", workers=2, persistent_workers=True)
+    run = train(model="worker_killers:one_in_the_test", workers=2, persistent_workers=True)
     assert_same(run, trained_alone)
     (fallback,) = fallbacks(run)
     assert (fallback["epoch"], fallback["split"], fallback["batch"]) == (0, "test", 2)
@@ -88,7 +88,7 @@ def test_a_worker_killed_in_a_test_is_missing_in_training_too(train, trained_alo
 
 
 def test_a_worker_killed_when_nothing_is_left_to_load_is_noticed_too(train, trained_alone):
-    run = train(model="dying_workers:one_at_the_last_batch", workers=2)
+    run = train(model="worker_killers:one_at_the_last_batch", workers=2)
     assert_same(run, trained_alone)
     # It may have been done by then: 6 batches are made before the last of them is computed.
     for fallback in fallbacks(run):
@@ -96,15 +96,15 @@ def test_a_worker_killed_when_nothing_is_left_to_load_is_noticed_too(train, trai
 
 
 def test_a_stopped_run_that_lost_a_worker_goes_on_as_if_nothing_had_been(train, trained_alone):
-    stopped = train(looks_before_stop=8, model="dying_workers:one", workers=2)
+    stopped = train(looks_before_stop=8, model="worker_killers:one", workers=2)
     assert 0 < len(stopped.steps) < 6
     assert len(fallbacks(stopped)) == 1
     assert_same(train(stopped.path), trained_alone)
 
 
 def test_a_person_is_told_and_the_run_completes(stepscope, tiny):
-    shutil.copy(HELPERS / "dying_workers.py", stepscope.folder)
-    asked = ("run", *tiny, "--epochs", 1, "--model", "dying_workers:one", "--workers", 2)
+    shutil.copy(HELPERS / "worker_killers.py", stepscope.folder)
+    asked = ("run", *tiny, "--epochs", 1, "--model", "worker_killers:one", "--workers", 2)
     answer = stepscope(*asked, "--json")
     assert answer.code == 0, answer.err
     assert answer.json["status"] == "completed"

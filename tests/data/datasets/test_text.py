@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from text_folder import TEXTS, make_texts, write_texts
+from text_files import TEXTS, make_texts, write_texts
 
 from stepscope.data import dataset_registry
 from stepscope.data.data_source import DataSource

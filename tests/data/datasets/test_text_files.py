@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from text_folder import write_texts
+from text_files import write_texts
 
 from stepscope.data.datasets.text import MOST_CLASSES, Texts, read_texts
 from stepscope.errors import DataError

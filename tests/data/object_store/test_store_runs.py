@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
 from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, serving, status
+from stepscope_command import Stepscope
 
 from stepscope.records.run_reader import Run, load_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from quiet_tools import tools
+from quiet_lab import tools
 
 from stepscope.accelerator.rubric import MOST_EPOCHS
 from stepscope.experiments.labs import lab_runner

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from quiet_tools import Quiet, tools
+from quiet_lab import Quiet, tools
 
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.labs import lab_runner

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from quiet_tools import tools
+from quiet_lab import tools
 
 from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_runner

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from quiet_tools import tools
+from quiet_lab import tools
 
 from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_runner

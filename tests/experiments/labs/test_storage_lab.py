@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import make_folder
-from quiet_tools import tools
+from quiet_lab import tools
 from s3_server import rclone
-from text_folder import make_texts
+from text_files import make_texts
 
 from stepscope.data.object_store.manifest import FILE, Manifest
 from stepscope.data.object_store.store_client import ObjectStore

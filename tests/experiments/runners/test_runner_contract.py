@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ray_cluster import Cluster
+from local_ray_cluster import Cluster
 
 from stepscope.errors import RequestError
 from stepscope.experiments.runners.local_runner import HERE

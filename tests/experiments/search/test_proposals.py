@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_parts import ALL_NAMED, cost
+from search_estimate import ALL_NAMED, cost
 
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments.search import proposals

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from search_parts import ALL_NAMED, cost
+from search_estimate import ALL_NAMED, cost
 
 from stepscope.analyze.run_summary import summarize
 from stepscope.analyze.search_result import designs_of, rejected_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from recorded import write_run
-from whole_run import write_sweep_of_runs, write_whole_run
+from complete_run import write_sweep_of_runs, write_whole_run
+from written_runs import write_run
 
 from stepscope.analyze.comparison_sides import group_runs, groups_of
 from stepscope.analyze.sweep_summary import rows_of

@@ -12,9 +12,9 @@ from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from complete_run import EVIL, write_sweep_of_runs, write_whole_run
 from hypothesis import given
 from hypothesis import strategies as st
-from whole_run import EVIL, write_sweep_of_runs, write_whole_run
 
 from stepscope.analyze.findings import Finding
 from stepscope.errors import MissingExtraError, RequestError

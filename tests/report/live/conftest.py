@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from served import Start, start_serving
+from serve_client import Start, start_serving
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
-from as_a_person import Stepscope
-from recorded import write_run
-from served import Served, Start
-from whole_run import EVIL, write_sweep_of_runs, write_whole_run
+from complete_run import EVIL, write_sweep_of_runs, write_whole_run
+from serve_client import Served, Start
+from stepscope_command import Stepscope
+from written_runs import write_run
 
 from stepscope.records import schema
 

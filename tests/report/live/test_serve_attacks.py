@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from served import Served, Start
-from whole_run import write_sweep_of_runs, write_whole_run
+from complete_run import write_sweep_of_runs, write_whole_run
+from serve_client import Served, Start
 
 from stepscope.records import schema
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from played_loop import (
+from scripted_clock import MS
+from simulated_loop import (
     ADAM,
     CRITIC,
     MODEL,
@@ -21,7 +22,6 @@ from played_loop import (
     EventByEvent,
     Loop,
 )
-from scripted import MS
 
 from stepscope.meter.step_rows import LoadTiming
 from stepscope.trace.detect import events as e

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, noted
-from scripted import MS
+from scripted_clock import MS
+from simulated_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, noted
 
 from stepscope.meter.step_rows import LoadTiming, load_of_step
 from stepscope.trace.detect import events as e

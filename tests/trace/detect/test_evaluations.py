@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
+from simulated_loop import OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
 
 from stepscope.trace.detect import events as e
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from played_loop import (
+from simulated_loop import (
     ADAM,
     CRITIC,
     MODEL,

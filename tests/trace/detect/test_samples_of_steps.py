@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from played_loop import MODEL, EventByEvent, Loop
+from simulated_loop import MODEL, EventByEvent, Loop
 
 from stepscope.meter.step_rows import epoch_values
 from stepscope.trace.detect import events as e

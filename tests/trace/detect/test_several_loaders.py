@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from played_loop import OTHER_LOADER, SGD, TRAIN, Loop
+from simulated_loop import OTHER_LOADER, SGD, TRAIN, Loop
 
 SHARDS, LABELLED, UNLABELLED = 31, 41, 51
 

@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
-from as_a_person import Stepscope
+from stepscope_command import Stepscope
 
 Start = Callable[..., "Served"]
 

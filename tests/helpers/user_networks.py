@@ -7,9 +7,9 @@ from torch import nn
 
 from stepscope.records.run_reader import Run
 
-LINEAR = "train_helpers:linear"
-DROPOUT = "train_helpers:with_dropout"
-BLOCKS = "train_helpers:in_blocks"
+LINEAR = "user_networks:linear"
+DROPOUT = "user_networks:with_dropout"
+BLOCKS = "user_networks:in_blocks"
 
 
 def linear(num_classes: int) -> nn.Module:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from as_a_person import ENVIRONMENT
+from stepscope_command import ENVIRONMENT
 
 from stepscope.errors import StepscopeError
 from stepscope.records import schema

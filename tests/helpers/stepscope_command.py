@@ -156,7 +156,7 @@ def _text_of(file: IO[bytes]) -> str:
 FRUGAL = {
     "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",
-    "XDG_CACHE_HOME": str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "user"),
+    "XDG_CACHE_HOME": str(Path(__file__).resolve().parents[2] / ".pytest_cache" / "user"),
 }
 ENVIRONMENT = {**os.environ, **FRUGAL, "COLUMNS": "100"}
 

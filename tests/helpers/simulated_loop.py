@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from scripted import MS, ScriptedClock, ScriptedDevice
+from scripted_clock import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter.step_rows import EpochTiming, LoadTiming, StepRow
 from stepscope.trace.detect import events as e
