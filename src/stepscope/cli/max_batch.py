@@ -14,7 +14,7 @@ from stepscope.cli.script_arguments import ScriptCommand, refuse_launcher, split
 from stepscope.cli.settings_flags import SpecFlags
 from stepscope.errors import RequestError
 from stepscope.experiments import max_batch_trials
-from stepscope.experiments.max_batch_trials import MaxBatchAnswer, fit_script
+from stepscope.experiments.max_batch_trials import MaxBatchResult, fit_script
 from stepscope.report.terminal.max_batch_table import TrialDisplay, print_answer
 from stepscope.settings.load_settings import as_flags, resolve_request
 from stepscope.supervisor.script_child import TraceRequest
@@ -56,7 +56,7 @@ def fit(
     return answer.exit_code
 
 
-def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> MaxBatchAnswer:
+def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> MaxBatchResult:
     if len(names) != 1:
         raise RequestError(
             f"wanted one MODEL, found {len(names)}: stepscope fit MODEL, or, for your own script, "
@@ -73,7 +73,7 @@ def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> M
 
 def _fit_script(
     names: list[str], script: ScriptCommand, given: Mapping[str, Any], display: TrialDisplay
-) -> MaxBatchAnswer:
+) -> MaxBatchResult:
     if names:
         raise RequestError(f"wanted a model or a script, found both: {names[0]!r} comes before --.")
     others = {name: value for name, value in given.items() if name not in _OF_A_SCRIPT}

@@ -67,7 +67,7 @@ class MaxBatchListener(Protocol):
 
 
 @dataclass
-class MaxBatchAnswer:
+class MaxBatchResult:
     """What was asked, what was tried, and what follows from it.
 
     `model` names what is trained, `script` is the command line of a user's script. `asked` is
@@ -186,7 +186,7 @@ _MOST_DIVISIONS = 2
 _GROWING = {"activations": 1.25, "batch": 1.0, "prefetch": 1.0, "workspace": 1.0}
 
 
-def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchAnswer:
+def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchResult:
     """Find the largest batch; `asked` says that the spec's own is wanted.
 
     Interrupted, it gives the trials so far.
@@ -199,7 +199,7 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchAn
     limit = limit_now(spec.memory_limit)
     first = spec.batch_size if asked else min(spec.batch_size, most)
     spec = spec.model_copy(update={"memory_limit": limit.bytes, "batch_size": first})
-    answer = MaxBatchAnswer(
+    answer = MaxBatchResult(
         spec.model,
         limit,
         spec.batch_size if asked else None,
@@ -238,7 +238,7 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchAn
 
 def _question(
     spec: RunSpec,
-    answer: MaxBatchAnswer,
+    answer: MaxBatchResult,
     most: int,
     listener: MaxBatchListener,
     fork_server: ForkServer,
@@ -331,7 +331,7 @@ def fit_script(
     *,
     batch_size: int | None,
     memory_limit_bytes: int | None,
-) -> MaxBatchAnswer:
+) -> MaxBatchResult:
     """Find the largest batch for a script; a requested `batch_size` is tried first.
 
     Interrupted, it gives the trials so far.
@@ -343,7 +343,7 @@ def fit_script(
     request = replace(request, max_steps=request.max_steps or _STEPS)
     called = shlex.join([*request.target, *hide_secrets(request.arguments)])
     limit = limit_now(memory_limit_bytes)
-    answer = MaxBatchAnswer(request.target[-1], limit, batch_size, script=called)
+    answer = MaxBatchResult(request.target[-1], limit, batch_size, script=called)
 
     def attempt(batch: int | None) -> BatchTrial:
         listener.trying({"batch_size": batch})

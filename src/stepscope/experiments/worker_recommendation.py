@@ -138,7 +138,7 @@ def _rate(figures: dict[str, Any]) -> float:
 
 
 @dataclass(frozen=True)
-class WorkersAnswer:
+class WorkerRecommendation:
     """What was set up, seen, picked and verified."""
 
     setup: Setup

@@ -29,7 +29,7 @@ from stepscope.experiments.worker_candidates import (
     setup_of_script,
     setup_of_training,
 )
-from stepscope.experiments.worker_recommendation import Board, Pick, WorkersAnswer
+from stepscope.experiments.worker_recommendation import Board, Pick, WorkerRecommendation
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
@@ -56,7 +56,7 @@ class WorkerSearch:
     chance: random.Random = field(default_factory=random.Random)
     _began: float = field(default_factory=time.monotonic)
 
-    def run(self) -> WorkersAnswer:
+    def run(self) -> WorkerRecommendation:
         """Choose, verify, and say what binds.
 
         Raises:
@@ -77,7 +77,9 @@ class WorkerSearch:
         pick, verified = self._verified()
         self._look_at_memory()
         cost_s = time.monotonic() - self._began
-        return WorkersAnswer(self.setup, self.board, pick, verified, self.from_memory, cost_s)
+        return WorkerRecommendation(
+            self.setup, self.board, pick, verified, self.from_memory, cost_s
+        )
 
     def _first_round(self) -> None:
         for candidate in first_candidates(self.setup.bounds, self.setup.current.workers):
