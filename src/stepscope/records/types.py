@@ -9,26 +9,797 @@ be unknown is `| None`. JSON Schemas are generated from these types (`tools/json
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from typing_extensions import NotRequired, TypedDict
 
 # --- run.json: the record of a run ----------------------------------------------------------------
 
+# The resolved settings of a run. Any version may have written them, so readers go by name.
+RecordedSpec: TypeAlias = Mapping[str, Any]
+
+
+class RunRecord(TypedDict):
+    """`run.json`. `summary` is empty until the run is closed.
+
+    `exit_code` is a rank's, `choice` says how an experiment chose the settings of a trial.
+    """
+
+    schema: int
+    id: str
+    name: str
+    kind: str
+    status: str
+    reason: str | None
+    started_unix_s: float
+    process: int | None
+    spec: RecordedSpec
+    environment: Environment
+    instrument: Instrument
+    summary: Summary
+    exit_code: NotRequired[int | None]
+    choice: NotRequired[RecordedSpec]
+
+
+class Instrument(TypedDict, total=False):
+    """The clock, and what measuring cost."""
+
+    clock: str
+    clock_resolution_s: float
+    lap_cost_s: float  # of our own loop
+    event_cost_s: float  # of a traced script
+    events_per_step: float | None
+    overhead_per_step_s: float | None
+    overhead_share: float | None
+    beside_cpu_share: float | None  # of the sampling parent
+    forked: bool
+    origin_unix_s: float
+    off_blocks: OffBlockCost | None
+
 
 # --- run.json: environment and conditions of the machine ------------------------------------------
+
+
+class Environment(TypedDict, total=False):
+    """The machine, its conditions, and torch as the training found it."""
+
+    hostname: str
+    system: str
+    machine: str
+    python: str
+    cpu: str | None
+    cpus: int | None
+    cpus_usable: int | None
+    memory_bytes: int
+    memory_available_bytes: int
+    memory_limit_bytes: int | None
+    swap_bytes: int
+    swap_used_bytes: int
+    conditions: MachineConditions
+    torch: str
+    threads: int
+    device: str
+    device_name: str | None
+    cuda: str | None
+    mkldnn: bool
+    distributed: RankEnvironment
+
+
+class RankEnvironment(TypedDict):
+    """The place of a rank in a distributed training."""
+
+    rank: int
+    processes: int
+    host: str
+    backend: str
+    share: int
+    differs_from_one_process: list[str]
+
+
+class StartAndEnd(TypedDict):
+    """A condition at the start and at the end of a run."""
+
+    start: Any
+    end: Any
+
+
+class MachineConditions(TypedDict):
+    """The state of the machine that comparable runs share; `absent` has reasons.
+
+    `changed` is added at the end of the run.
+    """
+
+    board: str | None
+    power_mode: str | None
+    governor: str | None
+    clocks: str | None
+    memory_clock: str | None
+    fan: str | None
+    turbo: str | None
+    swap: str | None
+    clock_source: str | None
+    temperature_c: StartAndEnd
+    absent: dict[str, str]
+    changed: NotRequired[dict[str, StartAndEnd]]
 
 
 # --- run.json: summary ----------------------------------------------------------------------------
 
 
+class Summary(TypedDict, total=False):
+    """The figures of a run. A key may be missing: of a run in progress, or of an earlier version.
+
+    A figure that is None has its reason in `absent`.
+    """
+
+    epochs: int
+    steps: int
+    samples: int | None
+    dropped_epochs: list[int]
+    wall_s: float | None
+    preparation_s: float | None
+    samples_per_s: float | None
+    closure: float | None
+    unattributed_share: float | None
+    phases: dict[str, PhaseTime] | None
+    device: DeviceTime | None
+    communication: CommunicationShare | None
+    off_blocks: OffBlockCost | None
+    train_accuracy: float | None
+    test_accuracy: float | None
+    test_top5: float | None
+    validation_accuracy: float | None
+    peak_memory_bytes: int | None
+    device_peak_memory_bytes: int | None
+    layers: list[LayerTime] | None
+    flops: StepFlops | None
+    counters: PhaseCounters | None
+    page_cache: ColdCache | None
+    bad_samples: int | None
+    requests: RequestLatency | None
+    ranks: list[RankFigures]
+    slowest_rank: dict[str, SlowestRank] | None
+    flop_per_s: float | None
+    share_of_peak: float | None
+    roofline: Roofline | None
+    memory_bill: MemoryBill | None
+    energy: EnergyFigures | None
+    energy_j: float | None
+    throttling: ThrottlingFigures | None
+    absent: dict[str, str]
+
+
+class PhaseTime(TypedDict):
+    """The time of a phase of the step; only shares and means while the run goes on."""
+
+    share: float
+    mean_s: float
+    total_s: NotRequired[float]
+    median_s: NotRequired[float]
+    p95_s: NotRequired[float]
+    p99_s: NotRequired[float]
+
+
+class DeviceTime(TypedDict):
+    """The time of an asynchronous device, by phase and `idle`."""
+
+    phases: dict[str, PhaseTime]
+    issue_s: float
+    bound_by: str | None
+
+
+class CommunicationShare(TypedDict):
+    """The time of a step that only communicates gradients."""
+
+    share: float
+    mean_s: float
+    median_s: float
+    p95_s: float
+    p99_s: float
+
+
+class OffBlockCost(TypedDict):
+    """The cost of measuring, by blocks of steps without it."""
+
+    blocks: int
+    overhead_per_step_s: float
+    low_s: float
+    high_s: float
+    overhead_share: float
+
+
+class LayerTime(TypedDict):
+    """Time and work of a layer, as means over the steps in which layers were timed."""
+
+    name: str
+    kind: str
+    calls: float
+    forward_s: float
+    backward_s: float
+    multiply_adds: float | None
+    bytes: float
+
+
+class WorkByPhase(TypedDict):
+    """Operations or bytes of the computing phases of a step."""
+
+    forward: int
+    backward: int
+
+
+class StepFlops(WorkByPhase):
+    """The floating-point operations of a step of full batches."""
+
+    per_sample: float
+    counted: str
+    estimated_bytes: WorkByPhase
+
+
+class PhaseCounters(TypedDict):
+    """Counts of the processor per step, by phase and counter."""
+
+    steps: int
+    phases: dict[str, dict[str, float | None]]
+    absent: dict[str, str]
+
+
+class ColdCache(TypedDict):
+    """How files were dropped from the page cache before an epoch, and how many stayed."""
+
+    epoch: int
+    how: str | None
+    files: int
+    bytes: int
+    cold_share: float | None
+    reason: str | None
+
+
+class RequestLatency(TypedDict):
+    """Requests to an object store, and how long they took."""
+
+    count: int
+    retries: int
+    bytes: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+class RankFigures(TypedDict):
+    """The figures of a rank; `own_s` has its phases without communication."""
+
+    rank: int
+    host: str | None
+    status: str
+    share: int | None
+    steps: int | None
+    samples: int | None
+    closure: float | None
+    phases: dict[str, PhaseTime] | None
+    communication: CommunicationShare | None
+    peak_memory_bytes: int | None
+    own_s: dict[str, float] | None
+
+
+class SlowestRank(TypedDict):
+    """The rank that takes longest for a phase."""
+
+    rank: int
+    host: str | None
+    mean_s: float
+    others_mean_s: float
+
+
+class PeakConditions(TypedDict):
+    """The conditions that measurements of one peak share."""
+
+    cpu: str | None
+    cpus_usable: int | None
+    highest_mhz: float | None
+    torch: str
+    device: str
+    device_name: str | None
+    precision: str
+    threads: int | None
+
+
+class PeakRecord(TypedDict):
+    """The peak rates of a machine, as they were measured once."""
+
+    conditions: PeakConditions
+    flop_per_s: float
+    bytes_per_s: float
+    matrix_size: int
+    array_bytes: int
+    pressure_cpu: float | None
+    cpu_mhz: float | None
+    measured_unix_s: float
+
+
+class RooflinePhase(TypedDict):
+    """A phase under the roofline."""
+
+    flop: int
+    estimated_bytes: int
+    flop_per_byte: float
+    flop_per_s: float | None
+    roof_flop_per_s: float | None
+    share_of_roof: float | None
+
+
+class Roofline(TypedDict):
+    """The computing phases beside the peak of the machine."""
+
+    peak: PeakRecord | None
+    phases: dict[str, RooflinePhase]
+
+
 # --- summary: memory forecast and bill ------------------------------------------------------------
+
+
+class BillItem(TypedDict):
+    """An item of the memory bill, and how its size was determined."""
+
+    bytes: int
+    how: str
+    note: str
+    pool: NotRequired[str]
+    measured_bytes: NotRequired[int | None]  # of a run that has ended
+
+
+class PoolLimit(TypedDict):
+    """The limit of a pool, its origin, and the bytes that the run needs of it."""
+
+    of: str
+    bytes: int
+    needed_bytes: int
+
+
+class PhaseBytes(TypedDict):
+    """The memory of a phase of the step."""
+
+    peak_bytes: int
+    end_bytes: int
+
+
+class RemedyRecord(TypedDict):
+    """Settings with which the run would take less memory."""
+
+    settings: RecordedSpec
+    total_bytes: int
+    pool: str
+    pool_bytes: int
+    fits: bool
+
+
+class MemoryForecast(TypedDict, total=False):
+    """The memory of a run before it starts; only the `reason` if there is no forecast."""
+
+    reason: str | None
+    items: dict[str, BillItem]
+    total_bytes: int
+    limit_bytes: int
+    limit_of: str
+    limit_pool: str
+    limits: dict[str, PoolLimit]
+    fits: bool
+    peak_phase: str
+    at_peak: dict[str, int]
+    phases: dict[str, PhaseBytes]
+    remedies: list[RemedyRecord]
+    remedies_reason: str | None
+    workers: int
+    workers_that_fit: int | None
+
+
+class PoolUse(TypedDict):
+    """The forecast of a pool beside its measured peak."""
+
+    total_bytes: int
+    peak_bytes: int | None
+    error_share: NotRequired[float]
+    unexplained_bytes: NotRequired[int]
+    unexplained_share: NotRequired[float]
+
+
+class MemoryBill(MemoryForecast, total=False):
+    """The forecast of a run beside its measured peaks."""
+
+    pools: dict[str, PoolUse]
+    peak_memory_bytes: int | None
+    error_share: float
+    unexplained_bytes: int
+    unexplained_share: float
 
 
 # --- summary: energy, throttling ------------------------------------------------------------------
 
 
+class EnergySensorFigures(TypedDict):
+    """What a sensor read during a run."""
+
+    name: str
+    domain: str
+    kind: str
+    period_s: float | None
+    refresh_s: float | None
+    readings: int
+    from_s: float
+    to_s: float
+
+
+class EnergySensorFailure(TypedDict):
+    """A sensor that failed during a run, and the one that took its place."""
+
+    time_s: float
+    sensor: str
+    domain: str
+    reason: str
+    next: str | None
+
+
+class CoveredTime(TypedDict):
+    """The domains that were added up during a part of a run."""
+
+    from_s: float
+    to_s: float
+    domains: list[str]
+
+
+class PhaseEnergy(TypedDict):
+    """The joules of a phase, with the method, or the reason for none."""
+
+    joules: float | None
+    how: str | None
+    interval: list[float] | None
+    reason: str | None
+
+
+class EpochEnergy(TypedDict):
+    """The joules of an epoch."""
+
+    epoch: int
+    split: str
+    joules: float | None
+
+
+class EnergyUse(TypedDict):
+    """The energy of a domain, or of several together."""
+
+    joules: float
+    covered_s: float
+    bridged_s: float
+    mean_w: float
+    period_s: float | None
+    epochs: list[EpochEnergy]
+    phases: dict[str, PhaseEnergy] | None
+
+
+class DomainEnergy(EnergyUse):
+    """The energy of a domain."""
+
+    sensor: str
+    idle_w: float | None
+
+
+class EnergyFigures(TypedDict):
+    """The energy of a run. `joules` is None where the domains cannot be added up."""
+
+    joules: float | None
+    sensors: list[EnergySensorFigures]
+    refused: dict[str, str]
+    failed: list[EnergySensorFailure]
+    covers: list[str]
+    leaves_out: list[str]
+    covers_by_time: list[CoveredTime]
+    idle_w: float | None
+    idle_lasted_s: float | None
+    domains: dict[str, DomainEnergy]
+    covered_s: NotRequired[float]
+    bridged_s: NotRequired[float]
+    mean_w: NotRequired[float]
+    period_s: NotRequired[float | None]
+    epochs: NotRequired[list[EpochEnergy]]
+    phases: NotRequired[dict[str, PhaseEnergy] | None]
+    above_idle_j: NotRequired[float | None]
+    samples_per_j: NotRequired[float | None]
+    accuracy_per_j: NotRequired[float | None]
+    accuracy_per_s: NotRequired[float | None]
+
+
+class ThrottledRange(TypedDict):
+    """Consecutive throttled steps of an epoch."""
+
+    epoch: int
+    first_step: int
+    last_step: int
+
+
+class SlowdownFigures(TypedDict):
+    """Medians of throttled steps and of the others, and their ratio with its interval."""
+
+    median_s: float
+    others_median_s: float
+    ratio: float
+    low: float | None
+    high: float | None
+
+
+class ThrottlingFigures(TypedDict):
+    """How much of a run was throttled, and what that cost."""
+
+    watched: list[str]
+    steps: int
+    share_of_steps: float
+    share_of_time: float | None
+    ranges: list[ThrottledRange]
+    more_ranges: int
+    slowdown: SlowdownFigures | None
+
+
+# --- epochs.csv -----------------------------------------------------------------------------------
+
+
+class EpochRow(TypedDict):
+    """A row of `epochs.csv`: an epoch of a split."""
+
+    epoch: int
+    split: str
+    start_s: float
+    loader_start_s: float
+    loader_stop_s: float
+    loading_s: float
+    training_s: float
+    total_s: float
+    loss: float | None
+    accuracy: float | None
+    top5: float | None
+    samples: int | None
+    samples_per_s: float | None
+
+
 # --- events.jsonl ---------------------------------------------------------------------------------
+
+
+class _Timed(TypedDict):
+    time_s: float
+
+
+_FromTo = TypedDict("_FromTo", {"from": int, "to": int})
+_MaybeFromTo = TypedDict("_MaybeFromTo", {"from": float | None, "to": float | None}, total=False)
+
+
+class ResumeEvent(_Timed):
+    """The run was resumed; `after` is how it had ended."""
+
+    event: Literal["resume"]
+    after: str
+
+
+class FaultEvent(_Timed):
+    """The training raised an error."""
+
+    event: Literal["fault"]
+    traceback: str
+
+
+class PeerLostEvent(_Timed):
+    """A rank ended because another one had."""
+
+    event: Literal["peer_lost"]
+    reason: NotRequired[str]
+
+
+class ProcessesEvent(_Timed):
+    """The run was resumed in another number of processes."""
+
+    event: Literal["processes"]
+    before: int
+    now: int
+
+
+class CheckpointEvent(_Timed):
+    """A checkpoint was saved."""
+
+    event: Literal["checkpoint"]
+    stage: int
+    step: int
+    took_s: float
+
+
+class PageCacheEvent(_Timed, ColdCache):
+    """Files were dropped from the page cache before an epoch."""
+
+    event: Literal["page_cache"]
+
+
+class WorkersFallbackEvent(_Timed, _FromTo):
+    """A loader continues with fewer workers."""
+
+    event: Literal["workers_fallback"]
+    split: str
+    epoch: int
+    batch: int
+    reason: str
+
+
+class BadSampleEvent(_Timed):
+    """A sample could not be read."""
+
+    event: Literal["bad_sample"]
+    path: str
+    reason: str
+
+
+class WeightsEvent(_Timed):
+    """Pretrained weights were loaded."""
+
+    event: Literal["weights"]
+    tensors: int
+    fresh: list[str]
+    has_vocabulary: bool
+
+
+class RequestsRetriedEvent(_Timed):
+    """Requests to an object store were retried."""
+
+    event: Literal["requests_retried"]
+    split: str
+    retries: int
+    waited_s: float
+    reasons: dict[str, int]
+
+
+class MemoryLimitEvent(_Timed):
+    """A memory limit was set."""
+
+    event: Literal["memory_limit"]
+    limit_bytes: int
+    held_by: str
+    reason: str | None
+
+
+class MemoryGuardEvent(_Timed):
+    """The memory guard acted."""
+
+    event: Literal["memory_guard"]
+    action: str
+    used_bytes: int
+    limit_bytes: int | None
+    available_bytes: int | None
+    workers: int
+
+
+class LoaderArguments(TypedDict, total=False):
+    """The arguments of a `DataLoader` that stepscope reads or sets."""
+
+    batch_size: int | None
+    num_workers: int
+    prefetch_factor: int | None
+    pin_memory: bool
+    persistent_workers: bool
+
+
+class LoaderRecord(TypedDict):
+    """A `DataLoader` of a user script, as found and as set by stepscope."""
+
+    data_set: str
+    samples: int | None
+    shuffles: bool | None
+    batches_by: str
+    found: LoaderArguments
+    set: LoaderArguments
+    refused: dict[str, str]
+    warning: str | None
+
+
+class LoaderEvent(_Timed, LoaderRecord):
+    """A user script made a `DataLoader`."""
+
+    event: Literal["loader"]
+
+
+class BatchEvent(_Timed):
+    """The size of a batch of a user script."""
+
+    event: Literal["batch"]
+    bytes: int
+
+
+class LeftBehindEvent(_Timed):
+    """Files of a run stayed on the machine that ran it."""
+
+    event: Literal["left_behind"]
+    node: str
+    files: list[str]
+
+
+class EnergySensor(TypedDict):
+    """An energy sensor; `contains` has the domains within its own."""
+
+    name: str
+    domain: str
+    kind: str
+    contains: list[str]
+    range_j: float | None
+    addable: bool
+
+
+class EnergySensorsEvent(_Timed):
+    """The energy sensors of the machine were looked for."""
+
+    event: Literal["energy_sensors"]
+    sensors: list[EnergySensor]
+    refused: dict[str, str]
+    reason: str | None
+
+
+class EnergyIdleEvent(_Timed):
+    """The sensors were read while the machine was idle: pairs of time and value, by sensor."""
+
+    event: Literal["energy_idle"]
+    readings: dict[str, list[tuple[float, float]]]
+    refresh_s: NotRequired[dict[str, float | None]]
+
+
+class EnergySensorFailedEvent(EnergySensorFailure):
+    """A sensor failed during the run."""
+
+    event: Literal["energy_sensor_failed"]
+
+
+class ThrottlingWatchedEvent(_Timed):
+    """The sources that are watched for throttling."""
+
+    event: Literal["throttling_watched"]
+    what: list[str]
+
+
+class ThrottlingEvent(_Timed, _MaybeFromTo):
+    """Throttling began."""
+
+    event: Literal["throttling"]
+    what: str
+    unit: NotRequired[str]
+    limit: NotRequired[float]
+    zone: NotRequired[str]
+    reasons: NotRequired[str]
+
+
+class ThrottlingEndedEvent(_Timed):
+    """Throttling ended."""
+
+    event: Literal["throttling_ended"]
+    what: str
+    lasted_s: float
+
+
+RunEvent: TypeAlias = (
+    ResumeEvent
+    | FaultEvent
+    | PeerLostEvent
+    | ProcessesEvent
+    | CheckpointEvent
+    | PageCacheEvent
+    | WorkersFallbackEvent
+    | BadSampleEvent
+    | WeightsEvent
+    | RequestsRetriedEvent
+    | MemoryLimitEvent
+    | MemoryGuardEvent
+    | LoaderEvent
+    | BatchEvent
+    | LeftBehindEvent
+    | EnergySensorsEvent
+    | EnergyIdleEvent
+    | EnergySensorFailedEvent
+    | ThrottlingWatchedEvent
+    | ThrottlingEvent
+    | ThrottlingEndedEvent
+)
 
 
 # --- messages between processes -------------------------------------------------------------------
