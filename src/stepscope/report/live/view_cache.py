@@ -1,25 +1,36 @@
 """A cache of views, which are made again when their files change.
 
-Small runs are read at once; a large run is read in another process, and until its view is ready the
-page says so. So every response takes less than half a second.
+Small runs are read at once. A large run is read in another process, and until its view is ready the
+page says so: reading a million steps takes seconds, and sorting them blocks every other thread. So
+every response takes less than half a second. The process keeps the tables, and reads only rows that
+were added.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from time import monotonic
 
+from stepscope.records.table import GrowingTable, Table
 from stepscope.report.live.live_views import View, message, view_of, view_of_list
 from stepscope.report.live.run_index import Library, Stamp
-from stepscope.report.live.view_process import ViewProcess
 from stepscope.units import format_bytes
 
 _AT_ONCE_BYTES = 500_000  # about 2,500 steps, read and drawn in 0.1 s
 _PATIENCE_S = 0.2
 _MOST_KEPT = 100
-_MOST_APART = 3
+_MOST_PROCESSES = 3
+_REST = 4  # multiple of the time that a view takes: viewing must not slow the training
 
 Names = tuple[str, ...]
 
@@ -55,15 +66,15 @@ class ViewCache:
                 return kept[1]
             if sum(size for _, _, size in stamp) <= _AT_ONCE_BYTES:
                 return self._keep(key, stamp, view_of(self._library, names))
-            apart = self._read_in_process(key, stamp)
-        apart.ask(stamp, _PATIENCE_S)
+            process = self._read_in_process(key, stamp)
+        process.ask(stamp, _PATIENCE_S)
         with self._lock:
-            if apart.view is None:
+            if process.view is None:
                 size = format_bytes(sum(size for _, _, size in stamp))
                 return message("Reading", f"{size} are being read: a moment.", goes_on=True)
-            if apart.stamp == stamp and not apart.view.goes_on:
-                return self._keep(key, stamp, apart.view)
-            return apart.view
+            if process.stamp == stamp and not process.view.goes_on:
+                return self._keep(key, stamp, process.view)
+            return process.view
 
     def close(self) -> None:
         """End the processes that are still reading."""
@@ -86,6 +97,89 @@ class ViewCache:
         if known is None or (known.ended and known.stamp != stamp):
             self._processes[key] = ViewProcess(self._library, key)
         self._processes.move_to_end(key)
-        while len(self._processes) > _MOST_APART:
+        while len(self._processes) > _MOST_PROCESSES:
             self._processes.popitem(last=False)[1].end()
         return self._processes[key]
+
+
+# --- Views of large runs, made in a process
+
+
+class ViewProcess:
+    """A process that makes one view, and makes it again on request."""
+
+    def __init__(self, library: Library, names: Sequence[str]) -> None:
+        arguments = json.dumps([os.fspath(library.root), *names])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "stepscope.report.live.view_cache", arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is handled by the server
+        )
+        self._made = threading.Condition()
+        self._asked: tuple[Stamp, float] | None = None
+        self._ready_at_s = 0.0
+        self.view: View | None = None
+        self.stamp: Stamp | None = None
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended, so that no view will come."""
+        return self._process.poll() is not None
+
+    def ask(self, stamp: Stamp, patience_s: float) -> None:
+        """Wait for the view of these files; request it unless one is being made."""
+        with self._made:
+            if self.stamp == stamp:
+                return
+            if self._asked is None and monotonic() >= self._ready_at_s and not self.ended:
+                self._asked = (stamp, monotonic())
+                assert self._process.stdin is not None
+                with contextlib.suppress(BrokenPipeError):  # `_receive` detects that it ended
+                    self._process.stdin.write(b"\n")
+                    self._process.stdin.flush()
+            self._made.wait_for(lambda: self.stamp == stamp, patience_s)
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+    def _receive(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._take(View(**json.loads(line)))
+        code = self._process.wait()
+        self._take(
+            message(
+                "This run could not be read",
+                f"The process that read it ended with code {code}: was there too little memory? "
+                "stepscope report RUN makes its page as a file.",
+            )
+        )
+
+    def _take(self, view: View) -> None:
+        with self._made:
+            if self._asked is not None:
+                self.stamp, asked_at_s = self._asked
+                # The first view read the whole file: later ones take less time.
+                rest_s = 0.0 if self.view is None else _REST * (monotonic() - asked_at_s)
+                self._ready_at_s = monotonic() + rest_s
+            self._asked, self.view = None, view
+            self._made.notify_all()
+
+
+def _make_when_asked(root: str, *names: str) -> None:
+    library = Library(Path(root))
+    tables: dict[Path, GrowingTable] = {}
+
+    def read(path: Path) -> Table:
+        return tables.setdefault(path, GrowingTable(path)).read()
+
+    for _ in sys.stdin:
+        print(json.dumps(asdict(view_of(library, names, read))), flush=True)
+
+
+if __name__ == "__main__":
+    _make_when_asked(*json.loads(sys.argv[1]))
