@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _BYTE_UNITS = {
     "": 1,
@@ -142,6 +146,25 @@ def format_count(count: int, what: str) -> str:
 def format_share(share: float) -> str:
     """Print a share of one as a percentage: `12.3 %`."""
     return f"{share * 100:.1f} %"
+
+
+def format_joules(joules: float) -> str:
+    """Print an energy: `3.21 J`, `1,250.0 J`, `12.3 kJ`."""
+    if abs(joules) >= 1e4:
+        return f"{joules / 1e3:,.1f} kJ"
+    return f"{joules:,.1f} J" if abs(joules) >= 10 else f"{joules:.3g} J"
+
+
+def format_known(value: T | None, form: Callable[[T], str]) -> str:
+    """Print a figure, or `?` if it is unknown."""
+    return "?" if value is None else form(value)
+
+
+def format_range(
+    low: float | None, high: float | None, form: Callable[[float], str], unknown: str = ""
+) -> str:
+    """Print an interval: `1.02 to 1.10`."""
+    return unknown if low is None or high is None else f"{form(low)} to {form(high)}"
 
 
 def format_flop_per_s(rate: float) -> str:

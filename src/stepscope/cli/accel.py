@@ -31,8 +31,7 @@ from stepscope.models import registry
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep
 from stepscope.report.charts.chart import check_form
-from stepscope.report.charts.search_charts import energy_chart
-from stepscope.report.terminal.accelerator_table import print_estimate
+from stepscope.report.terminal.accelerator_table import energy_chart, print_estimate
 from stepscope.report.terminal.search_table import SearchDisplay, print_search
 
 if TYPE_CHECKING:

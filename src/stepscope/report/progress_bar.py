@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from time import monotonic
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
+from typing_extensions import Self
 
 from stepscope.units import format_bytes, format_clock, format_count, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
-
-_Display = TypeVar("_Display", bound="LiveDisplay")
 
 
 class LiveDisplay:
@@ -35,16 +33,11 @@ class LiveDisplay:
         self._task = self._progress.add_task("preparing", total=1.0, figures="")
         self._said_at = monotonic()
 
-    def __enter__(self: _Display) -> _Display:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self._progress.stop()
 
     def message(self, message: dict[str, Any]) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from stepscope.report.charts.chart import save
-from stepscope.report.charts.run_charts import about_limit, roofline_chart
+from stepscope.report.charts.run_charts import roofline_chart
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words
+from stepscope.report.terminal.run_tables import about_limit
 
 PEAK = {"flop_per_s": 100e9, "bytes_per_s": 10e9}
 

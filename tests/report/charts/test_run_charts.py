@@ -13,11 +13,10 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records.run_folder import create_at
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import load_sweep
-from stepscope.report.charts.chart import ChartMark
+from stepscope.report.charts.chart import ChartMark, drawable
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.charts.sweep_charts import sections_of_groups, sweep_chart
 from stepscope.report.palette import PHASE_COLOURS, colours_of
-from stepscope.report.terminal.table_style import drawable
 
 
 @pytest.fixture

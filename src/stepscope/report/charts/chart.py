@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
+from stepscope.stats import Interval
 
 # `areas` are stacked and `bands` show lines with their extremes, both against numbers. `rows` and
 # `waterfall` are horizontal. In a `scatter` only chosen points are joined. `roofline` has
@@ -78,6 +79,35 @@ class Chart:
     def panels(self) -> list[str]:
         """Return the names of the panels, in order of appearance."""
         return list(dict.fromkeys(mark.panel for mark in self.marks))
+
+
+# --- Intervals. Those of two runs on a busy machine can reach from 0 to a thousandfold.
+
+
+_MOST_TIMES = 4  # times the largest value; wider ones would flatten the chart
+
+
+def with_interval(
+    x: float | str, found: Interval, series: str = "", times: float = 1, *, chosen: bool = False
+) -> ChartMark:
+    """Return a mark with a median and its interval."""
+    low, high = (None if end is None else end * times for end in (found.low, found.high))
+    return ChartMark(x, found.median * times, series, low=low, high=high, chosen=chosen)
+
+
+def drawable(marks: Iterable[ChartMark]) -> tuple[list[ChartMark], str]:
+    """Return the marks without intervals that would flatten a chart, and a note on them."""
+    given = list(marks)
+    most = max((mark.y for mark in given), default=0.0) * _MOST_TIMES
+    too_wide = [mark for mark in given if mark.high is not None and mark.high > most]
+    if not too_wide:
+        return given, ""
+    kept = [replace(mark, low=None, high=None) if mark in too_wide else mark for mark in given]
+    note = f"{len(too_wide)} of {len(given)} intervals are too wide to be drawn"
+    return kept, f"{note}: more rounds would tell"
+
+
+# --- Files
 
 
 def check_form(path: Path) -> str:

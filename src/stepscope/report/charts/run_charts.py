@@ -25,7 +25,7 @@ from stepscope.report.charts.learning_charts import (
     loss_by_epoch,
 )
 from stepscope.report.html.page_content import Section
-from stepscope.units import format_flop_per_s, format_share
+from stepscope.units import format_share
 
 # --- Steps
 
@@ -278,21 +278,6 @@ def roofline_chart(roofline: Mapping[str, Any] | None) -> Chart:
         marks,
         _in_words(roofline) if marks and roofline else "",
     )
-
-
-def about_limit(flop_per_s: float, summary: Mapping[str, Any]) -> str:
-    """Return one line on the achieved rate, and its share of the peak."""
-    share = summary.get("share_of_peak")
-    if share is not None and share > 1:
-        peak = (
-            f"{format_share(share)} of the peak that is kept, which was measured on a busy machine"
-        )
-        held_against = f"{peak}: stepscope doctor --peaks"
-    elif share is not None:
-        held_against = f"{format_share(share)} of this machine's peak"
-    else:
-        held_against = (summary.get("absent") or {}).get("share_of_peak", "no peak is known")
-    return f"achieved {format_flop_per_s(flop_per_s)}: {held_against}"
 
 
 def _marks(roofline: Mapping[str, Any]) -> Iterator[ChartMark]:

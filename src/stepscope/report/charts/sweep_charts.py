@@ -12,7 +12,7 @@ from typing import Any
 from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.report.charts.chart import Chart, ChartMark, Kind
+from stepscope.report.charts.chart import Chart, ChartMark, Kind, drawable, with_interval
 from stepscope.report.charts.learning_charts import (
     accuracy_by_epoch,
     accuracy_by_time,
@@ -20,7 +20,6 @@ from stepscope.report.charts.learning_charts import (
 )
 from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
 from stepscope.report.html.page_content import Section
-from stepscope.report.terminal.table_style import drawable, with_interval
 from stepscope.stats import Interval, known_mean
 
 _MOST_TOGETHER = 8  # the number of distinct colours

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,8 +66,3 @@ def _shows_something(chart: Chart) -> bool:
     """Return whether a chart has something to show; a line through one point has not."""
     places = {mark.x for mark in chart.marks}
     return len(places) > 1 if chart.kind in _COURSES else bool(places)
-
-
-def shown(value: Any, form: Callable[[Any], str]) -> str:
-    """Return a figure as text, `?` if it is unknown."""
-    return "?" if value is None else form(value)

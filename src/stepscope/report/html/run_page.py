@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stepscope.analyze.findings import Finding
@@ -17,10 +17,17 @@ from stepscope.analyze.run_summary import (
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.run_charts import sections_of
-from stepscope.report.energy_figures import energy_figures
-from stepscope.report.html.page_content import Document, FigureList, shown
-from stepscope.report.throttling_text import about_throttling
-from stepscope.units import format_bytes, format_duration, format_flop_per_s, format_share
+from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.terminal.run_tables import about_throttling
+from stepscope.units import (
+    format_bytes,
+    format_duration,
+    format_flop_per_s,
+    format_joules,
+    format_known,
+    format_range,
+    format_share,
+)
 
 _TIMES = {
     "median": "median_s",
@@ -37,7 +44,7 @@ def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     """Return the report of a run, finished or not."""
     figures = figures_so_far(run)
     tables = [_phase_figures(figures), _epoch_figures(run), _key_figures(figures)]
-    tables.append(energy_figures(figures.get("energy")))
+    tables.append(_energy_figures(figures.get("energy") or {}))
     appendix = [
         _events(run),
         _not_known(figures),
@@ -90,13 +97,13 @@ def _epoch_figures(run: Run) -> FigureList:
         [
             str(row["epoch"]),
             *(
-                shown(row[f"{part}_s"], format_duration)
+                format_known(row[f"{part}_s"], format_duration)
                 for part in ("loading", "training", "total")
             ),
-            shown(row["samples_per_s"], "{:,.0f}".format),
-            shown(row["loss"], "{:.4g}".format),
-            shown(row["accuracy"], format_share),
-            shown(tests.get(row["epoch"], {}).get("accuracy"), format_share),
+            format_known(row["samples_per_s"], "{:,.0f}".format),
+            format_known(row["loss"], "{:.4g}".format),
+            format_known(row["accuracy"], format_share),
+            format_known(tests.get(row["epoch"], {}).get("accuracy"), format_share),
         ]
         for row in run.epochs.rows()
         if row["split"] == "train"
@@ -135,11 +142,46 @@ def _key_figures(figures: dict[str, Any]) -> FigureList:
 
 def _named(figure: str) -> str:
     names = {"samples_per_s": "samples/s", "flop_per_s": "operations a second"}
-    return names.get(figure) or _words(figure)
+    words = figure.removesuffix("_s").removesuffix("_bytes").removesuffix("_j").replace("_", " ")
+    return names.get(figure) or words
 
 
-def _words(name: str) -> str:
-    return name.removesuffix("_s").removesuffix("_bytes").removesuffix("_j").replace("_", " ")
+def _energy_figures(energy: Mapping[str, Any]) -> FigureList:
+    """Return a table of the joules by run, domain, phase and epoch."""
+    measured: dict[str, Mapping[str, Any]] = dict(energy.get("domains") or {})
+    if len(energy.get("covers") or ()) > 1 and energy.get("joules") is not None:
+        measured = {"total": energy, **measured}
+    rows: list[list[str]] = []
+    for name, each in measured.items():
+        every = each.get("period_s") and f"every {format_duration(each['period_s'])}"
+        sensor = ", ".join(filter(None, (each.get("sensor"), every)))
+        rows.append([name, format_joules(each["joules"]), "measured", "", sensor])
+        for phase, found in (each.get("phases") or {}).items():
+            if found["joules"] is not None:
+                low, high = found["interval"] or (None, None)
+                interval = format_range(low, high, format_joules)
+                joules = format_joules(found["joules"])
+                rows.append([f"{name}: {phase}", joules, str(found["how"]), interval, ""])
+    for epoch in energy.get("epochs") or ():
+        if epoch["joules"] is not None:
+            name, joules = (
+                f"epoch {epoch['epoch']}, {epoch['split']}",
+                format_joules(epoch["joules"]),
+            )
+            rows.append([name, joules, "measured", "", ""])
+    columns = ["what", "energy", "how", "95 % interval", "sensor, period"]
+    return FigureList("Energy", columns, rows, _energy_note(energy))
+
+
+def _energy_note(energy: Mapping[str, Any]) -> str:
+    said = []
+    if energy.get("covers"):
+        said.append(f"the total covers {', '.join(energy['covers'])}")
+    if energy.get("leaves_out"):
+        said.append(f"it leaves out {'; '.join(energy['leaves_out'])}")
+    if energy.get("bridged_s"):
+        said.append(f"{format_duration(energy['bridged_s'])} were bridged at the mean power")
+    return ". ".join(said)
 
 
 def _not_known(figures: dict[str, Any]) -> FigureList:

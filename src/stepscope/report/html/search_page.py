@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepscope.analyze.search_result import designs_of, rejected_of
+from stepscope.analyze.search_result import designs_of, front, rejected_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
-from stepscope.report.charts.search_charts import pareto_charts
-from stepscope.report.html.page_content import Document, FigureList, Section, shown
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.html.page_content import Document, FigureList, Section
 from stepscope.report.terminal.search_table import figures_of
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_bytes, format_count, format_share
+from stepscope.units import format_bytes, format_count, format_known, format_share
 
 _MOST_REJECTED = 50
+_COSTS = {"energy_mj": "energy of an inference, mJ", "cycles": "cycles of an inference"}
 
 Row = Mapping[str, Any]
 
@@ -25,7 +26,8 @@ def document_of_search(sweep: Sweep) -> Document:
     budget = sweep.info.get("budget") or {}
     done = sum(trial.status == schema.COMPLETED for trial in sweep.trials)
     limits = ", ".join(f"{name} {limit:g}" for name, limit in budget.items())
-    pareto = Section("Accuracy and what it costs", pareto_charts(rows, budget)).with_data()
+    charts = [_pareto_chart(rows, cost, budget.get(cost)) for cost in _COSTS]
+    pareto = Section("Accuracy and what it costs", charts).with_data()
     return Document(
         title=str(sweep.info.get("name") or sweep.path.name),
         subtitle=f"{len(rows)} designs within {limits}, {done} of {len(sweep.trials)} trials "
@@ -58,6 +60,30 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Trained on all samples to be tested, it came to no end: {best['final_reason']}"
 
 
+def _pareto_chart(rows: Sequence[Row], cost: str, limit: float | None) -> Chart:
+    """Return the chart of accuracy against a cost, with its Pareto front."""
+    known = sorted(
+        (row for row in rows if row["validation_accuracy"] is not None),
+        key=lambda row: int(row["epochs"]),
+    )
+    ringed = front([(row["validation_accuracy"], -row[cost]) for row in known])
+    marks = [
+        ChartMark(
+            row[cost],
+            row["validation_accuracy"] * 100,
+            format_count(row["epochs"], "epoch"),
+            chosen=place in ringed,
+        )
+        for place, row in enumerate(known)
+    ]
+    name = cost.partition("_")[0]
+    about = f"ringed: no other is better in accuracy and {name} at once"
+    if limit is not None:
+        about += f"; the budget is {limit:g}"
+    y = "validation accuracy, %"
+    return Chart(f"Accuracy by {name}", "scatter", _COSTS[cost], y, marks, about)
+
+
 def _designs(rows: Sequence[Row]) -> FigureList:
     columns = ["design", "front", "energy, mJ", "cycles", "peak activation", "epochs"]
     return FigureList(
@@ -71,8 +97,8 @@ def _designs(rows: Sequence[Row]) -> FigureList:
                 f"{row['cycles']:,.0f}",
                 format_bytes(int(row["peak_activation_bytes"])),
                 str(row["epochs"]),
-                shown(row["validation_accuracy"], format_share),
-                shown(row["test_accuracy"], format_share),
+                format_known(row["validation_accuracy"], format_share),
+                format_known(row["test_accuracy"], format_share),
             ]
             for row in rows
         ],

@@ -10,10 +10,10 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
-from stepscope.report.html.page_content import Document, FigureList, shown
+from stepscope.report.html.page_content import Document, FigureList
 from stepscope.report.html.run_page import about
 from stepscope.stats import known_median
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_duration, format_known, format_range, format_share
 
 Row = dict[str, Any]
 
@@ -111,26 +111,19 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
 
 def _side_by_side(rows: Sequence[Row]) -> FigureList:
     columns = ["setting", "runs", "samples/s", "95 % interval", "step", "waiting for data"]
-    return FigureList(
-        "Side by side",
-        [*columns, "peak memory", "test accuracy"],
-        [
+    cells = []
+    for row in rows:
+        rate = row["samples_per_s"]
+        cells.append(
             [
                 row["name"],
                 f"{row['completed']}/{row['runs']}",
-                shown(row["samples_per_s"]["median"], "{:,.0f}".format),
-                _interval(row["samples_per_s"]),
-                shown(row["step_s"], format_duration),
-                shown(row["data_share"], format_share),
-                shown(row["peak_memory_bytes"], format_bytes),
-                shown(row["test_accuracy"], format_share),
+                format_known(rate["median"], "{:,.0f}".format),
+                format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="?"),
+                format_known(row["step_s"], format_duration),
+                format_known(row["data_share"], format_share),
+                format_known(row["peak_memory_bytes"], format_bytes),
+                format_known(row["test_accuracy"], format_share),
             ]
-            for row in rows
-        ],
-    )
-
-
-def _interval(rate: Row) -> str:
-    if rate["low"] is None or rate["high"] is None:
-        return "?"
-    return f"{rate['low']:,.0f} to {rate['high']:,.0f}"
+        )
+    return FigureList("Side by side", [*columns, "peak memory", "test accuracy"], cells)

@@ -1,20 +1,34 @@
-"""The estimate for an accelerator as tables."""
+"""The estimate for an accelerator as tables, and the energy of its layers as a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.report.charts.search_charts import LEVELS
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.charts.chart import Chart, ChartMark
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import format_share
 
+_LEVELS = ("dram", "buffer", "scratchpad", "registers", "mac")
 _NOT_VALIDATED = (
     "groups, a batch, or bounds that the array's width does not divide: not compared with Timeloop"
 )
+
+
+def energy_chart(found: Mapping[str, Any]) -> Chart:
+    """Return the chart of the energy of each layer by level of the memory hierarchy."""
+    layers: Sequence[Mapping[str, Any]] = found.get("layers") or [{**found, "name": "the layer"}]
+    marks = [
+        ChartMark(layer["name"], layer["energy_uj_by_level"][level], level)
+        for layer in layers
+        for level in _LEVELS
+    ]
+    about = f"{found['energy_mj']:.4g} mJ and {found['cycles']:,} cycles on {found['design']}"
+    title = f"Energy of {found['model']}" if "model" in found else "Energy of a layer"
+    return Chart(title, "rows", "", "energy, uJ", marks, about)
 
 
 def print_estimate(console: Console, found: Mapping[str, Any]) -> None:
@@ -27,7 +41,7 @@ def print_estimate(console: Console, found: Mapping[str, Any]) -> None:
 
 def _print_network(console: Console, found: Mapping[str, Any]) -> None:
     shape = "x".join(map(str, found["input"]))
-    console.print(Text(f"\n{found['model']} on {found['design']}: input {shape}", style="bold"))
+    say(console, f"\n{found['model']} on {found['design']}: input {shape}", style="bold")
     table = house_table("layer", "C", "M", "PxQ", "RxS", "energy, uJ", "cycles", "array used")
     for layer in found["layers"]:
         bounds = layer["layer"]
@@ -42,34 +56,35 @@ def _print_network(console: Console, found: Mapping[str, Any]) -> None:
             format_share(layer["utilization"]),
         )
     print_table(console, table)
-    peak = f"{found['peak_activation_bytes']:,} bytes of activations"
-    total = f"{found['energy_mj']:.5g} mJ, {found['cycles']:,} cycles, at most {peak}"
-    total += f" (at {found['peak_activation_at']})"
-    console.print(Text(total), soft_wrap=True)
+    say(
+        console,
+        f"{found['energy_mj']:.5g} mJ, {found['cycles']:,} cycles, at most "
+        f"{found['peak_activation_bytes']:,} bytes of activations "
+        f"(at {found['peak_activation_at']})",
+    )
     free = ", ".join(f"{count} {kind}" for kind, count in found["costs_nothing"].items())
     if free:
-        console.print(Text(f"costs nothing in this model: {free}"), soft_wrap=True)
+        say(console, f"costs nothing in this model: {free}")
     if found["not_validated"]:
-        console.print(Text(f"* {_NOT_VALIDATED}"), soft_wrap=True)
-    for line in found["not_estimated"]:
-        console.print(Text(f"not estimated: {line}"), soft_wrap=True)
+        say(console, f"* {_NOT_VALIDATED}")
+    say(console, *(f"not estimated: {line}" for line in found["not_estimated"]))
 
 
 def _print_layer(console: Console, found: Mapping[str, Any]) -> None:
     bounds = ", ".join(f"{name}={bound}" for name, bound in found["layer"].items())
-    console.print(Text(f"\n{bounds} on {found['design']}", style="bold"), soft_wrap=True)
+    say(console, f"\n{bounds} on {found['design']}", style="bold")
     table = house_table("level", "energy, uJ", "share")
-    for level in LEVELS:
+    for level in _LEVELS:
         energy = found["energy_uj_by_level"][level]
         table.add_row(level, f"{energy:,.2f}", format_share(energy / found["energy_uj"]))
     print_table(console, table)
     used = f"{format_share(found['utilization'])} of the array used"
-    total = f"{found['energy_uj']:,.2f} uJ, {found['cycles']:,} cycles, {used}"
-    console.print(Text(total), soft_wrap=True)
-    for line in found["mapping"]:
-        console.print(Text(f"  {line}"), soft_wrap=True)
-    pruned = 1 - found["evaluated"] / found["space"]
-    ruled_out = f"{100 * pruned:.4f} % of them were ruled out unseen"
-    console.print(Text(f"the best of {found['space']:,} mappings; {ruled_out}"), soft_wrap=True)
+    pruned = 100 * (1 - found["evaluated"] / found["space"])
+    say(
+        console,
+        f"{found['energy_uj']:,.2f} uJ, {found['cycles']:,} cycles, {used}",
+        *(f"  {line}" for line in found["mapping"]),
+        f"the best of {found['space']:,} mappings; {pruned:.4f} % of them were ruled out unseen",
+    )
     if not found["validated"]:
-        console.print(Text(_NOT_VALIDATED), soft_wrap=True)
+        say(console, _NOT_VALIDATED)

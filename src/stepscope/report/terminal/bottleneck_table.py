@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
-from stepscope.report.terminal.table_style import house_table, print_table
-from stepscope.units import format_duration, format_share
+from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.units import format_duration, format_range, format_share
 
 _WAYS = {
     "synthetic": "synthetic batches",
@@ -24,32 +23,25 @@ def print_stalls(console: Console, found: Mapping[str, Any]) -> None:
     for way, words in _WAYS.items():
         seen = found["ways"][way]
         rate = seen["samples_per_s"]
-        interval = "one run: ?"
-        if rate["low"] is not None:
-            interval = f"{rate['low']:,.0f} to {rate['high']:,.0f}"
         table.add_row(
             words,
             f"{rate['median']:,.0f}",
-            interval,
+            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="one run: ?"),
             format_duration(seen["step_s"]),
             format_share(seen["data_s"] / seen["step_s"]),
         )
     print_table(console, table)
-    for line in _words(found):
-        console.print(Text(line), soft_wrap=True)
-
-
-def _words(found: Mapping[str, Any]) -> list[str]:
-    rates, most = found["rates"], found["at_most"]
     could = [
         f"{name} {rate:,.0f} samples/s" if rate else f"{name}: next to nothing to do"
-        for name, rate in rates.items()
+        for name, rate in found["rates"].items()
     ]
-    return [
+    most = found["at_most"]
+    say(
+        console,
         f"bound by {found['bound_by']}: {found['why']}",
         f"each alone could do: {', '.join(could)} (with {found['workers'] or 'no'} workers)",
         f"more workers would bring {most['more_workers']:.2f} times the throughput at the most, "
         f"a faster disk {most['faster_storage']:.2f} times",
         f"caches that could not be emptied: {'; '.join(found['caches_not_emptied'])}",
         f"took {format_duration(found['cost_s'])}; trials: {found['path']}",
-    ]
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -21,20 +21,22 @@ from stepscope.analyze.comparison import (
     slowdown_is_excluded,
 )
 from stepscope.records import schema
-from stepscope.report.terminal.table_style import house_table, print_table, printable
+from stepscope.report.terminal.table_style import house_table, print_table, printable, say
 from stepscope.stats import CANNOT_TELL, NO_DIFFERENCE, Ratio
-from stepscope.units import format_bytes, format_duration, format_share
-
-_UNKNOWN = "?"
+from stepscope.units import (
+    format_bytes,
+    format_duration,
+    format_known,
+    format_range,
+    format_share,
+)
 
 
 def print_comparison(console: Console, found: Comparison) -> None:
     """Print the verdicts, the figures side by side, and all warnings."""
     print_table(console, _verdict_table(found))
     print_table(console, _figures_table(found))
-    for line in _lines(found):
-        # No wrapping: a wrapped command cannot be copied.
-        console.print(Text(printable(line)), soft_wrap=True)
+    say(console, *map(printable, _lines(found)))
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:
@@ -62,15 +64,12 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def _figures_as_json(figures: SideFigures) -> dict[str, Any]:
     rate = figures.samples_per_s
-    return {
-        **asdict(figures),
-        "samples_per_s": None if rate is None else rate._asdict(),
-    }
+    return {**asdict(figures), "samples_per_s": None if rate is None else rate._asdict()}
 
 
 def _verdict_table(found: Comparison) -> Table:
-    table = house_table("", "runs", "samples/s", "interval", "ratio", "interval", "verdict")
-    table.columns[-1].justify = "left"
+    columns = ("", "runs", "samples/s", "interval", "ratio", "interval", "verdict")
+    table = house_table(*columns, left=(0, 6))
     table.add_row(*_rate_cells(found.baseline), "1", "", "the baseline")
     for each in found.others:
         table.add_row(*_rate_cells(each.figures), *_ratio_cells(each.ratio), each.verdict)
@@ -81,42 +80,35 @@ def _rate_cells(figures: SideFigures) -> list[str | Text]:
     cells: list[str | Text] = [Text(printable(figures.name)), str(figures.runs)]
     rate = figures.samples_per_s
     if rate is None:
-        return [*cells, _UNKNOWN, ""]
-    return [*cells, _rate(rate.median), _range(rate.low, rate.high, _rate)]
+        return [*cells, "?", ""]
+    return [*cells, _rate(rate.median), format_range(rate.low, rate.high, _rate)]
 
 
 def _ratio_cells(ratio: Ratio | None) -> list[str]:
     if ratio is None:
-        return [_UNKNOWN, ""]
-    return [_factor(ratio.ratio), _range(ratio.low, ratio.high, _factor)]
-
-
-def _range(low: float | None, high: float | None, form: Callable[[float], str]) -> str:
-    return "" if low is None or high is None else f"{form(low)} to {form(high)}"
+        return ["?", ""]
+    factor = "{:.3f}".format
+    return [factor(ratio.ratio), format_range(ratio.low, ratio.high, factor)]
 
 
 def _rate(samples_per_s: float) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 1000 else f"{samples_per_s:.4g}"
 
 
-def _factor(ratio: float) -> str:
-    return f"{ratio:.3f}"
-
-
 def _figures_table(found: Comparison) -> Table:
     sides = [found.baseline, *(each.figures for each in found.others)]
     table = house_table("median of the runs", *(escape(printable(side.name)) for side in sides))
-    table.add_row("step", *(_shown(side.step_s, format_duration) for side in sides))
+
+    def add(name: str, values: Iterable[float | None], form: Callable[[float], str]) -> None:
+        table.add_row(name, *(format_known(value, form) for value in values))
+
+    add("step", (side.step_s for side in sides), format_duration)
     for phase in schema.PHASES:
-        shares = [side.phases[phase] if side.phases else None for side in sides]
-        table.add_row(f"  {phase}", *(_shown(share, format_share) for share in shares))
-    table.add_row("peak memory", *(_shown(side.peak_memory_bytes, format_bytes) for side in sides))
-    table.add_row("test accuracy", *(_shown(side.test_accuracy, format_share) for side in sides))
+        shares = (side.phases[phase] if side.phases else None for side in sides)
+        add(f"  {phase}", shares, format_share)
+    add("peak memory", (side.peak_memory_bytes for side in sides), format_bytes)
+    add("test accuracy", (side.test_accuracy for side in sides), format_share)
     return table
-
-
-def _shown(value: float | None, form: Callable[[float], str]) -> str:
-    return _UNKNOWN if value is None else form(value)
 
 
 def _lines(found: Comparison) -> Iterator[str]:
@@ -167,9 +159,5 @@ def _what_it_takes(each: Against) -> str:
     found = "to find a slowdown of 5 % in four cases of five takes"
     if rounds is None:
         return f"{found} more than 200 rounds"
-    needed = f"{found} {rounds} rounds"
-    return (
-        needed
-        if rounds > each.runs_each
-        else f"{needed}, and the {each.runs_each} run left it open"
-    )
+    left_open = "" if rounds > each.runs_each else f", and the {each.runs_each} run left it open"
+    return f"{found} {rounds} rounds{left_open}"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import format_bytes, format_count
 
 _STYLES = {"ok": "green", "warning": "yellow", "absent": "dim"}
+_BUSY_PERCENT = 10.0
 
 
 def print_checks(console: Console, checks: Sequence[Mapping[str, Any]]) -> None:
@@ -25,31 +27,18 @@ def print_checks(console: Console, checks: Sequence[Mapping[str, Any]]) -> None:
         console.print(line, soft_wrap=True)
         if status == "warning":
             below = " " * (width + 11)
-            console.print(Text(f"{below}{check['why']}", style="dim"), soft_wrap=True)
+            say(console, f"{below}{check['why']}", style="dim")
             if check["advice"]:
-                console.print(Text(f"{below}{check['advice']}"), soft_wrap=True)
-    console.print(Text(_in_all(checks)))
+                say(console, f"{below}{check['advice']}")
+    count = Counter(check["status"] for check in checks)
+    warnings = format_count(count["warning"], "warning")
+    say(console, f"{count['ok']} ok, {warnings}, {count['absent']} absent")
 
 
 def print_changes(console: Console, changes: Sequence[Mapping[str, Any]]) -> None:
     """Print the settings to change, one line each."""
     for change in changes:
-        text = f"{change['name']}: {change['before']} -> {change['after']}"
-        console.print(Text(text), soft_wrap=True)
-
-
-def _in_all(checks: Sequence[Mapping[str, Any]]) -> str:
-    count = dict.fromkeys(_STYLES, 0)
-    for check in checks:
-        count[check["status"]] += 1
-    warnings = format_count(count["warning"], "warning")
-    return f"{count['ok']} ok, {warnings}, {count['absent']} absent"
-
-
-# --- Peaks
-
-
-_BUSY_PERCENT = 10.0
+        say(console, f"{change['name']}: {change['before']} -> {change['after']}")
 
 
 def print_peaks(console: Console, peaks: Sequence[Mapping[str, Any]]) -> None:
@@ -67,11 +56,11 @@ def print_peaks(console: Console, peaks: Sequence[Mapping[str, Any]]) -> None:
         )
     print_table(console, table)
     said = "the best so far of products of matrices and of sums of arrays; runs are held against it"
-    console.print(Text(said, style="dim"), soft_wrap=True)
+    say(console, said, style="dim")
     pressure = max((peak["pressure_cpu"] or 0.0 for peak in peaks), default=0.0)
     if pressure > _BUSY_PERCENT:
-        console.print(
+        say(
+            console,
             f"other programs were at work: {pressure:.0f} % of the time a task waited for a CPU. "
             "Measure again when it is quiet; the best is kept.",
-            soft_wrap=True,
         )

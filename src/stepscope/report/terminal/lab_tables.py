@@ -14,7 +14,7 @@ from rich.text import Text
 from stepscope.report.charts.chart import Chart, ChartMark, save
 from stepscope.report.progress_bar import workers_warning
 from stepscope.report.terminal.run_tables import about_forecast, bill_table
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.report.terminal.workers_table import workers_chart
 from stepscope.units import format_bytes, format_duration, format_share
@@ -32,31 +32,31 @@ def print_labs(console: Console, labs: Mapping[str, str]) -> None:
 def print_finding(console: Console, finding: Finding) -> None:
     """Print the tables of a lab's finding, then its answer."""
     PRINTERS[finding["lab"]](console, finding)
-    _say(console, finding["answer"])
+    say(console, finding["answer"])
 
 
 def _print_memory(console: Console, finding: Finding) -> None:
     spec, bill = finding["spec"], finding["bill"]
-    _say(
+    say(
         console,
         f"{spec['model']} on {spec['data']}, batch {spec['batch_size']:,}, {spec['optimizer']}, "
         f"{spec['workers']} workers",
         style="bold",
     )
     print_table(console, bill_table(bill))
-    _say(console, about_forecast(bill))
+    say(console, about_forecast(bill))
     print_table(console, _phases(finding["phases"]))
     largest = finding["peak_phase"] or "? (this system keeps no high-water mark)"
-    _say(console, f"the process was largest in: {largest}")
-    _say(console, f"the tensors of a step are most in: {bill['peak_phase']} (counted)")
-    _say(console, "\nwhat is there at the peak of a step, when it goes, and by what", style="bold")
+    say(console, f"the process was largest in: {largest}")
+    say(console, f"the tensors of a step are most in: {bill['peak_phase']} (counted)")
+    say(console, "\nwhat is there at the peak of a step, when it goes, and by what", style="bold")
     for kind in finding["freed"]:
         size = f"{kind['kind']}, {format_bytes(kind['bytes'])} (counted)"
-        _say(console, f"- {size}: {kind['when']}; by {kind['by']}")
+        say(console, f"- {size}: {kind['when']}; by {kind['by']}")
     print_table(console, _remedies(finding["remedies"]))
     for remedy in finding["remedies"]:
         if not remedy["applies"]:
-            _say(console, f"not tried: {remedy['name']}: {remedy['reason']}")
+            say(console, f"not tried: {remedy['name']}: {remedy['reason']}")
 
 
 def _phases(phases: list[dict[str, Any]]) -> Table:
@@ -76,8 +76,7 @@ def _phases(phases: list[dict[str, Any]]) -> Table:
 
 
 def _remedies(remedies: list[dict[str, Any]]) -> Table:
-    table = house_table("tried", "peak saved", "spread", "step time", "how")
-    table.columns[-1].justify = "left"
+    table = house_table("tried", "peak saved", "spread", "step time", "how", left=(0, 4))
     for remedy in remedies:
         if not remedy["applies"]:
             continue
@@ -96,20 +95,20 @@ def _remedies(remedies: list[dict[str, Any]]) -> Table:
 def _print_second_epoch(console: Console, finding: Finding) -> None:
     forecast = finding["forecast"]
     limit = format_bytes(finding["limit_bytes"])
-    _say(console, f"limit: {limit} ({finding['limit_from']})", style="bold")
+    say(console, f"limit: {limit} ({finding['limit_from']})", style="bold")
     if forecast["total_bytes"] is not None:
-        _say(
+        say(
             console,
             f"forecast: {_size(forecast['without_workers_bytes'])} without workers, "
             f"{_size(forecast['total_bytes'])} with {forecast['workers']}",
         )
     ahead = finding["forewarned"]
     midway = f"a limit midway between them, {format_bytes(ahead['limit_bytes'])}"
-    _say(console, f"{midway}: {workers_warning(ahead) or 'no warning'}")
-    _say(console, f"under the limit of this run: {workers_warning(forecast) or 'no warning'}")
+    say(console, f"{midway}: {workers_warning(ahead) or 'no warning'}")
+    say(console, f"under the limit of this run: {workers_warning(forecast) or 'no warning'}")
     print_table(console, _runs(finding))
     for fallback in finding["with_limit"]["fallbacks"]:
-        _say(
+        say(
             console,
             f"epoch {fallback['epoch']}, {fallback['split']}, batch {fallback['batch']}: "
             f"from {fallback['from']} workers to {fallback['to']}: {fallback['reason']}",
@@ -143,10 +142,6 @@ PRINTERS: dict[str, Callable[[Console, Finding], None]] = {
     "memory": _print_memory,
     "second-epoch": _print_second_epoch,
 }
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(Text(line, style=style), soft_wrap=True)
 
 
 def _size(size_bytes: int | None) -> str:
@@ -201,21 +196,19 @@ def print_sheet(
         console.print()
     for row in finding["rows"]:
         if row.get("status", "completed") != "completed":
-            _say_sheet(console, f"{next(iter(row.values()))}: {row['status']}")
-    for each in finding["missing"]:
-        _say_sheet(console, f"missing: {each['name']}: {each['reason']}")
-    for name, value in finding["picked"].items():
-        _say_sheet(console, f"of the sheet only: {name} {value}")
-    for name, value in finding["changed"].items():
-        _say_sheet(console, f"other than in the sheet: {name} {value}")
-    if finding["note"]:
-        _say_sheet(console, f"note: {finding['note']}")
-    for path in finding["plots"]:
-        _say_sheet(console, f"plot: {path}")
-    _say_sheet(console, f"published: {finding['published']}")
-    _say_sheet(console, f"lab: {finding['path']}")
-    _say_sheet(console, f"\n{finding['question']}", style="bold")
-    _say_sheet(console, finding["answer"])
+            say(console, f"{next(iter(row.values()))}: {row['status']}")
+    say(
+        console,
+        *(f"missing: {each['name']}: {each['reason']}" for each in finding["missing"]),
+        *(f"of the sheet only: {name} {value}" for name, value in finding["picked"].items()),
+        *(f"other than in the sheet: {name} {value}" for name, value in finding["changed"].items()),
+        *([f"note: {finding['note']}"] if finding["note"] else []),
+        *(f"plot: {path}" for path in finding["plots"]),
+        f"published: {finding['published']}",
+        f"lab: {finding['path']}",
+    )
+    say(console, f"\n{finding['question']}", style="bold")
+    say(console, finding["answer"])
 
 
 def _has_figures(finding: Mapping[str, Any], plot: Row) -> bool:
@@ -296,7 +289,3 @@ def _figure(name: str, value: Any) -> str:
     if name.endswith(("accuracy", "accuracies")):
         return format_share(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _say_sheet(console: Console, line: str, style: str = "") -> None:
-    console.print(Text(line, style=style), soft_wrap=True)

@@ -9,35 +9,26 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import format_bytes
-
-_UNKNOWN = "?"
 
 
 def print_network(console: Console, network: Mapping[str, Any]) -> None:
     """Print a network from the mapping that `stepscope summary --json` prints."""
-    console.print(Text(_headline(network), style="bold"), soft_wrap=True)
+    norm = "" if network["norm"] == "batch" else ", without batch norm"
+    shape, classes = _shape(network["input"]), f"{network['classes']:,} classes"
+    say(console, f"\n{network['model']}{norm}: input {shape}, {classes}, one sample", style="bold")
     print_table(console, _layer_table(network))
-    for line in _answers(network):
-        console.print(Text(line), soft_wrap=True)
+    say(console, *_answers(network))
     print_table(console, _size_table(network))
     print_table(console, _optimizer_table(network["optimizer_state"]))
     if network["not_counted"]:
-        console.print(Text("not counted", style="bold"))
-        for line in network["not_counted"]:
-            console.print(Text(f"- {line}"), soft_wrap=True)
-
-
-def _headline(network: Mapping[str, Any]) -> str:
-    norm = "" if network["norm"] == "batch" else ", without batch norm"
-    shape = _shape(network["input"])
-    return f"\n{network['model']}{norm}: input {shape}, {network['classes']:,} classes, one sample"
+        say(console, "not counted", style="bold")
+        say(console, *(f"- {line}" for line in network["not_counted"]))
 
 
 def _layer_table(network: Mapping[str, Any]) -> Table:
-    table = house_table("layer", "kind", "output", "parameters", "MACs", "kept")
-    table.columns[1].justify = "left"
+    table = house_table("layer", "kind", "output", "parameters", "MACs", "kept", left=(0, 1))
     for layer in network["layers"]:
         table.add_row(
             Text(layer["name"]),
@@ -93,7 +84,7 @@ def _optimizer_table(states: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def _shape(shape: Sequence[int] | None) -> str:
     """Return `64x32x32`; empty for a scalar and for a layer that was never called."""
-    return _UNKNOWN if shape is None else "x".join(map(str, shape)) or "scalar"
+    return "?" if shape is None else "x".join(map(str, shape)) or "scalar"
 
 
 def _count(number: int) -> str:
@@ -103,5 +94,5 @@ def _count(number: int) -> str:
 
 def _short(macs: int | None) -> str:
     if macs is None:
-        return _UNKNOWN
+        return "?"
     return f"{macs * 1e-6:,.1f} M" if macs >= 10**6 else _count(macs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -13,12 +13,18 @@ from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.run_summary import evaluation_split, evaluations
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
-from stepscope.report.charts.run_charts import about_limit
-from stepscope.report.energy_figures import about_energy
-from stepscope.report.terminal.table_style import house_table, print_table, printable
-from stepscope.report.throttling_text import about_throttling
+from stepscope.report.terminal.table_style import house_table, print_table, printable, say
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_bytes, format_duration, format_path, format_share
+from stepscope.units import (
+    format_bytes,
+    format_duration,
+    format_flop_per_s,
+    format_joules,
+    format_known,
+    format_path,
+    format_range,
+    format_share,
+)
 
 # --- Memory bill
 
@@ -26,25 +32,21 @@ from stepscope.units import format_bytes, format_duration, format_path, format_s
 def print_forecast(console: Console, bill: dict[str, Any]) -> None:
     """Print the memory bill that was forecast before the run."""
     spec = bill["spec"]
-    console.print(
-        Text(
-            f"{spec['model']} on {spec['data']}, {spec['device']}, batch {spec['batch_size']:,}, "
-            f"{spec['optimizer']}, {spec['workers']} workers: forecast"
-        )
+    say(
+        console,
+        f"{spec['model']} on {spec['data']}, {spec['device']}, batch {spec['batch_size']:,}, "
+        f"{spec['optimizer']}, {spec['workers']} workers: forecast",
     )
-    print_table(console, forecast_table(bill))
-    print_table(console, phase_table(bill))
-    for line in _verdict(bill):
-        console.print(Text(line), soft_wrap=True)
+    print_table(console, _forecast_table(bill))
+    print_table(console, _step_tensor_table(bill))
+    say(console, *_verdict(bill))
 
 
-def forecast_table(bill: dict[str, Any]) -> Table:
+def _forecast_table(bill: dict[str, Any]) -> Table:
     """Return the table of forecast items: size, method, description and pool."""
     pools = pools_of(bill["items"])
     pool = ["pool"] if len(pools) > 1 else []
-    table = house_table("memory", "forecast", *pool, "how", "what")
-    for column in table.columns[2:]:
-        column.justify = "left"
+    table = house_table("memory", "forecast", *pool, "how", "what", left=(0, 2, 3, 4))
     for name, item in bill["items"].items():
         if item["bytes"]:
             where = [item["pool"]] if pool else []
@@ -62,9 +64,8 @@ def forecast_table(bill: dict[str, Any]) -> Table:
 def bill_table(bill: dict[str, Any]) -> Table:
     """Return the table of a finished run's items: forecast, and measured if possible."""
     several = _pools(bill)
-    table = house_table("memory", "forecast", "measured", *(["pool"] if several else []), "")
-    for column in table.columns[3:]:
-        column.justify = "left"
+    where = ["pool"] if several else []
+    table = house_table("memory", "forecast", "measured", *where, "", left=(0, 3, 4))
     for name, item in bill["items"].items():
         if item["bytes"] or item["measured_bytes"]:
             where = [item["pool"]] if several else []
@@ -80,15 +81,11 @@ def bill_table(bill: dict[str, Any]) -> Table:
     return table
 
 
-def phase_table(bill: dict[str, Any]) -> Table:
-    """Return the table of a step's tensors by phase."""
-    table = house_table("tensors in", "at most", "at its end", "")
-    table.columns[-1].justify = "left"
+def _step_tensor_table(bill: dict[str, Any]) -> Table:
+    table = house_table("tensors in", "at most", "at its end", "", left=(0, 3))
     for name, phase in bill["phases"].items():
-        peak = "the peak" if name == bill["peak_phase"] else ""
-        table.add_row(
-            name, format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]), peak
-        )
+        sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
+        table.add_row(name, *sizes, "the peak" if name == bill["peak_phase"] else "")
     return table
 
 
@@ -139,6 +136,9 @@ def _size(size_bytes: int | None) -> str:
     return "" if size_bytes is None else format_bytes(size_bytes)
 
 
+# --- Run
+
+
 _BAR_WIDTH = 18  # the widest figures and a full bar take 80 columns
 _MOST_LAYERS = 10
 _BOUND_BY = {
@@ -150,25 +150,19 @@ _BOUND_BY = {
 
 def print_run(console: Console, run: Run) -> None:
     """Print the tables of a run and the path of its folder."""
-    console.print(Text(_headline(run), style="bold"), soft_wrap=True)
-    for table in _tables(run):
-        print_table(console, table)
-    for line in _closing_lines(run):
-        # No wrapping: a wrapped path cannot be copied.
-        console.print(Text(printable(line)), soft_wrap=True)
-
-
-def _tables(run: Run) -> Iterator[Table]:
-    if run.summary.get("phases"):
-        yield _phase_table(run.summary["phases"])
-    if run.summary.get("device"):
-        yield _device_table(run.summary["device"]["phases"])
-    if run.summary.get("layers"):
-        yield _layer_table(run.summary["layers"])
+    summary = run.summary
+    say(console, _headline(run), style="bold")
+    if summary.get("phases"):
+        print_table(console, _phase_table(summary["phases"]))
+    if summary.get("device"):
+        print_table(console, _device_table(summary["device"]["phases"]))
+    if summary.get("layers"):
+        print_table(console, _layer_table(summary["layers"]))
     if len(run.epochs):
-        yield _epoch_table(run)
-    if run.summary.get("memory_bill"):
-        yield bill_table(run.summary["memory_bill"])
+        print_table(console, _epoch_table(run))
+    if summary.get("memory_bill"):
+        print_table(console, bill_table(summary["memory_bill"]))
+    say(console, *map(printable, _closing_lines(run)))
 
 
 def _headline(run: Run) -> str:
@@ -206,8 +200,8 @@ def _device_table(phases: dict[str, dict[str, float]]) -> Table:
 
 def _layer_table(layers: list[dict[str, Any]]) -> Table:
     """Return the table of the slowest layers, with the rate of the forward pass if it is known."""
-    table = house_table("layer", "kind", "forward", "backward", "share", "MACs", "bytes", "GMAC/s")
-    table.columns[1].justify = "left"
+    times = ("forward", "backward", "share", "MACs", "bytes", "GMAC/s")
+    table = house_table("layer", "kind", *times, left=(0, 1))
     all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
     for layer in layers[:_MOST_LAYERS]:
         forward_s, macs = layer["forward_s"], layer["multiply_adds"]
@@ -217,7 +211,7 @@ def _layer_table(layers: list[dict[str, Any]]) -> Table:
             format_duration(forward_s),
             format_duration(layer["backward_s"]),
             format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
-            f"{macs * 1e-6:,.1f} M" if macs else _or_unknown(macs, "{:.0f}"),
+            f"{macs * 1e-6:,.1f} M" if macs else format_known(macs, str),
             format_bytes(layer["bytes"]),
             f"{macs / forward_s * 1e-9:,.1f}" if macs and forward_s else "",
         )
@@ -236,10 +230,10 @@ def _epoch_table(run: Run) -> Table:
             table.add_row(
                 str(row["epoch"]),
                 *(format_duration(row[name]) for name in ("loading_s", "training_s", "total_s")),
-                _or_unknown(row["samples_per_s"], "{:,.0f}"),
-                _or_unknown(row["loss"], "{:.3f}"),
+                format_known(row["samples_per_s"], "{:,.0f}".format),
+                format_known(row["loss"], "{:.3f}".format),
                 *(
-                    "?" if share is None else format_share(share)
+                    format_known(share, format_share)
                     for share in (row["accuracy"], test.get("accuracy"), test.get("top5"))
                     if knows_accuracy
                 ),
@@ -247,52 +241,41 @@ def _epoch_table(run: Run) -> Table:
     return table
 
 
-def _closing_lines(run: Run) -> list[str]:
-    summary = run.summary
-    lines = []
-    dropped = summary.get("dropped_epochs")
-    if dropped:
+def _closing_lines(run: Run) -> Iterator[str]:
+    summary, instrument = run.summary, run.info.get("instrument") or {}
+    if dropped := summary.get("dropped_epochs"):
         which = f"epoch {dropped[0]}: it carries"
         if len(dropped) > 1:
             which = f"epochs {dropped[0]} to {dropped[-1]}: they carry"
-        lines.append(f"shares and medians leave out {which} start-up cost")
+        yield f"shares and medians leave out {which} start-up cost"
     if summary.get("layers"):
-        lines.append(_about_layers(run))
+        yield _about_layers(run)
     if summary.get("closure") is not None:
-        share = summary.get("unattributed_share")
-        unattributed = "?" if share is None else format_share(share)
-        cost = _cost(run.info.get("instrument") or {})
-        lines.append(f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}")
-        blocks = (run.info.get("instrument") or {}).get("off_blocks")
-        if blocks:
-            lines.append(_about_blocks(blocks))
+        unattributed = format_known(summary.get("unattributed_share"), format_share)
+        cost = _about_cost(instrument)
+        yield f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}"
+        if blocks := instrument.get("off_blocks"):
+            yield _about_blocks(blocks)
     if summary.get("device"):
-        lines.append(_BOUND_BY.get(summary["device"]["bound_by"], ""))
+        yield _BOUND_BY.get(summary["device"]["bound_by"], "")
     if bad := summary.get("bad_samples"):
-        lines.append(f"images that could not be read: {bad:,}, named in events.jsonl")
-    if summary.get("peak_memory_bytes"):
-        peak = format_bytes(summary["peak_memory_bytes"])
-        lines.append(f"peak memory {peak}{_on_device(summary)}{_beside(run)}")
-    if (energy := about_energy(summary.get("energy") or {})) is not None:
-        lines.append(energy)
+        yield f"images that could not be read: {bad:,}, named in events.jsonl"
+    if peak_bytes := summary.get("peak_memory_bytes"):
+        line = f"peak memory {format_bytes(peak_bytes)}"
+        if device_peak_bytes := summary.get("device_peak_memory_bytes"):
+            line += f", and {format_bytes(device_peak_bytes)} of the device"
+        if (share := instrument.get("beside_cpu_share")) is not None:
+            line += f"; watching took {format_share(share)} of a core"
+        yield line
+    if (energy := summary.get("energy") or {}).get("joules") is not None:
+        yield _about_energy(energy)
     if (throttling := summary.get("throttling")) and throttling["steps"]:
-        lines.append(f"throttled: {about_throttling(throttling)}")
+        yield f"throttled: {about_throttling(throttling)}"
     if (flop_per_s := summary.get("flop_per_s")) is not None:
-        lines.append(about_limit(flop_per_s, summary))
-    if summary.get("memory_bill"):
-        lines.append(about_forecast(summary["memory_bill"]))
-    lines.append(f"run folder: {format_path(run.path)}")
-    return lines
-
-
-def _on_device(summary: dict[str, Any]) -> str:
-    peak_bytes = summary.get("device_peak_memory_bytes")
-    return f", and {format_bytes(peak_bytes)} of the device" if peak_bytes else ""
-
-
-def _beside(run: Run) -> str:
-    share = (run.info.get("instrument") or {}).get("beside_cpu_share")
-    return "" if share is None else f"; watching took {format_share(share)} of a core"
+        yield about_limit(flop_per_s, summary)
+    if bill := summary.get("memory_bill"):
+        yield about_forecast(bill)
+    yield f"run folder: {format_path(run.path)}"
 
 
 def _about_layers(run: Run) -> str:
@@ -303,22 +286,55 @@ def _about_layers(run: Run) -> str:
     return f"layers: {shown}, means of {steps} steps with hooks{more}"
 
 
-def _about_blocks(blocks: dict[str, Any]) -> str:
-    cost = format_duration(blocks["overhead_per_step_s"])
-    low, high = format_duration(blocks["low_s"]), format_duration(blocks["high_s"])
-    share = format_share(blocks["overhead_share"])
-    return (
-        f"against {blocks['blocks']} blocks of steps without detail: {cost} a step ({share}), "
-        f"quartiles {low} to {high}"
-    )
-
-
-def _cost(instrument: dict[str, Any]) -> str:
+def _about_cost(instrument: dict[str, Any]) -> str:
     if instrument.get("overhead_share") is None:
         return ""
     per_step = format_duration(instrument["overhead_per_step_s"])
     return f", measuring cost {per_step} a step ({format_share(instrument['overhead_share'])})"
 
 
-def _or_unknown(value: float | None, form: str) -> str:
-    return "?" if value is None else form.format(value)
+def _about_blocks(blocks: dict[str, Any]) -> str:
+    cost, share = format_duration(blocks["overhead_per_step_s"]), blocks["overhead_share"]
+    quartiles = format_range(blocks["low_s"], blocks["high_s"], format_duration)
+    return (
+        f"against {blocks['blocks']} blocks of steps without detail: {cost} a step "
+        f"({format_share(share)}), quartiles {quartiles}"
+    )
+
+
+def _about_energy(energy: Mapping[str, Any]) -> str:
+    sensors = {domain: each["sensor"] for domain, each in energy["domains"].items()}
+    by = ", ".join(f"{domain} ({sensors[domain]})" for domain in energy["covers"])
+    idle = energy.get("idle_w")
+    before = "" if idle is None else f", {idle:.1f} W before it ran"
+    joules, mean_w = format_joules(energy["joules"]), energy["mean_w"]
+    return f"energy {joules}, {mean_w:.1f} W on average{before}: {by}"
+
+
+def about_throttling(throttling: Mapping[str, Any]) -> str:
+    """Return one line on the throttled steps and their slowdown, from the summary."""
+    if not throttling["steps"]:
+        return f"none, by {', '.join(throttling['watched'])}"
+    text = f"{throttling['steps']:,} steps"
+    if (share := throttling["share_of_time"]) is not None:
+        text += f", {format_share(share)} of the time"
+    if (cost := throttling["slowdown"]) is not None:
+        text += f", take {cost['ratio']:.2f} times as long as the others"
+        if cost["low"] is not None:
+            text += f" (95 %: {cost['low']:.2f} to {cost['high']:.2f})"
+    return text
+
+
+def about_limit(flop_per_s: float, summary: Mapping[str, Any]) -> str:
+    """Return one line on the achieved rate, and its share of the peak."""
+    share = summary.get("share_of_peak")
+    if share is not None and share > 1:
+        peak = (
+            f"{format_share(share)} of the peak that is kept, which was measured on a busy machine"
+        )
+        held_against = f"{peak}: stepscope doctor --peaks"
+    elif share is not None:
+        held_against = f"{format_share(share)} of this machine's peak"
+    else:
+        held_against = (summary.get("absent") or {}).get("share_of_peak", "no peak is known")
+    return f"achieved {format_flop_per_s(flop_per_s)}: {held_against}"

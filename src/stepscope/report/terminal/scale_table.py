@@ -7,12 +7,17 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import drawable, house_table, print_table
+from stepscope.report.charts.chart import Chart, ChartMark, drawable
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
-from stepscope.units import format_bandwidth, format_duration, format_share
+from stepscope.units import (
+    format_bandwidth,
+    format_duration,
+    format_known,
+    format_range,
+    format_share,
+)
 
 Found = Mapping[str, Any]
 Row = Mapping[str, Any]
@@ -40,13 +45,12 @@ def print_scale(console: Console, found: Found) -> None:
         latency_s = network["latency_s"]
         latency = f"latency {format_duration(latency_s)}" if latency_s else "no latency"
         over = f"{format_bandwidth(network['bandwidth_bytes_per_s'])}, {latency}"
-        _say(console, f"Predicted, not measured; over {over}:", style="bold")
+        say(console, f"Predicted, not measured; over {over}:", style="bold")
         print_table(console, _predicted_table(found["predicted"]))
     print_graph(console, scale_chart(found))
     console.print()
-    for line in _words(found):
-        _say(console, line)
-    _say(console, found["answer"], style="bold")
+    say(console, *_words(found))
+    say(console, found["answer"], style="bold")
 
 
 def _base(measured: list[Row]) -> int:
@@ -73,10 +77,10 @@ def _measured_table(rows: list[Row]) -> Table:
             row["mode"],
             str(row["processes"]),
             f"{row['batch_size']:,}",
-            "?" if row["samples_per_s"] is None else f"{row['samples_per_s']:,.0f}",
-            _times(row["speedup"]),
+            format_known(row["samples_per_s"], "{:,.0f}".format),
+            format_known(row["speedup"], "{:.2f}".format),
             _interval(row, base),
-            "?" if row["efficiency"] is None else format_share(row["efficiency"]),
+            format_known(row["efficiency"], format_share),
             "" if row["communication_s"] is None else format_duration(row["communication_s"]),
             str(row["rounds"]),
         )
@@ -94,7 +98,7 @@ def _predicted_table(rows: list[Row]) -> Table:
             str(row["processes"]),
             f"{row['batch_size']:,}",
             f"{row['samples_per_s']:,.0f}",
-            _times(row["speedup"]),
+            f"{row['speedup']:.2f}",
             format_share(row["efficiency"]),
             *(format_duration(row[name]) for name in ("step_s", "exchange_s", "exposed_s")),
         )
@@ -104,13 +108,7 @@ def _predicted_table(rows: list[Row]) -> Table:
 def _interval(row: Row, base: int) -> str:
     if row["speedup"] is None or row["processes"] == base:  # which is 1 by definition
         return ""
-    if row["low"] is not None and row["high"] is not None:
-        return f"{row['low']:.2f} to {row['high']:.2f}"
-    return "one round: ?"
-
-
-def _times(speedup: float | None) -> str:
-    return "?" if speedup is None else f"{speedup:.2f}"
+    return format_range(row["low"], row["high"], "{:.2f}".format, unknown="one round: ?")
 
 
 def _words(found: Found) -> Iterator[str]:
@@ -122,7 +120,3 @@ def _words(found: Found) -> Iterator[str]:
     for note in found["notes"]:
         yield f"note: {note}"
     yield f"trials: {found['path']}"
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    console.print(Text(line, style=style), soft_wrap=True)

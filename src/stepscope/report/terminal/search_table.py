@@ -12,11 +12,16 @@ from rich.text import Text
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.report.html.page_content import shown
 from stepscope.report.terminal.sweep_table import SweepDisplay
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_bytes, format_count, format_duration, format_share
+from stepscope.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_known,
+    format_share,
+)
 
 _SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` assumes
 
@@ -48,7 +53,7 @@ class SearchDisplay(SweepDisplay):
         else:
             split = "test" if "test_at" in trial.values else "validation"
             accuracy = trial.metrics.get(f"{split}_accuracy")
-            reached = shown(accuracy, format_share)
+            reached = format_known(accuracy, format_share)
             took = format_duration(trial.metrics.get("wall_s") or 0.0)
             came_to = f"{split} accuracy {reached}, {took}"
         where = "" if trial.node is None else f", on {trial.node}"
@@ -75,8 +80,8 @@ def print_search(console: Console, sweep: Sweep) -> None:
             f"{row['cycles']:,.0f}",
             format_bytes(int(row["peak_activation_bytes"])),
             str(row["epochs"]),
-            shown(row["validation_accuracy"], format_share),
-            shown(row["test_accuracy"], format_share),
+            format_known(row["validation_accuracy"], format_share),
+            format_known(row["test_accuracy"], format_share),
         )
     print_table(console, table)
     lines = ["* no other is better in accuracy, energy and cycles at once"] if rows else []
@@ -86,8 +91,7 @@ def print_search(console: Console, sweep: Sweep) -> None:
     if rows and rows[0]["validation_accuracy"] is not None:
         lines += _how_to_go_on(sweep, rows[0])
     lines.append(f"search: {sweep.path}")
-    for line in lines:
-        console.print(Text(line), soft_wrap=True)
+    say(console, *lines)
 
 
 def _troubles(row: Mapping[str, Any]) -> Iterator[str]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.analyze.comparison_sides import NODE, kinds_of
 from stepscope.analyze.sweep_summary import rows_of
@@ -14,8 +13,15 @@ from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.report.progress_bar import LiveDisplay
-from stepscope.report.terminal.table_style import house_table, print_table
-from stepscope.units import format_bytes, format_clock, format_duration, format_share
+from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.units import (
+    format_bytes,
+    format_clock,
+    format_duration,
+    format_known,
+    format_range,
+    format_share,
+)
 
 
 class SweepDisplay(LiveDisplay):
@@ -31,7 +37,8 @@ class SweepDisplay(LiveDisplay):
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
         """Show the next trial, and the time left for all."""
         number = f"{trial.index + 1}" if trials is None else f"{trial.index + 1}/{trials}"
-        self._trial = f"{number} {about(trial.values)}, round {trial.repeat}{_where(trial)}"
+        where = "" if trial.node is None else f", on {trial.node}"
+        self._trial = f"{number} {_about(trial.values)}, round {trial.repeat}{where}"
         self._named[trial.index] = self._trial
         self._left = "" if left_s is None else f"  {format_clock(left_s)} left in all"
         self._progress.reset(self._task, description=self._trial, figures=self._left.strip())
@@ -59,19 +66,19 @@ class SweepDisplay(LiveDisplay):
             super().message(message)
 
 
-def about(values: Mapping[str, Any]) -> str:
+def _about(values: Mapping[str, Any]) -> str:
     """Return the name of a setting, without the length of the trial: `workers 2, batch_size 64`."""
     named = [f"{key} {value}" for key, value in values.items() if key != "max_steps"]
     return ", ".join(named) or "as it is"
 
 
-def _where(trial: Trial) -> str:
-    return "" if trial.node is None else f", on {trial.node}"
+def _failure(trial: Trial) -> str:
+    return f"{trial.status.replace('_', ' ')}: {trial.reason}"
 
 
 def _outcome(trial: Trial) -> str:
     if trial.status != schema.COMPLETED:
-        return f"{trial.status.replace('_', ' ')}: {trial.reason}"
+        return _failure(trial)
     rate = rate_of_trial(trial.metrics).samples_per_s
     took = format_duration(trial.metrics.get("wall_s") or 0.0)
     return f"{rate:,.0f} samples/s, {took}" if rate else f"completed, {took}"
@@ -85,36 +92,26 @@ def print_sweep(console: Console, sweep: Sweep) -> None:
         *names, "runs", "samples/s", "95 % interval", "step", "waiting for data", "peak memory"
     )
     for row in rows:
+        rate = row["samples_per_s"]
+        few = "no" if rate["median"] is None else "one"
         table.add_row(
             *(str(row["values"].get(name)) for name in names),
             f"{row['completed']}/{row['runs']}",
-            _number(row["samples_per_s"]["median"]),
-            _interval(row["samples_per_s"]),
-            "?" if row["step_s"] is None else format_duration(row["step_s"]),
-            "?" if row["data_share"] is None else format_share(row["data_share"]),
-            "?" if row["peak_memory_bytes"] is None else format_bytes(row["peak_memory_bytes"]),
+            format_known(rate["median"], "{:,.0f}".format),
+            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown=f"{few} run: ?"),
+            format_known(row["step_s"], format_duration),
+            format_known(row["data_share"], format_share),
+            format_known(row["peak_memory_bytes"], format_bytes),
         )
     print_table(console, table)
-    for letter, kind in kinds_of(sweep).items():
-        console.print(Text(f"{NODE} {letter}: {kind}"), soft_wrap=True)
-    for reason in sorted({_failure(trial) for trial in sweep.trials if trial.reason}):
-        console.print(Text(reason), soft_wrap=True)
-    console.print(Text(f"sweep: {sweep.path}"), soft_wrap=True)
+    failures = {
+        f"{_about(trial.values)}: {_failure(trial)}" for trial in sweep.trials if trial.reason
+    }
+    say(
+        console,
+        *(f"{NODE} {letter}: {kind}" for letter, kind in kinds_of(sweep).items()),
+        *sorted(failures),
+        f"sweep: {sweep.path}",
+    )
     if sum(row["completed"] > 0 for row in rows) > 1:
-        console.print(Text(f"side by side: stepscope compare {sweep.path}"), soft_wrap=True)
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:,.0f}"
-
-
-def _interval(interval: Mapping[str, float | None]) -> str:
-    if interval["median"] is None:
-        return "no run: ?"
-    if interval["low"] is None or interval["high"] is None:
-        return "one run: ?"
-    return f"{interval['low']:,.0f} to {interval['high']:,.0f}"
-
-
-def _failure(trial: Trial) -> str:
-    return f"{about(trial.values)}: {trial.status.replace('_', ' ')}: {trial.reason}"
+        say(console, f"side by side: stepscope compare {sweep.path}")

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.terminal.table_style import house_table, print_table
+from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
-from stepscope.units import format_bytes, format_duration, format_share
+from stepscope.units import format_bytes, format_duration, format_known, format_share
 
 Found = Mapping[str, Any]
 
 
 def workers_chart(found: Found) -> Chart:
     """Return the chart of samples per second by workers, the recommendation marked."""
+    pick = (found["recommended"], found["recommended_threads"])
     return Chart(
         title="How many workers",
         kind="points",
@@ -29,7 +29,7 @@ def workers_chart(found: Found) -> Chart:
                 y=row["samples_per_s"]["median"],
                 low=row["samples_per_s"]["low"],
                 high=row["samples_per_s"]["high"],
-                chosen=_is_pick(found, row),
+                chosen=(row["workers"], row["threads"]) == pick,
             )
             for row in found["candidates"]
             if row["samples_per_s"]["median"] is not None
@@ -46,20 +46,20 @@ def print_workers(console: Console, found: Found) -> None:
     )  # fmt: skip
     for row in found["candidates"]:
         if row["samples_per_s"]["median"] is not None:
+            tied = " tied" if row["tied_with_best"] else ""
             table.add_row(
                 str(_number(row)),
                 f"{row['samples_per_s']['median']:,.0f}",
-                _ratio(row),
+                format_known(row["to_best"], format_share) + tied,
                 format_share(row["wait_share"]),
-                _duration(row["load_s"]),
-                _duration(row["load_cpu_s"]),
-                _duration(row["loader_start_s"]),
-                "?" if row["pressure_cpu"] is None else f"{row['pressure_cpu']:.0f} %",
-                "?" if row["memory_bytes"] is None else format_bytes(row["memory_bytes"]),
+                format_known(row["load_s"], format_duration),
+                format_known(row["load_cpu_s"], format_duration),
+                format_known(row["loader_start_s"], format_duration),
+                format_known(row["pressure_cpu"], "{:.0f} %".format),
+                format_known(row["memory_bytes"], format_bytes),
             )
     print_table(console, table)
-    for line in _words(found):
-        console.print(Text(line), soft_wrap=True)
+    say(console, *_words(found))
 
 
 def _words(found: Found) -> Iterator[str]:
@@ -95,18 +95,3 @@ def _number(row: Mapping[str, Any]) -> int | str:
     if row["threads"] is None:
         return int(row["workers"])
     return f"{row['workers']}, threads {row['threads']}"
-
-
-def _is_pick(found: Found, row: Mapping[str, Any]) -> bool:
-    pick = (found["recommended"], found["recommended_threads"])
-    return (row["workers"], row["threads"]) == pick
-
-
-def _ratio(row: Mapping[str, Any]) -> str:
-    if row["to_best"] is None:
-        return "?"
-    return f"{format_share(row['to_best'])}{' tied' if row['tied_with_best'] else ''}"
-
-
-def _duration(seconds: float | None) -> str:
-    return "?" if seconds is None else format_duration(seconds)
