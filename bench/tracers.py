@@ -159,9 +159,9 @@ class Weighed(Tracer):
 
     settlings: list[float] = field(default_factory=list)
 
-    def _settle(self) -> None:
+    def _flush(self) -> None:
         own_ns, steps_before = self.own_ns, self.steps
-        super()._settle()
+        super()._flush()
         steps = self.steps - steps_before
         self.settlings += [(self.own_ns - own_ns) * 1e-9 / max(1, steps)] * steps
 
