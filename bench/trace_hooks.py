@@ -28,7 +28,9 @@ from stepscope.hardware.host import cpu_model
 from stepscope.meter.clock import now_ns
 from stepscope.stats import quantile
 from stepscope.trace import torch_hooks
-from stepscope.trace.event_buffer import EventBuffer, Patches
+from stepscope.trace.allreduce_hooks import AllreduceWatch
+from stepscope.trace.event_buffer import HookState
+from stepscope.trace.patches import Patches
 
 FIRST_STEPS, STEPS, SUBMODULES = 60, 120, 14
 UNDISTURBED = 0.02
@@ -78,7 +80,7 @@ def hooked(training: Training, names: frozenset[str] | None) -> list[float]:
             if names is None or name in names:
                 super().replace(owner, name, make)
 
-    patches = torch_hooks.install(EventBuffer(), Some())
+    patches = torch_hooks.install(HookState(AllreduceWatch()), Some())
     try:
         return training.block()
     finally:

@@ -48,7 +48,7 @@ from stepscope.models import registry
 from stepscope.records import run_folder
 from stepscope.stats import Interval, interval_of, median
 from stepscope.trace import torch_hooks
-from stepscope.trace.event_buffer import Patches
+from stepscope.trace.patches import Patches
 from stepscope.trace.tracer import Tracer
 
 AroundStep = Callable[[], AbstractContextManager[object]]
@@ -197,7 +197,7 @@ def traced(training: Training) -> Iterator[tuple[Block, Weighed]]:
         tracer.start()
         tracer._patches.undo()
         switch = Switched()
-        torch_hooks.install(tracer._buffer, switch)
+        torch_hooks.install(tracer._hooks, switch)
 
         def block() -> list[float]:
             switch.on = True

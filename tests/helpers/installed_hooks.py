@@ -5,30 +5,37 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
-from stepscope.trace.detect import events as e
-from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.allreduce_hooks import AllreduceWatch
+from stepscope.trace.event_buffer import HookState
 
 NAMES = {value: name for name, value in vars(e).items() if name.isupper()}
 
 
 @contextmanager
-def watched() -> Iterator[EventBuffer]:
-    buffer = EventBuffer()
-    patches = torch_hooks.install(buffer)
+def watched() -> Iterator[HookState]:
+    hooks = HookState(AllreduceWatch())
+    patches = torch_hooks.install(hooks)
     try:
-        yield buffer
+        yield hooks
     finally:
         patches.undo()
 
 
-def kinds(buffer: EventBuffer) -> Counter[str]:
-    return Counter(NAMES[kind] for kind, *_ in buffer.events)
+def kinds(hooks: HookState) -> Counter[str]:
+    return Counter(NAMES[kind] for kind, *_ in hooks.buffer.events)
+
+
+def details(hooks: HookState, wanted: int) -> list[Any]:
+    """The details of all events of a kind."""
+    return [detail for kind, _, _, detail, _ in hooks.buffer.events if kind == wanted]
 
 
 def data(samples: int = 12) -> TensorDataset:

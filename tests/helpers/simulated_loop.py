@@ -10,7 +10,7 @@ from typing import Any
 from scripted_clock import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter.step_rows import EpochTiming, LoadTiming, StepRow
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.row_builder import PlainRows
 from stepscope.trace.detect.steps import StepDetector
 

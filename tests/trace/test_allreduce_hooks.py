@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.trace.allreduce_hooks import ON_DEVICE
 from stepscope.trace.detect.communication_time import CommunicationTime
-from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.event_buffer import HookState
 
 ALL_TIME = (0, 2**63)
 
@@ -37,12 +37,12 @@ def loss_of(model: nn.Module) -> torch.Tensor:
     return loss
 
 
-def communication(buffer: EventBuffer) -> float | None:
-    return buffer.allreduce.communication.between(*ALL_TIME)
+def communication(hooks: HookState) -> float | None:
+    return hooks.allreduce.communication.between(*ALL_TIME)
 
 
-def backward_s(buffer: EventBuffer) -> float:
-    times_ns = [time_ns for _, time_ns, *_ in buffer.events]
+def backward_s(hooks: HookState) -> float:
+    times_ns = [time_ns for _, time_ns, *_ in hooks.buffer.events]
     return (max(times_ns) - min(times_ns)) / 1e9
 
 
@@ -53,47 +53,47 @@ def backward_s(buffer: EventBuffer) -> float:
 )
 def test_the_end_of_a_backward_pass_is_exchange(options: dict[str, Any]) -> None:
     model = network(**options)
-    with watched() as buffer:
+    with watched() as hooks:
         for _ in range(3):
             loss_of(model).backward()
-            known = communication(buffer)
+            known = communication(hooks)
             assert known is not None
-            assert 0 <= known < backward_s(buffer)
-    assert buffer.allreduce.reason is None
-    assert buffer.allreduce.own_ns > 0
+            assert 0 <= known < backward_s(hooks)
+    assert hooks.allreduce.reason is None
+    assert hooks.allreduce.own_ns > 0
 
 
 def test_a_graph_that_is_said_to_be_static_is_known_from_its_second_pass_on() -> None:
     model = network(static_graph=True)
-    with watched() as buffer:
+    with watched() as hooks:
         loss_of(model).backward()
-        assert communication(buffer) is None
+        assert communication(hooks) is None
         loss_of(model).backward()
-        assert communication(buffer) is not None
+        assert communication(hooks) is not None
 
 
 def test_a_pass_that_only_adds_up_exchanges_nothing() -> None:
     model = network()
-    with watched() as buffer:
+    with watched() as hooks:
         loss_of(model).backward()
-        assert communication(buffer) is not None
+        assert communication(hooks) is not None
         with model.no_sync():
             loss_of(model).backward()
-        assert communication(buffer) is None
+        assert communication(hooks) is None
         loss_of(model).backward()
-        assert communication(buffer) is not None
+        assert communication(hooks) is not None
 
 
 def test_of_two_networks_only_the_one_that_went_backward_exchanged() -> None:
     one, other = network(), network()
-    with watched() as buffer:
+    with watched() as hooks:
         first, second = loss_of(one), loss_of(other)
         first.backward()
-        assert communication(buffer) is not None
-        assert len(buffer.allreduce.prepared) == 1
+        assert communication(hooks) is not None
+        assert len(hooks.allreduce.prepared) == 1
         second.backward()
-        assert communication(buffer) is not None
-        assert not buffer.allreduce.prepared
+        assert communication(hooks) is not None
+        assert not hooks.allreduce.prepared
 
 
 def test_a_hook_of_the_script_is_called_and_its_gradients_are_taken() -> None:
@@ -106,11 +106,11 @@ def test_a_hook_of_the_script_is_called_and_its_gradients_are_taken() -> None:
         return allreduce_hook(None, bucket).then(lambda future: future.value() * 0 + 7)
 
     hook.__annotations__.clear()
-    with watched() as buffer:
+    with watched() as hooks:
         model.register_comm_hook(None, hook)
         loss_of(model).backward()
     assert called
-    assert communication(buffer) is not None
+    assert communication(hooks) is not None
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and bool((gradient == 7).all()) for gradient in gradients)
 
@@ -130,21 +130,21 @@ def test_what_is_trained_is_the_same_to_the_bit_as_without_us() -> None:
 
 
 def test_without_it_nothing_is_known_and_nothing_is_said() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         loss_of(nn.Linear(4, 2)).backward()
-    assert communication(buffer) is None
-    assert buffer.allreduce.reason is None
+    assert communication(hooks) is None
+    assert hooks.allreduce.reason is None
 
 
 def test_a_device_that_works_on_its_own_is_not_asked() -> None:
     model = network()
-    with watched() as buffer:
+    with watched() as hooks:
         loss_of(model)
-        buffer.allreduce.prepared.clear()
-        buffer.queue = ScriptedDevice(ScriptedClock())
+        hooks.allreduce.prepared.clear()
+        hooks.buffer.queue = ScriptedDevice(ScriptedClock())
         loss_of(model)
-        assert not buffer.allreduce.prepared
-    assert buffer.allreduce.reason == ON_DEVICE
+        assert not hooks.allreduce.prepared
+    assert hooks.allreduce.reason == ON_DEVICE
 
 
 def test_steps_take_the_exchanges_of_their_own_time() -> None:

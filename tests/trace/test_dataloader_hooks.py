@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import data, model, watched
+from installed_hooks import data, details, model, watched
 from torch.utils.data import (
     DataLoader,
     Dataset,
@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 from stepscope.trace import dataloader_hooks
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.sample_count import samples_of
 
 Pair = namedtuple("Pair", ["image", "label"])
@@ -91,12 +91,12 @@ def text(index: int) -> str:
 def test_what_the_script_sees_of_a_batch_is_unchanged(
     make: Any, collate: Any, kind: type, samples: int | None, workers: int
 ) -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         loader = DataLoader(Strange(make), batch_size=2, collate_fn=collate, num_workers=workers)
         batches = list(loader)
         assert type(loader._get_iterator()).__module__.startswith("torch.")
     assert [type(batch) for batch in batches] == [kind, kind]
-    counted = [detail[0] for event, _, _, detail, _ in buffer.events if event == e.FETCHED]
+    counted = [detail[0] for detail in details(hooks, e.FETCHED)]
     assert counted == [samples, samples]
     if kind is Bundle:
         assert batches[1].parts.tolist() == [2.0, 3.0]
@@ -122,9 +122,9 @@ def test_an_error_in_a_data_set_comes_through_as_it_is(workers: int) -> None:
         )
 
     plain, shown = error()
-    with watched() as buffer:
+    with watched() as hooks:
         under_hooks, shown_under_hooks = error()
-        assert not buffer.busy, "and the hooks are ready for what comes next"
+        assert not hooks.busy, "and the hooks are ready for what comes next"
     assert "sample 2 is broken" in shown
     assert under_hooks == plain
     if workers:
@@ -140,10 +140,10 @@ class Numbers(IterableDataset[int]):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterable_data_set_is_read_as_it_is(workers: int) -> None:
     plain = [batch.tolist() for batch in DataLoader(Numbers(), batch_size=2, num_workers=workers)]
-    with watched() as buffer:
+    with watched() as hooks:
         loader = DataLoader(Numbers(), batch_size=2, num_workers=workers)
         assert [batch.tolist() for batch in loader] == plain
-    [(length, _)] = [detail for kind, _, _, detail, _ in buffer.events if kind == e.ITERATED]
+    [(length, _)] = details(hooks, e.ITERATED)
     assert length is None
 
 
@@ -168,7 +168,7 @@ def test_the_scripts_own_start_of_a_worker_is_done_and_kept() -> None:
 
 
 def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         loader = DataLoader(data(), batch_size=4)
         old = iter(loader)
         first = next(old)
@@ -177,9 +177,9 @@ def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> 
         assert next(old)[0].tolist() != first[0].tolist()
         others = [iter(DataLoader(data(), batch_size=4)) for _ in range(2)]
         assert len(others) == 2
-    keys = [key for kind, _, key, _, _ in buffer.events if kind == e.FETCH]
+    keys = [key for kind, _, key, _, _ in hooks.buffer.events if kind == e.FETCH]
     assert keys[0] == keys[2] != keys[1]
-    iterations = [detail for kind, _, _, detail, _ in buffer.events if kind == e.ITERATED]
+    iterations = details(hooks, e.ITERATED)
     assert iterations[0] == iterations[1]
     assert len({loader for _, loader in iterations}) == 3
 
@@ -229,7 +229,7 @@ def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_us
     workers: int,
 ) -> None:
     net, loader = model(), DataLoader(data(), batch_size=4, num_workers=workers)
-    with watched() as buffer:
+    with watched() as hooks:
         images, _ = next(iter(loader))
         net(images)  # of an iterator that is gone
         batches = iter(loader)
@@ -238,9 +238,7 @@ def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_us
         images, _ = next(batches), next(batches)
         net(images[0])  # one of two
         gc.collect()
-        told = [
-            e.Call(*detail).samples for kind, _, _, detail, _ in buffer.events if kind == e.CALL
-        ]
+        told = [e.Call(*detail).samples for detail in details(hooks, e.CALL)]
         del batches
     assert told == [4, None, 4]
 
@@ -253,7 +251,7 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
     of_each_step = TensorDataset(torch.ones(4 * 200, 4))
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    with watched() as buffer:
+    with watched() as hooks:
         batches = iter(DataLoader(of_each_step, batch_size=4))
         for first, second in zip(batches, batches, strict=True):  # two a step
             net(torch.cat([*first, *second])).sum().backward()
@@ -262,7 +260,9 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
             net(batch).sum().backward()
             optimizer.step()
     known = [
-        detail[1][3] is not None for kind, _, _, detail, _ in buffer.events if kind == e.FETCHED
+        detail[1][3] is not None
+        for kind, _, _, detail, _ in hooks.buffer.events
+        if kind == e.FETCHED
     ]
     assert all(known[:200]), "the first hundred steps have it all"
     one_in = dataloader_hooks._CPU_OF_ONE_STEP_IN if are_quick else 1
@@ -281,11 +281,9 @@ def test_what_reading_the_cpu_time_takes_is_waiting_and_no_work_of_the_loader(
         return time.thread_time_ns()
 
     monkeypatch.setattr(dataloader_hooks, "own_cpu_ns", slowly_ns)
-    with watched() as buffer:
+    with watched() as hooks:
         list(DataLoader(data(4), batch_size=4))
-    times_ns = {kind: time_ns for kind, time_ns, *_ in reversed(buffer.events)}
-    [(_, (_, _, made_in_ns, _))] = [
-        how for kind, _, _, how, _ in buffer.events if kind == e.FETCHED
-    ]
+    times_ns = {kind: time_ns for kind, time_ns, *_ in reversed(hooks.buffer.events)}
+    [(_, (_, _, made_in_ns, _))] = details(hooks, e.FETCHED)
     waited_ns = times_ns[e.FETCHED] - times_ns[e.FETCH]
     assert waited_ns - made_in_ns >= 19_000_000

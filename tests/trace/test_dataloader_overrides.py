@@ -23,7 +23,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from stepscope.trace.dataloader_overrides import LoaderSettings, decide, shuffles
-from stepscope.trace.event_buffer import Patches
+from stepscope.trace.patches import Patches
 
 # torch says so of two workers on a machine with one CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

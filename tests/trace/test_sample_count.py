@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import watched
+from installed_hooks import details, watched
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -20,7 +20,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.sample_count import samples_of, samples_of_arguments
 
 IMAGES, LABELS = torch.zeros(7, 3), torch.zeros(7)
@@ -154,10 +154,10 @@ class OfAnObject(nn.Linear):
 
 def test_a_call_with_an_object_is_counted_by_it() -> None:
     network = OfAnObject(3, 2)
-    with watched() as buffer:
+    with watched() as hooks:
         network(Slotted(IMAGES))
         network(batch=Slotted(IMAGES[:4]))
-    assert [e.Call(*how).samples for kind, _, _, how, _ in buffer.events if kind == e.CALL] == [
+    assert [e.Call(*how).samples for how in details(hooks, e.CALL)] == [
         7,
         4,
     ]
@@ -165,10 +165,10 @@ def test_a_call_with_an_object_is_counted_by_it() -> None:
 
 def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:
     """What was noted of each batch of a loader; after each of them something may happen."""
-    with watched() as buffer:
+    with watched() as hooks:
         for number, _ in enumerate(loader):
             then(number)
-        return [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
+        return [how[0] for how in details(hooks, e.FETCHED)]
 
 
 class Twice(Sampler[int]):
@@ -192,10 +192,10 @@ def test_the_last_batch_of_an_iteration_has_its_own_samples() -> None:
     assert fetched_samples(DataLoader(ten, batch_size=4, drop_last=True)) == [4, 4]
     assert fetched_samples(DataLoader(ten, batch_size=4, shuffle=True)) == [4, 4, 2]
     loader = DataLoader(ten, batch_size=3)
-    with watched() as buffer:
+    with watched() as hooks:
         for _ in range(2):
             list(loader)
-        told = [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
+        told = [how[0] for how in details(hooks, e.FETCHED)]
     assert told == [3, 3, 3, 1, 3, 3, 3, 1]
 
 
@@ -226,12 +226,12 @@ class Gaps(Broken):
 
 def test_a_batch_that_could_not_be_made_has_no_samples_and_the_next_its_own() -> None:
     batches = iter(DataLoader(Broken(), batch_size=4))
-    with watched() as buffer:
+    with watched() as hooks:
         next(batches)
         with pytest.raises(OSError, match="unreadable"):
             next(batches)
         next(batches)
-    told = [how[0] for kind, _, _, how, _ in buffer.events if kind == e.FETCHED]
+    told = [how[0] for how in details(hooks, e.FETCHED)]
     assert told == [4, None, 2]
     assert fetched_samples(DataLoader(Gaps(), batch_size=4)) == [4, 3, 2]
 

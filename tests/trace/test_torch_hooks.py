@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import NAMES, data, kinds, model, watched
+from installed_hooks import NAMES, data, details, kinds, model, watched
 from torch import nn, optim
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
@@ -22,9 +22,10 @@ from torch.utils.data._utils import fetch as torch_fetch
 
 from stepscope.meter.clock import now_ns
 from stepscope.meter.step_rows import LoadTiming
+from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
-from stepscope.trace.detect import events as e
-from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.allreduce_hooks import AllreduceWatch
+from stepscope.trace.event_buffer import HookState
 
 
 class OwnLoader(DataLoader):
@@ -83,7 +84,7 @@ def test_after_them_torch_is_what_it_was() -> None:
     for kind in (optim.SGD, optim.Adam, optim.LBFGS):
         kind(model().parameters(), lr=0.1)  # torch itself wraps a class's step at its first object
     before = state_of_torch()
-    patches = torch_hooks.install(EventBuffer())
+    patches = torch_hooks.install(HookState(AllreduceWatch()))
     assert nn.Module.__call__ is not before[0]["__call__"]
     patches.undo()
     for owner, was, now in zip(PATCHED, before, state_of_torch(), strict=False):
@@ -112,7 +113,7 @@ def test_classes_made_while_they_are_on_work_after_them() -> None:
         def __iter__(self) -> Any:
             yield from super().__iter__()
 
-    with watched() as buffer:
+    with watched() as hooks:
 
         class Meanwhile(optim.SGD):
             def step(self, closure: Any = None) -> Any:
@@ -124,15 +125,15 @@ def test_classes_made_while_they_are_on_work_after_them() -> None:
             net(torch.ones(2, 4)).sum().backward()
             optimizer.step()
         assert list(LaterStill(data(), batch_size=6))
-        steps = buffer.steps
+        steps = hooks.steps
     assert steps == 2, "a step that calls its parent's is one update"
-    noted = len(buffer.events)
+    noted = len(hooks.buffer.events)
     for kind in (Later, Meanwhile):
         optimizer = kind(net.parameters(), lr=0.1)
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert list(LaterStill(data(), batch_size=6))
-    assert len(buffer.events) == noted, "nothing is noted any more"
+    assert len(hooks.buffer.events) == noted, "nothing is noted any more"
 
 
 @pytest.mark.parametrize(
@@ -154,24 +155,22 @@ def test_a_training_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
         return DataLoader(data(), batch_size=4, shuffle=True, **options)
 
     plain = train(loader())
-    with watched() as buffer:
+    with watched() as hooks:
         under_hooks = train(loader())
     assert under_hooks == plain
-    assert kinds(buffer)["FETCHED"] == 6
-    timings = [
-        LoadTiming(*detail[1]) for kind, _, _, detail, _ in buffer.events if kind == e.FETCHED
-    ]
+    assert kinds(hooks)["FETCHED"] == 6
+    timings = [LoadTiming(*detail[1]) for detail in details(hooks, e.FETCHED)]
     workers = {timing.worker for timing in timings}
     assert workers == set(range(options["num_workers"])) if options else {-1}
     assert all(timing.wall_ns > 0 for timing in timings)
 
 
 def test_what_is_noted_is_in_order_and_in_pairs() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         train(DataLoader(data(), batch_size=4), epochs=1)
-    times = [time_ns for _, time_ns, *_ in buffer.events]
+    times = [time_ns for _, time_ns, *_ in hooks.buffer.events]
     assert times == sorted(times)
-    names = [NAMES[kind] for kind, *_ in buffer.events]
+    names = [NAMES[kind] for kind, *_ in hooks.buffer.events]
     step = "FETCH FETCHED ZERO ZEROED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
     # nobody is surprised by an optimiser, a loader that is iterated over, three steps, and the end
     assert names == [
@@ -186,25 +185,25 @@ def test_what_is_noted_is_in_order_and_in_pairs() -> None:
 
 def test_a_call_is_counted_unless_its_batch_was() -> None:
     net = model()
-    with watched() as buffer:
+    with watched() as hooks:
         for images, _ in DataLoader(data(8), batch_size=4):
             net(images)
         net(torch.zeros(5, 4))
-    samples = [detail[2] for kind, _, _, detail, _ in buffer.events if kind == e.CALL]
+    samples = [detail[2] for detail in details(hooks, e.CALL)]
     assert samples == [None, None, 5]
 
 
 def test_between_two_steps_nobody_is_called_before_it_is_time() -> None:
     called_after: list[int] = []
-    with watched() as buffer:
-        buffer.at_boundary = lambda: called_after.append(buffer.steps)
-        buffer.boundary_from_ns, buffer.boundary_from_steps = now_ns() + 10**15, 2
+    with watched() as hooks:
+        hooks.at_boundary = lambda: called_after.append(hooks.steps)
+        hooks.boundary_from_ns, hooks.boundary_from_steps = now_ns() + 10**15, 2
         train(DataLoader(data(), batch_size=4), epochs=1)
     assert called_after == [2, 3]
     called_after.clear()
-    with watched() as buffer:
-        buffer.at_boundary = lambda: called_after.append(buffer.steps)
-        buffer.boundary_from_ns, buffer.boundary_from_steps = now_ns(), 10**6
+    with watched() as hooks:
+        hooks.at_boundary = lambda: called_after.append(hooks.steps)
+        hooks.boundary_from_ns, hooks.boundary_from_steps = now_ns(), 10**6
         train(DataLoader(data(), batch_size=4), epochs=1)
     assert called_after == [1, 2, 3]
 
@@ -233,49 +232,49 @@ def test_models_loaders_and_optimisers_are_copied_and_saved_as_before() -> None:
 
 def test_other_threads_are_let_alone() -> None:
     seen: list[Any] = []
-    with watched() as buffer:
+    with watched() as hooks:
         other = threading.Thread(target=lambda: seen.append(train(DataLoader(data(), 4))))
         other.start()
         other.join()
         assert len(seen) == 1
-        assert buffer.events == []
-        assert not buffer.busy
+        assert hooks.buffer.events == []
+        assert not hooks.busy
         train(DataLoader(data(), batch_size=4), epochs=1)
-    assert kinds(buffer)["STEPPED"] == 3
+    assert kinds(hooks)["STEPPED"] == 3
 
 
 def test_a_thread_that_only_hands_numbers_to_workers_is_no_other_thread() -> None:
-    with watched() as buffer:
-        buffer.has_threads = False  # whatever threads other tests have left
+    with watched() as hooks:
+        hooks.has_threads = False  # whatever threads other tests have left
         train(DataLoader(data(), batch_size=4, num_workers=1), epochs=1)
-        assert not buffer.has_threads
+        assert not hooks.has_threads
         threading.Thread(target=int).start()
-        assert buffer.has_threads
+        assert hooks.has_threads
 
 
 def test_inside_a_call_nothing_else_is_noted() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         model()(torch.ones(2, 4))
-    assert [NAMES[kind] for kind, *_ in buffer.events] == ["CALL", "CALLED"]
-    [call] = [e.Call(*detail) for kind, _, _, detail, _ in buffer.events if kind == e.CALL]
+    assert [NAMES[kind] for kind, *_ in hooks.buffer.events] == ["CALL", "CALLED"]
+    [call] = [e.Call(*detail) for detail in details(hooks, e.CALL)]
     assert (call.grad, call.training, call.samples) == (True, True, 2)
 
 
 def test_a_loss_that_is_a_module_is_part_of_the_forward_pass_that_is_open() -> None:
     net, criterion, labels = model(), nn.CrossEntropyLoss(), torch.tensor([0, 1])
-    with watched() as buffer:
+    with watched() as hooks:
         outputs = net(torch.ones(2, 4))
         with torch.no_grad():
             net(torch.ones(2, 4))  # a teacher changes nothing of that
         loss = criterion(outputs, labels)
         loss.backward()
         criterion(outputs, labels)  # a metric, perhaps: nothing is open
-    assert [NAMES[kind] for kind, *_ in buffer.events] == [
+    assert [NAMES[kind] for kind, *_ in hooks.buffer.events] == [
         *("CALL", "CALLED") * 2,
         *("BACKWARD", "BACKWARD_DONE"),
         *("CALL", "CALLED"),
     ]
-    assert {id(net), id(criterion)} == buffer.roots.keys(), "its layers are looked at all the same"
+    assert {id(net), id(criterion)} == hooks.roots.keys(), "its layers are looked at all the same"
 
 
 def test_a_loss_tells_the_samples_that_its_model_was_not_asked_with() -> None:
@@ -284,9 +283,9 @@ def test_a_loss_tells_the_samples_that_its_model_was_not_asked_with() -> None:
             return super().forward(torch.tensor(words))
 
     net, criterion = Words(3, 2), nn.CrossEntropyLoss()
-    with watched() as buffer:
+    with watched() as hooks:
         criterion(net([[1.0, 2.0, 3.0]] * 4), torch.zeros(4, dtype=torch.long)).backward()
-    calls = [e.Call(*detail).samples for kind, _, _, detail, _ in buffer.events if kind == e.CALL]
+    calls = [e.Call(*detail).samples for detail in details(hooks, e.CALL)]
     assert calls == [None, 4]
 
 
@@ -295,41 +294,41 @@ def test_a_module_that_lists_its_weights_is_met_like_others() -> None:
         def parameters(self, recurse: bool = True) -> Any:
             return list(super().parameters(recurse))
 
-    with watched() as buffer:
+    with watched() as hooks:
         Lists(4, 2)(torch.ones(2, 4))
-    assert buffer.device == "cpu"
+    assert hooks.device == "cpu"
 
 
 @pytest.mark.parametrize("between", ["fetch", "update"])
 def test_a_module_without_weights_begins_a_forward_pass_where_none_is_open(between: str) -> None:
     net, flatten = model(), nn.Flatten()
     optimizer = optim.SGD(net.parameters(), lr=0.1)
-    with watched() as buffer:
+    with watched() as hooks:
         net(torch.ones(2, 4))
         if between == "fetch":
             next(iter(DataLoader(data(), batch_size=4)))
         else:
             optimizer.step()
         flatten(torch.ones(2, 2, 2))
-    assert kinds(buffer)["CALL"] == 2
+    assert kinds(hooks)["CALL"] == 2
 
 
 def test_a_module_at_the_address_of_one_without_weights_is_not_taken_for_it() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         net, loss = model(), nn.MSELoss()
         loss(torch.ones(2), torch.ones(2))
-        assert buffer.weightless == {id(loss)}
+        assert hooks.weightless == {id(loss)}
         del loss
-        assert not buffer.weightless
-        assert not buffer.roots.keys() - {id(net)}
+        assert not hooks.weightless
+        assert not hooks.roots.keys() - {id(net)}
 
 
 def test_an_error_in_a_forward_pass_leaves_them_ready() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         with pytest.raises(RuntimeError):
             model()(torch.ones(2, 5))
         model()(torch.ones(2, 4))
-    assert kinds(buffer) == {"CALL": 2, "CALLED": 2}
+    assert kinds(hooks) == {"CALL": 2, "CALLED": 2}
 
 
 def test_a_module_whose_forward_pass_trains_is_a_loop_and_no_forward_pass() -> None:
@@ -344,14 +343,14 @@ def test_a_module_whose_forward_pass_trains_is_a_loop_and_no_forward_pass() -> N
                 nn.functional.cross_entropy(self.net(images), labels).backward()
                 self.optimizer.step()
 
-    with watched() as buffer:
+    with watched() as hooks:
         trainer = Trainer()
         trainer(DataLoader(data(), batch_size=4))
-        assert kinds(buffer)["FETCHED"] == 2, "from the first update on its loader is seen"
-        buffer.notes.clear()
+        assert kinds(hooks)["FETCHED"] == 2, "from the first update on its loader is seen"
+        hooks.buffer.fields.clear()
         trainer(DataLoader(data(), batch_size=4))
-        assert not buffer.busy
-    assert kinds(buffer)["FETCHED"] == kinds(buffer)["CALLED"] == kinds(buffer)["STEPPED"] == 3
+        assert not hooks.busy
+    assert kinds(hooks)["FETCHED"] == kinds(hooks)["CALLED"] == kinds(hooks)["STEPPED"] == 3
 
 
 class Wrapped(nn.Module):
@@ -365,7 +364,7 @@ class Wrapped(nn.Module):
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_compiled_model_is_seen_as_a_whole(in_place: bool) -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         net = Wrapped()
         optimizer = optim.SGD(net.parameters(), lr=0.1)
         if in_place:
@@ -375,7 +374,7 @@ def test_a_compiled_model_is_seen_as_a_whole(in_place: bool) -> None:
             compiled(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     torch._dynamo.reset()
-    assert kinds(buffer)["CALL"] == kinds(buffer)["BACKWARD"] == kinds(buffer)["STEPPED"] == 2
+    assert kinds(hooks)["CALL"] == kinds(hooks)["BACKWARD"] == kinds(hooks)["STEPPED"] == 2
 
 
 def test_a_whole_compiled_step_runs_and_is_right() -> None:
@@ -424,7 +423,7 @@ def test_tracing_and_scripting_give_the_same_graphs() -> None:
 
 
 def test_functional_gradients_and_checkpoints_work() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         net = model().eval()
         weights = {name: weight.detach() for name, weight in net.named_parameters()}
 
@@ -433,13 +432,13 @@ def test_functional_gradients_and_checkpoints_work() -> None:
 
         each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(3, 4))
         assert each["0.weight"].shape == (3, 8, 4)
-        buffer.notes.clear()
+        hooks.buffer.fields.clear()
         for reentrant in (False, True):
             image = torch.ones(2, 4, requires_grad=True)
             hidden = torch.utils.checkpoint.checkpoint(net, image, use_reentrant=reentrant)
             hidden.sum().backward()
-    assert kinds(buffer)["BACKWARD"] == 2, "what is computed again belongs to the backward pass"
-    assert kinds(buffer)["CALL"] == 2
+    assert kinds(hooks)["BACKWARD"] == 2, "what is computed again belongs to the backward pass"
+    assert kinds(hooks)["CALL"] == 2
 
 
 def test_what_was_compiled_is_not_compiled_again_where_nothing_is_noted() -> None:
@@ -449,19 +448,21 @@ def test_what_was_compiled_is_not_compiled_again_where_nothing_is_noted() -> Non
         compiled.append(graph)
         return graph.forward
 
-    with watched() as buffer:
+    with watched() as hooks:
         net = torch.compile(model(), backend=backend)
-        for buffer.full in (True, False, True):
+        for hooks.full in (True, False, True):
             net(torch.ones(2, 4)).sum().backward()
     assert len(compiled) == 1
-    assert kinds(buffer)["CALL"] == 2
-    assert not buffer.busy
+    assert kinds(hooks)["CALL"] == 2
+    assert not hooks.busy
 
 
 def test_what_is_noted_leaves_the_collector_no_tuples() -> None:
-    with watched() as buffer:
+    with watched() as hooks:
         train(DataLoader(data(), batch_size=4), epochs=1)
     for _ in range(2):  # it lets go of tuples that hold only numbers, the inner ones first
         gc.collect()
-    tuples = [note for note in buffer.notes if isinstance(note, tuple) and gc.is_tracked(note)]
+    tuples = [
+        note for note in hooks.buffer.fields if isinstance(note, tuple) and gc.is_tracked(note)
+    ]
     assert not tuples

@@ -11,18 +11,18 @@ import pytest
 from stepscope.meter.clock import now_ns
 from stepscope.records import run_folder
 from stepscope.trace import tracer as tracers
-from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.event_buffer import HookState
 from stepscope.trace.tracer import Tracer
 
 
 def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    books: list[EventBuffer] = []
+    made: list[HookState] = []
 
-    def make_buffer(**fields: Any) -> EventBuffer:
-        books.append(EventBuffer(**fields))
-        return books[-1]
+    def make_state(*args: Any, **fields: Any) -> HookState:
+        made.append(HookState(*args, **fields))
+        return made[-1]
 
     def cost_of(call: Callable[[], None]) -> float:
         for _ in range(5):
@@ -31,8 +31,8 @@ def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
 
     tracer = Tracer(run_folder.create(tmp_path, "own cost", "trace", {}).path, now_ns())
     tracer.start()
-    monkeypatch.setattr(tracers, "EventBuffer", make_buffer)
+    monkeypatch.setattr(tracers, "HookState", make_state)
     monkeypatch.setattr(tracers, "cost_amid_work_ns", cost_of)
     tracer.finish()
-    [scratch] = books
-    assert len(scratch.events) == 2 * 5, "each call begins and ends"
+    [scratch] = made
+    assert len(scratch.buffer.events) == 2 * 5, "each call begins and ends"

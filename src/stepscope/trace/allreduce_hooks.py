@@ -19,7 +19,8 @@ from stepscope.meter.clock import now_ns
 from stepscope.trace.detect.communication_time import CommunicationTime
 
 if TYPE_CHECKING:
-    from stepscope.trace.event_buffer import EventBuffer, Patches
+    from stepscope.trace.event_buffer import HookState
+    from stepscope.trace.patches import Patches
 
 ON_DEVICE = (
     "the device works on its own: when a gradient is ready there, DistributedDataParallel does not "
@@ -78,21 +79,21 @@ class AllreduceWatch:
         self.own_ns += now_ns() - end_ns
 
 
-def watch_allreduce(buffer: EventBuffer, patches: Patches) -> None:
+def watch_allreduce(state: HookState, patches: Patches) -> None:
     """Hook the preparation of a reducer for a backward pass with an allreduce."""
     if not distributed.is_available():
         return
     from torch._C._distributed_c10d import Reducer
 
-    allreduce = buffer.allreduce
+    allreduce = state.allreduce
 
     def prepare(original: Any) -> Any:
         def prepare_for_backward(reducer: Any, outputs: Any) -> None:
             original(reducer, outputs)
-            if not buffer.full or get_ident() != buffer.thread:
+            if not state.full or get_ident() != state.thread:
                 return
             allreduce.seen = True
-            if buffer.queue is not None:
+            if state.buffer.queue is not None:
                 allreduce.on_device = True
                 return
             at_ns = now_ns()

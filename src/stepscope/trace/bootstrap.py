@@ -29,7 +29,7 @@ from stepscope.records.csv_log import file_identity
 
 if TYPE_CHECKING:
     from stepscope.trace.dataloader_overrides import LoaderSettings
-    from stepscope.trace.event_buffer import Patches
+    from stepscope.trace.patches import Patches
     from stepscope.trace.tracer import Tracer
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -85,7 +85,7 @@ class _Attachment:
 
     def _watch_loaders(self) -> None:
         from stepscope.trace.dataloader_overrides import LoaderSettings
-        from stepscope.trace.event_buffer import Patches
+        from stepscope.trace.patches import Patches
 
         self.patches = Patches()
         self.loaders = LoaderSettings(self.loader, self._note_loader)

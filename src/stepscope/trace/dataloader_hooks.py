@@ -21,8 +21,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from stepscope.meter.clock import now_ns, other_clock_ns, own_cpu_ns, worker_cpu_ns
 from stepscope.meter.step_rows import Load, LoadTiming
-from stepscope.trace.detect import events as e
-from stepscope.trace.event_buffer import EventBuffer, Patches
+from stepscope.trace import event_buffer as e
+from stepscope.trace.event_buffer import HookState
+from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import bytes_of, samples_of
 
 TakeTiming = Callable[[LoadTiming], None]
@@ -124,44 +125,46 @@ CPU_LEFT_OUT = (
 )
 
 
-def watch_loaders(buffer: EventBuffer, patches: Patches) -> None:
+def watch_loaders(state: HookState, patches: Patches) -> None:
     """Install the hooks on torch's loader and on its two kinds of iterators."""
     multi = torch_dataloader._MultiProcessingDataLoaderIter
     either = torch_dataloader._BaseDataLoaderIter
-    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, buffer))
-    patches.replace(either, "__next__", functools.partial(_fetch, buffer))
-    patches.replace(multi, "__del__", functools.partial(_drop, buffer))
+    patches.replace(DataLoader, "__iter__", functools.partial(_iterate, state))
+    patches.replace(either, "__next__", functools.partial(_fetch, state))
+    patches.replace(multi, "__del__", functools.partial(_drop, state))
 
 
-def _iterate(buffer: EventBuffer, original: Any) -> Any:
+def _iterate(state: HookState, original: Any) -> Any:
+    record = state.buffer.record
+
     def iterate(loader: Any) -> Any:
-        if buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
-            return start_timed(loader, original, buffer.take_timing)
-        key = buffer.keys.get(id(loader._iterator)) or buffer.new_key()
-        number = _number_of(buffer, loader)
-        buffer.note(e.ITERATE, key, (other_clock_ns(), number))
-        buffer.busy = True
+        if state.busy or (state.has_threads and get_ident() != state.thread):
+            return start_timed(loader, original, state.take_timing)
+        key = state.keys.get(id(loader._iterator)) or state.new_key()
+        number = _number_of(state, loader)
+        record(e.ITERATE, key, (other_clock_ns(), number))
+        state.busy = True
         iterator = None
         try:
-            iterator = start_timed(loader, original, buffer.take_timing)
+            iterator = start_timed(loader, original, state.take_timing)
         finally:
-            buffer.busy = False
+            state.busy = False
             length = None if iterator is None else _length(loader)
-            buffer.longest = max(buffer.longest, length or 0)
-            buffer.note(e.ITERATED, key, (length, number))
-        _remember(buffer, iterator, key)
-        buffer.measures_next_batch = True
+            state.longest = max(state.longest, length or 0)
+            record(e.ITERATED, key, (length, number))
+        _remember(state, iterator, key)
+        state.measures_next_batch = True
         return iterator
 
     return iterate
 
 
-def _number_of(buffer: EventBuffer, loader: Any) -> int:
+def _number_of(state: HookState, loader: Any) -> int:
     """Return the loader's number: an address may be reused by another loader."""
-    reference, number = buffer.loaders.get(id(loader), (None, 0))
+    reference, number = state.loaders.get(id(loader), (None, 0))
     if reference is None or reference() is not loader:
-        number = buffer.new_key()
-        buffer.loaders[id(loader)] = (weakref.ref(loader), number)
+        number = state.new_key()
+        state.loaders[id(loader)] = (weakref.ref(loader), number)
     return number
 
 
@@ -177,65 +180,66 @@ def _length(loader: Any) -> int | None:
         return None
 
 
-def _remember(buffer: EventBuffer, iterator: Any, key: int) -> None:
+def _remember(state: HookState, iterator: Any, key: int) -> None:
     identity = id(iterator)
-    buffer.keys[identity] = key
+    state.keys[identity] = key
 
     def died(reference: Any) -> None:
-        buffer.deaths.pop(identity, None)
-        if buffer.keys.pop(identity, None) is not None and get_ident() == buffer.thread:
-            buffer.counted = False  # its batch may still be used
-            buffer.note(e.DROPPED, key, other_clock_ns())
+        state.deaths.pop(identity, None)
+        if state.keys.pop(identity, None) is not None and get_ident() == state.thread:
+            state.counted = False  # its batch may still be used
+            state.buffer.record(e.DROPPED, key, other_clock_ns())
 
-    buffer.deaths[identity] = weakref.ref(iterator, died)
+    state.deaths[identity] = weakref.ref(iterator, died)
 
 
-def _fetch(buffer: EventBuffer, original: Any) -> Any:
+def _fetch(state: HookState, original: Any) -> Any:
     """Record a fetch; without workers its time is also the load time of the batch."""
-    put, note, timings, cpu_ns = buffer.notes.extend, buffer.note, buffer.timings, own_cpu_ns
-    begin, end, keys = e.FETCH, e.FETCHED, buffer.keys
+    buffer, timings, cpu_ns = state.buffer, state.timings, own_cpu_ns
+    extend, record = buffer.fields.extend, buffer.record
+    begin, end, keys = e.FETCH, e.FETCHED, state.keys
     without_workers, tensor = torch_dataloader._SingleProcessDataLoaderIter, torch.Tensor
 
     def fetch(iterator: Any) -> Any:
-        if buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
+        if state.busy or (state.has_threads and get_ident() != state.thread):
             return original(iterator)
         key = keys.get(id(iterator))
         if key is None:  # created before the hooks, or asked again after its end
-            key = buffer.new_key()
-            note(e.ITERATE, key, (other_clock_ns(), None))
-            note(e.ITERATED, key, (None, None))
-            _remember(buffer, iterator, key)
+            key = state.new_key()
+            record(e.ITERATE, key, (other_clock_ns(), None))
+            record(e.ITERATED, key, (None, None))
+            _remember(state, iterator, key)
         if timings:
             timings.clear()
-        begin_ns, steps = now_ns(), buffer.steps
-        ends_a_step = steps != buffer.steps_at_fetch
+        begin_ns, steps = now_ns(), state.steps
+        ends_a_step = steps != state.steps_at_fetch
         if ends_a_step:
-            buffer.steps_at_fetch = steps
-            buffer.updated_by = ()
-            buffer.reads_cpu = steps >= buffer.cpu_from_steps
-            if steps >= buffer.boundary_from_steps or begin_ns >= buffer.boundary_from_ns:
-                buffer.at_boundary()
+            state.steps_at_fetch = steps
+            state.updated_by = ()
+            state.reads_cpu = steps >= state.cpu_from_steps
+            if steps >= state.boundary_from_steps or begin_ns >= state.boundary_from_ns:
+                state.at_boundary()
                 begin_ns = now_ns()
-        put((begin, begin_ns, key, None, buffer.queue and buffer.queue.mark()))
-        if ends_a_step and buffer.at_step_end is not None:
-            buffer.at_step_end()
+        extend((begin, begin_ns, key, None, buffer.queue and buffer.queue.mark()))
+        if ends_a_step and state.at_step_end is not None:
+            state.at_step_end()
             begin_ns = now_ns()
-        buffer.busy, buffer.awaits_backward = True, False
+        state.busy, state.awaits_backward = True, False
         is_made_here = isinstance(iterator, without_workers)
-        begin_cpu_ns = cpu_ns() if is_made_here and buffer.reads_cpu else None
+        begin_cpu_ns = cpu_ns() if is_made_here and state.reads_cpu else None
         try:
             batch = original(iterator)
         except StopIteration:
-            buffer.busy = False
-            note(e.EXHAUSTED, key, other_clock_ns())
+            state.busy = False
+            record(e.EXHAUSTED, key, other_clock_ns())
             # A persistent iterator returns with a new key, as a new iteration.
             keys.pop(id(iterator), None)
             raise
         except BaseException:
-            buffer.busy = False
-            note(e.FETCHED, key, (None, None))
+            state.busy = False
+            record(e.FETCHED, key, (None, None))
             raise
-        buffer.busy = False
+        state.busy = False
         end_ns = now_ns()
         load: Load | None = None
         if begin_cpu_ns is not None:
@@ -243,42 +247,42 @@ def _fetch(buffer: EventBuffer, original: Any) -> Any:
             load = (-1, begin_ns, took_ns, cpu_ns() - begin_cpu_ns)
             end_ns = now_ns()  # the loop waits for this too: milliseconds on a busy machine
             if took_ns < _QUICK_NS and steps >= _CPU_OF_ALL_STEPS:
-                buffer.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
+                state.cpu_from_steps = steps + _CPU_OF_ONE_STEP_IN
         elif is_made_here:
             load = (-1, begin_ns, end_ns - begin_ns, None)
         elif timings:
             load = timings.popleft()
-        if buffer.measures_next_batch:
-            buffer.measures_next_batch, buffer.batch_bytes = (
+        if state.measures_next_batch:
+            state.measures_next_batch, state.batch_bytes = (
                 False,
-                max(buffer.batch_bytes, bytes_of(batch)),
+                max(state.batch_bytes, bytes_of(batch)),
             )
         # Most batches begin with a tensor, whose shape is the fastest source.
         begins = type(batch) in (list, tuple) and batch and type(batch[0]) is tensor
         samples = shape[0] if begins and (shape := batch[0].shape) else samples_of(batch)
         # After two fetches without a call, the samples of the call show which batch was used.
-        buffer.counted = samples is not None and buffer.called
-        buffer.called = False
-        put((end, end_ns, key, (samples, load), buffer.queue and buffer.queue.mark()))
+        state.counted = samples is not None and state.called
+        state.called = False
+        extend((end, end_ns, key, (samples, load), buffer.queue and buffer.queue.mark()))
         return batch
 
     return fetch
 
 
-def _drop(buffer: EventBuffer, original: Any) -> Any:
+def _drop(state: HookState, original: Any) -> Any:
     """Record the time to end workers whose loader was not exhausted."""
 
     def drop(iterator: Any) -> None:
-        key = buffer.keys.get(id(iterator))
-        if key is None or buffer.busy or (buffer.has_threads and get_ident() != buffer.thread):
+        key = state.keys.get(id(iterator))
+        if key is None or state.busy or (state.has_threads and get_ident() != state.thread):
             original(iterator)
             return
-        buffer.note(e.FETCH, key)
+        state.buffer.record(e.FETCH, key)
         try:
             original(iterator)
         finally:
-            buffer.counted = False
-            buffer.note(e.EXHAUSTED, key, other_clock_ns())
-            buffer.keys.pop(id(iterator), None)
+            state.counted = False
+            state.buffer.record(e.EXHAUSTED, key, other_clock_ns())
+            state.keys.pop(id(iterator), None)
 
     return drop

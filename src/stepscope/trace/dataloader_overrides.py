@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
-from stepscope.trace.event_buffer import Patches
+from stepscope.trace.patches import Patches
 
 SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 

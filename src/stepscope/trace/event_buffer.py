@@ -1,35 +1,135 @@
-"""The buffer to which hooks append events, and the patches that install hooks."""
+"""The events that hooks record, the buffer that holds them, and the state that hooks share.
+
+An event is `(kind, time_ns, subject, detail, mark)`. Inside the script's loop the hooks only record
+these fields; `trace.detect` interprets them later. Paired kinds open and close a span, and
+spans may be nested.
+
+| kind | subject | detail |
+| --- | --- | --- |
+| ITERATE | the iteration: a number | the second clock in nanoseconds, the loader's number or None |
+| ITERATED | the iteration | fields of `Iteration` |
+| FETCH | the iteration | |
+| FETCHED | the iteration | samples of the batch or None, fields of `LoadTiming` or None |
+| EXHAUSTED, DROPPED | the iteration | the second clock |
+| MOVE, MOVED | | |
+| CALL | the outermost module's id | fields of `Call` |
+| CALLED | whether gradients were enabled | |
+| BACKWARD | | |
+| BACKWARD_DONE | | the loss, or a function that reads it later, or None |
+| STEP | the optimiser's id | |
+| STEPPED | the optimiser's id | the second clock |
+| ZERO, ZEROED | | |
+| MADE | the id of a new optimiser | |
+| CLOCKS | | the second clock, before any other event |
+| OWN, OWN_DONE | | the tracer's own work |
+| DETAIL | `full`, `off` or `layers`, from the next step on | |
+
+EXHAUSTED closes a FETCH, DROPPED stands alone. The second clock is read where an epoch begins or
+may end; between two readings it is assumed to advance like the first.
+
+`mark` is a point in the queue of an asynchronous device, or None.
+"""
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import Any, NamedTuple
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stepscope.meter.clock import now_ns
-from stepscope.meter.device_timeline import DeviceQueue
-from stepscope.meter.step_rows import Load, LoadTiming
-from stepscope.trace.allreduce_hooks import AllreduceWatch
-from stepscope.trace.detect import events as e
+
+if TYPE_CHECKING:
+    import weakref
+
+    import torch
+    from torch import nn
+
+    from stepscope.meter.device_timeline import DeviceQueue
+    from stepscope.meter.step_rows import Load, LoadTiming
+    from stepscope.trace.allreduce_hooks import AllreduceWatch
+
+(
+    ITERATE,
+    ITERATED,
+    FETCH,
+    FETCHED,
+    EXHAUSTED,
+    DROPPED,
+    MOVE,
+    MOVED,
+    CALL,
+    CALLED,
+    BACKWARD,
+    BACKWARD_DONE,
+    STEP,
+    STEPPED,
+    ZERO,
+    ZEROED,
+    OWN,
+    OWN_DONE,
+    DETAIL,
+    MADE,
+    CLOCKS,
+) = range(21)
+
+Event = tuple[int, int, Any, Any, Any]
+FIELDS = ("kind", "time_ns", "subject", "detail", "mark")
+
+
+class Iteration(NamedTuple):
+    """The number of batches and the loader of an iteration, where known."""
+
+    length: int | None
+    loader: int | None
+
+
+class Call(NamedTuple):
+    """The arguments of a call of the outermost module."""
+
+    grad: bool
+    training: bool
+    samples: int | None
 
 
 @dataclass(slots=True)
 class EventBuffer:
-    """The events so far, and the state that the hooks share.
+    """The events since the last flush.
 
-    `notes` is a flat list of the five fields of each event. A tuple for each event would be tracked
-    by the garbage collector: that costs 1.6 us a step and brings the next full collection forward,
-    which takes 0.14 s with torch loaded. For the same reason details are numbers and plain tuples
-    of numbers where possible.
+    `fields` is a flat list of the five fields of each event. A tuple for each event would be
+    tracked by the garbage collector: that costs 1.6 us a step and brings the next full collection
+    forward, which takes 0.14 s with torch loaded. For the same reason details are numbers and plain
+    tuples of numbers where possible.
     """
 
+    queue: DeviceQueue | None = None  # of the device that the script trains on
+    fields: list[Any] = field(default_factory=list)
+
+    def record(self, kind: int, subject: Any = None, detail: Any = None) -> None:
+        """Append an event that happens now."""
+        mark = None if self.queue is None else self.queue.mark()
+        self.fields.extend((kind, now_ns(), subject, detail, mark))
+
+    @property
+    def events(self) -> list[Event]:
+        """The events that were not flushed yet, as tuples."""
+        fields = iter(self.fields)
+        return list(zip(fields, fields, fields, fields, fields, strict=True))
+
+    def flush(self) -> list[Any]:
+        """Return the recorded fields and clear the buffer."""
+        fields = self.fields[:]
+        self.fields.clear()  # hooks hold on to this very list
+        return fields
+
+
+@dataclass(slots=True)
+class HookState:
+    """What the hooks of a process know of the script, and where they record."""
+
+    allreduce: AllreduceWatch
+    buffer: EventBuffer = field(default_factory=EventBuffer)
     # Called between two steps: before a fetch that follows an update, or before the end of an
     # update if nothing is fetched. Before a fetch it is only called from `boundary_from_ns` on, or
     # after `boundary_from_steps` steps; the callback sets both.
@@ -38,11 +138,9 @@ class EventBuffer:
     boundary_from_steps: int = 0
     # Called when a step may have become complete. It may raise to end the script.
     at_step_end: Callable[[], None] | None = None
-    notes: list[Any] = field(default_factory=list)
     full: bool = True
     busy: bool = False
     device: str | None = None
-    queue: DeviceQueue | None = None
     # The number of updated steps, and the optimisers of the last one: a GAN's two make one step.
     steps: int = 0
     updated_by: tuple[int, ...] = ()
@@ -76,7 +174,6 @@ class EventBuffer:
     cpu_from_steps: int = 0
     timings: deque[Load] = field(default_factory=deque)
     scaled: tuple[int, torch.Tensor] | None = None
-    allreduce: AllreduceWatch = field(default_factory=AllreduceWatch)
     keys: dict[int, int] = field(default_factory=dict)
     deaths: dict[int, weakref.ref[Any]] = field(default_factory=dict)
     loaders: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
@@ -85,23 +182,6 @@ class EventBuffer:
     # The largest first batch of any iteration. `measures_next_batch` requests the next measurement.
     batch_bytes: int = 0
     measures_next_batch: bool = False
-
-    def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
-        """Append an event that happens now."""
-        mark = None if self.queue is None else self.queue.mark()
-        self.notes.extend((kind, now_ns(), subject, detail, mark))
-
-    @property
-    def events(self) -> list[e.Event]:
-        """The events that were not taken yet, as tuples."""
-        notes = iter(self.notes)
-        return list(zip(notes, notes, notes, notes, notes, strict=True))
-
-    def take_notes(self) -> list[Any]:
-        """Return the recorded fields and clear the buffer."""
-        notes = self.notes[:]
-        self.notes.clear()  # hooks hold on to this very list
-        return notes
 
     def take_timing(self, timing: LoadTiming) -> None:
         """Add a worker's timing of the batch that is being fetched."""
@@ -117,68 +197,3 @@ class EventBuffer:
         """Return a new number for an iteration or a loader."""
         self.next_key += 1
         return self.next_key
-
-
-class Patches:
-    """Attributes that are replaced temporarily."""
-
-    def __init__(self) -> None:
-        self._replaced: list[_Replaced] = []
-
-    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace an attribute of a class or module by `make(original)`."""
-        original = getattr(owner, name)
-        own = name in vars(owner)
-        stored = vars(owner).get(name)
-        ours = make(original)
-        setattr(owner, name, ours)
-        self._replaced.append(_Replaced(owner, name, ours, stored, own))
-
-    def take_off(self, owner: Any, name: str) -> None:
-        """Restore one attribute before the others, unless other code has replaced it since."""
-        for replaced in self._replaced:
-            if replaced[:2] == (owner, name) and vars(owner).get(name) is replaced.ours:
-                self._replaced.remove(replaced)
-                replaced.put_back()
-                return
-
-    def undo(self) -> None:
-        """Restore all attributes in reverse order."""
-        while self._replaced:
-            self._replaced.pop().put_back()
-
-
-class _Replaced(NamedTuple):
-    """A replaced attribute: the replacement, and the owner's entry, if it had one."""
-
-    owner: Any
-    name: str
-    ours: Any
-    stored: Any
-    was_its_own: bool
-
-    def put_back(self) -> None:
-        if self.was_its_own:
-            setattr(self.owner, self.name, self.stored)
-        else:
-            delattr(self.owner, self.name)
-
-
-def record_span(buffer: EventBuffer, begin: int, end: int, original: Any) -> Any:
-    """Record the begin and end of a function, unless it is part of a recorded span."""
-    note = buffer.notes.extend
-    # Some scripts update each weight and clear its gradient during the backward pass.
-    in_backward_too = begin == e.ZERO
-
-    def span(*args: Any, **kwargs: Any) -> Any:
-        if buffer.busy and not (in_backward_too and buffer.in_backward):
-            return original(*args, **kwargs)
-        if not buffer.full or (buffer.has_threads and get_ident() != buffer.thread):
-            return original(*args, **kwargs)
-        note((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
-        try:
-            return original(*args, **kwargs)
-        finally:
-            note((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
-
-    return functools.wraps(original)(span)

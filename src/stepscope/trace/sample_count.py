@@ -27,25 +27,32 @@ def samples_of(batch: Any) -> int | None:
         return None
 
 
+def samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """Return the number of samples in a module's arguments: the length of their first tensor."""
+    if torch._C._is_tracing():  # reading a length would become part of the graph
+        return None
+    values = (*args, *kwargs.values()) if kwargs else args
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.dim():
+            return value.size(0) if type(value) is torch.Tensor else len(value)
+    return samples_of_arguments(values)
+
+
 def samples_of_arguments(values: Sequence[Any]) -> int | None:
     """Return the number of samples in a call without tensor arguments.
 
     A list of tensors has one for each sample, or one for each input: alone it is ambiguous.
     """
     try:
-        return _samples_of_arguments(values)
+        if len(values) == 2 and isinstance(values[1], list | tuple):  # images, a target for each
+            return samples_of(values) if _is_of_mappings(values[1]) else None
+        for value in values:
+            tells = not isinstance(value, list | tuple) or _is_of_mappings(value)
+            samples = samples_of(value) if tells else None
+            if samples is not None:
+                return samples
     except Exception:  # the script's code, as in `samples_of`
-        return None
-
-
-def _samples_of_arguments(values: Sequence[Any]) -> int | None:
-    if len(values) == 2 and isinstance(values[1], list | tuple):  # images, and a target for each
-        return samples_of(values) if _is_of_mappings(values[1]) else None
-    for value in values:
-        tells = not isinstance(value, list | tuple) or _is_of_mappings(value)
-        samples = samples_of(value) if tells else None
-        if samples is not None:
-            return samples
+        pass
     return None
 
 

@@ -1,8 +1,7 @@
 """Hooks on torch that record what a user's script does, without changing it.
 
-The hooks run inside the script's training loop. They only append events (`trace.detect.events`);
-`trace.tracer` decides when these are processed. `install` returns the patches that remove all
-hooks.
+The hooks run inside the script's training loop. They only record events (`trace.event_buffer`);
+`trace.tracer` decides when these are flushed. `install` returns the patches that remove all hooks.
 
 Only the thread that installs the hooks is traced. Inside a call, a fetch or a move, inner calls are
 part of it and not recorded (`busy`), so the hook costs a submodule one comparison.
@@ -10,7 +9,7 @@ part of it and not recorded (`busy`), so the hook costs a submodule one comparis
 Between two hook calls a step touches more memory than the caches hold. Every function and object
 that a hook uses therefore costs time, and system calls most of all: reading the process's CPU time
 takes 0.4 us in a tight loop and 5 us here. Hooks on the path of every step append their events
-directly; the others call `EventBuffer.note`, which defines the fields of an event.
+directly; the others call `EventBuffer.record`, which defines the fields of an event.
 """
 
 from __future__ import annotations
@@ -18,23 +17,22 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
 from threading import get_ident
 from typing import Any
 
 import torch
-from torch import is_grad_enabled, nn
+from torch import is_grad_enabled, nn, optim
 from torch.compiler import is_compiling, is_dynamo_compiling
 
-from stepscope.meter.clock import now_ns
+from stepscope.meter.clock import now_ns, other_clock_ns
 from stepscope.meter.device_timeline import queue_of
+from stepscope.trace import event_buffer as e
 from stepscope.trace.allreduce_hooks import watch_allreduce
 from stepscope.trace.dataloader_hooks import watch_loaders
-from stepscope.trace.detect import events as e
 from stepscope.trace.detect.spans import value_of
-from stepscope.trace.event_buffer import EventBuffer, Patches, record_span
-from stepscope.trace.optimizer_hooks import watch_optimizers
-from stepscope.trace.sample_count import samples_of_arguments
+from stepscope.trace.event_buffer import HookState
+from stepscope.trace.patches import Patches
+from stepscope.trace.sample_count import samples_of_call
 
 # Most calls have these fields; they share one object.
 _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
@@ -42,92 +40,122 @@ _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
 # Python's thread that sends batch indices to workers. It never calls torch.
 _CARRIES_DATA_ONLY = "QueueFeederThread"
 
+# Optimisers that wrap another one and step it when gradients are complete. Their time is optimiser
+# time, but only the inner step is an update.
+_PASSES_STEPS_ON = ("accelerate.optimizer",)
 
-def install(buffer: EventBuffer, patches: Patches | None = None) -> Patches:
+# After more steps than this without a fetch, the loop has no loader.
+_STEPS_OF_ONE_FETCH = 8
+
+# The number of updates by one optimiser before another one can replace it.
+_STEPS_BEFORE_ANOTHER = 2
+
+
+def install(state: HookState, patches: Patches | None = None) -> Patches:
     """Install the hooks on torch. Call `undo` on the result to remove them."""
     patches = patches or Patches()
-    buffer.has_threads = threading.active_count() > 1
-    patches.replace(threading.Thread, "start", functools.partial(_start_thread, buffer))
-    patches.replace(nn.Module, "__call__", functools.partial(_call, buffer))
-    watch_loaders(buffer, patches)
-    watch_allreduce(buffer, patches)
-    buffer.watch_moves = lambda: patches.replace(
-        torch.Tensor, "to", functools.partial(_to, buffer, patches)
+    state.has_threads = threading.active_count() > 1
+    patches.replace(threading.Thread, "start", functools.partial(_start_thread, state))
+    patches.replace(nn.Module, "__call__", functools.partial(_call, state))
+    watch_loaders(state, patches)
+    watch_allreduce(state, patches)
+    state.watch_moves = lambda: patches.replace(
+        torch.Tensor, "to", functools.partial(_to, state, patches)
     )
-    if buffer.idle_moves_left != 0:
-        buffer.watch_moves()
-    patches.replace(torch.Tensor, "cuda", functools.partial(record_span, buffer, e.MOVE, e.MOVED))
-    patches.replace(torch.autograd, "backward", functools.partial(_backward, buffer))
-    patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, buffer))
-    watch_optimizers(buffer, patches)
+    if state.idle_moves_left != 0:
+        state.watch_moves()
+    patches.replace(torch.Tensor, "cuda", functools.partial(_record_span, state, e.MOVE, e.MOVED))
+    patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
+    patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
+    _watch_optimizers(state, patches)
     return patches
 
 
-def _start_thread(buffer: EventBuffer, original: Any) -> Any:
+def _start_thread(state: HookState, original: Any) -> Any:
     """Record that threads other than the traced one may call hooks."""
 
     def start(thread: threading.Thread) -> None:
         if getattr(thread, "_name", None) != _CARRIES_DATA_ONLY:  # it may not be initialised
-            buffer.has_threads = True
+            state.has_threads = True
         original(thread)
 
     return functools.wraps(original)(start)
 
 
+def _record_span(state: HookState, begin: int, end: int, original: Any) -> Any:
+    """Record the begin and end of a function, unless it is part of a recorded span."""
+    buffer, extend = state.buffer, state.buffer.fields.extend
+    # Some scripts update each weight and clear its gradient during the backward pass.
+    in_backward_too = begin == e.ZERO
+
+    def span(*args: Any, **kwargs: Any) -> Any:
+        if state.busy and not (in_backward_too and state.in_backward):
+            return original(*args, **kwargs)
+        if not state.full or (state.has_threads and get_ident() != state.thread):
+            return original(*args, **kwargs)
+        extend((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+        try:
+            return original(*args, **kwargs)
+        finally:
+            extend((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+
+    return functools.wraps(original)(span)
+
+
 # modules
 
 
-def _call(buffer: EventBuffer, original: Any) -> Any:
+def _call(state: HookState, original: Any) -> Any:
     """Record the outermost module's call. Inner calls are passed through at once.
 
     So are calls of modules without weights after it, until the backward pass: a loss, an
     activation. They are part of the open forward pass, whether or not they are modules. But where
     the samples of the first call are unknown, the loss may provide them.
     """
-    note, passes_on = buffer.notes.extend, _only_passes_on(original)
-    begin, end = e.CALL, e.CALLED
+    buffer, extend = state.buffer, state.buffer.fields.extend
+    passes_on, begin, end = _only_passes_on(original), e.CALL, e.CALLED
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-        if buffer.busy:
+        if state.busy:
             if passes_on and module._compiled_call_impl is None:
                 return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
-        if is_dynamo_compiling() or (buffer.has_threads and get_ident() != buffer.thread):
+        if is_dynamo_compiling() or (state.has_threads and get_ident() != state.thread):
             return original(module, *args, **kwargs)
         grad, identity = is_grad_enabled(), id(module)
-        if grad and identity not in buffer.roots:
-            _register_root(buffer, module)
-        if not (grad and buffer.counted) and is_compiling():  # an export; a slower check
+        if grad and identity not in state.roots:
+            _register_root(state, module)
+        if not (grad and state.counted) and is_compiling():  # an export; a slower check
             return original(module, *args, **kwargs)
-        if identity in buffer.loops or (buffer.awaits_backward and identity in buffer.weightless):
+        if identity in state.loops or (state.awaits_backward and identity in state.weightless):
             return original(module, *args, **kwargs)
-        buffer.busy, buffer.calling = True, identity
-        if grad and not buffer.full:
+        state.busy, state.calling = True, identity
+        if grad and not state.full:
             # Inner compiled code was compiled with `busy` set.
             try:
                 return original(module, *args, **kwargs)
             finally:
-                if buffer.calling == identity:
-                    buffer.busy, buffer.calling = False, None
-        samples, samples_known = None, buffer.counted
-        buffer.called = True
+                if state.calling == identity:
+                    state.busy, state.calling = False, None
+        samples, samples_known = None, state.counted
+        state.called = True
         if samples_known:
-            buffer.counted = False
+            state.counted = False
         else:
-            samples = _samples_of_call(args, kwargs)
+            samples = samples_of_call(args, kwargs)
             samples_known = samples is not None
         is_plain = grad and samples is None and module.training
         how = _PLAIN_CALL if is_plain else (grad, module.training, samples)
-        note((begin, now_ns(), identity, how, buffer.queue and buffer.queue.mark()))
+        extend((begin, now_ns(), identity, how, buffer.queue and buffer.queue.mark()))
         try:
             if passes_on and module._compiled_call_impl is None:
                 return module._call_impl(*args, **kwargs)
             return original(module, *args, **kwargs)
         finally:
-            if buffer.calling == identity:
-                buffer.busy, buffer.calling = False, None
-                buffer.awaits_backward = buffer.awaits_backward or (grad and samples_known)
-                note((end, now_ns(), grad, None, buffer.queue and buffer.queue.mark()))
+            if state.calling == identity:
+                state.busy, state.calling = False, None
+                state.awaits_backward = state.awaits_backward or (grad and samples_known)
+                extend((end, now_ns(), grad, None, buffer.queue and buffer.queue.mark()))
 
     return call
 
@@ -145,74 +173,65 @@ def _only_passes_on(call: Any) -> bool:
     )
 
 
-def _register_root(buffer: EventBuffer, module: nn.Module) -> None:
+def _register_root(state: HookState, module: nn.Module) -> None:
     """Register an outermost module and find the device that it uses."""
     identity = id(module)
 
     def died(reference: Any) -> None:  # another module may reuse its address
-        buffer.roots.pop(identity, None)
-        buffer.weightless.discard(identity)
+        state.roots.pop(identity, None)
+        state.weightless.discard(identity)
 
-    buffer.roots[identity] = weakref.ref(module, died)
+    state.roots[identity] = weakref.ref(module, died)
     parameter = next(iter(module.parameters()), None)  # some return a list
     if parameter is None:
-        buffer.weightless.add(identity)
-    if parameter is not None and buffer.device is None:
-        buffer.device = str(parameter.device)
-        buffer.queue = queue_of(parameter.device)
+        state.weightless.add(identity)
+    if parameter is not None and state.device is None:
+        state.device = str(parameter.device)
+        state.buffer.queue = queue_of(parameter.device)
     if parameter is not None and not parameter.is_cpu:
-        if buffer.idle_moves_left == 0:
-            buffer.watch_moves()
-        buffer.idle_moves_left = None
-
-
-def _samples_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    if torch._C._is_tracing():  # reading a length would become part of the graph
-        return None
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor) and value.dim():
-            return value.size(0) if type(value) is torch.Tensor else len(value)
-    return samples_of_arguments((*args, *kwargs.values()))
+        if state.idle_moves_left == 0:
+            state.watch_moves()
+        state.idle_moves_left = None
 
 
 # moves
 
 
-def _to(buffer: EventBuffer, patches: Patches, original: Any) -> Any:
+def _to(state: HookState, patches: Patches, original: Any) -> Any:
     """Record a move of a CPU tensor, unless it stays as it is.
 
     A script that trains on the CPU still requests moves, twice a step. After many moves without
     effect during training, and none with one, this hook is removed.
     """
     device_kinds = (torch.device, str, int)
-    note, begin, end = buffer.notes.extend, e.MOVE, e.MOVED
+    buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.MOVE, e.MOVED
 
     def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if buffer.busy or not buffer.full:
+        if state.busy or not state.full:
             return original(tensor, *args, **kwargs)
         device = args[0] if args else kwargs.get("device")
         if (
             not tensor.is_cpu
             or not isinstance(device, device_kinds)
             or is_compiling()
-            or (buffer.has_threads and get_ident() != buffer.thread)
+            or (state.has_threads and get_ident() != state.thread)
         ):
             return original(tensor, *args, **kwargs)
-        buffer.busy = True
+        state.busy = True
         begin_ns, mark = now_ns(), buffer.queue and buffer.queue.mark()
         moved = None
         try:
             moved = original(tensor, *args, **kwargs)
         finally:
-            buffer.busy = False
+            state.busy = False
             if moved is not tensor:
-                buffer.idle_moves_left = None
-                note((begin, begin_ns, None, None, mark))
-                note((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
-            elif buffer.idle_moves_left and buffer.steps:  # no moves of weights
-                buffer.idle_moves_left -= 1
-                if not buffer.idle_moves_left:
-                    patches.take_off(torch.Tensor, "to")
+                state.idle_moves_left = None
+                extend((begin, begin_ns, None, None, mark))
+                extend((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+            elif state.idle_moves_left and state.steps:  # no moves of weights
+                state.idle_moves_left -= 1
+                if not state.idle_moves_left:
+                    patches.restore_one(torch.Tensor, "to")
         return moved
 
     return to
@@ -221,46 +240,47 @@ def _to(buffer: EventBuffer, patches: Patches, original: Any) -> Any:
 # backward passes
 
 
-def _backward(buffer: EventBuffer, original: Any) -> Any:
-    note, begin, end = buffer.notes.extend, e.BACKWARD, e.BACKWARD_DONE
-    allreduce, prepared, plain = buffer.allreduce, buffer.allreduce.prepared, torch.Tensor
+def _backward(state: HookState, original: Any) -> Any:
+    buffer, extend = state.buffer, state.buffer.fields.extend
+    begin, end = e.BACKWARD, e.BACKWARD_DONE
+    allreduce, prepared, plain = state.allreduce, state.allreduce.prepared, torch.Tensor
     has_one_value = True
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal has_one_value
         if (
-            buffer.in_backward
-            or not buffer.full
-            or (buffer.has_threads and get_ident() != buffer.thread)
+            state.in_backward
+            or not state.full
+            or (state.has_threads and get_ident() != state.thread)
         ):
             return original(tensors, *args, **kwargs)
-        note((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
+        extend((begin, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
         # On the CPU the loss is read at once: before the backward pass, while the caches hold the
         # forward pass's data, that is as fast as keeping it until the next flush.
-        if has_one_value and type(tensors) is plain and tensors.is_cpu and buffer.scaled is None:
+        if has_one_value and type(tensors) is plain and tensors.is_cpu and state.scaled is None:
             try:
                 loss = tensors.item()
                 loss = None if type(loss) is complex else loss
             except RuntimeError:  # several values, or none while tracing: check from now on
                 loss, has_one_value = None, False
         else:
-            loss = _loss(buffer, tensors)
+            loss = _loss(state, tensors)
         # Recomputed activations call modules: these belong to the backward pass.
-        was_busy, buffer.busy, buffer.in_backward = buffer.busy, True, True
-        buffer.awaits_backward = False
+        was_busy, state.busy, state.in_backward = state.busy, True, True
+        state.awaits_backward = False
         try:
             return original(tensors, *args, **kwargs)
         finally:
-            buffer.busy, buffer.in_backward = was_busy, False
+            state.busy, state.in_backward = was_busy, False
             ended_ns = now_ns()
-            note((end, ended_ns, None, loss, buffer.queue and buffer.queue.mark()))
+            extend((end, ended_ns, None, loss, buffer.queue and buffer.queue.mark()))
             if prepared:
                 allreduce.backward_done(ended_ns)
 
     return functools.wraps(original)(backward)
 
 
-def _loss(buffer: EventBuffer, tensors: Any) -> Any:
+def _loss(state: HookState, tensors: Any) -> Any:
     """Return the loss or a function that reads it later; None if `backward` had no scalar.
 
     Several losses of one call are added up, as their gradients are. On a device the loss is copied
@@ -268,31 +288,178 @@ def _loss(buffer: EventBuffer, tensors: Any) -> Any:
     """
     # Do not consume an iterator: the backward pass needs its items.
     if isinstance(tensors, list | tuple):
-        losses = [_loss(buffer, tensor) for tensor in tensors]
+        losses = [_loss(state, tensor) for tensor in tensors]
         if not losses or None in losses:
             return None
         return losses[0] if len(losses) == 1 else lambda: sum(map(value_of, losses))
     root = tensors
     if not isinstance(root, torch.Tensor) or root.numel() != 1 or root.is_complex():
         return None
-    if buffer.scaled is not None:
-        identity, unscaled = buffer.scaled
+    if state.scaled is not None:
+        identity, unscaled = state.scaled
         root = unscaled if identity == id(root) else root
-        buffer.scaled = None
+        state.scaled = None
     try:
         if type(root) is torch.Tensor and root.is_cpu:
             return root.item()
     except RuntimeError:  # the backward pass is being traced: there are no values
         return None
     loss = root.detach()  # without its graph, which may be large
-    return loss.item if buffer.queue is None else buffer.queue.fetch(loss.reshape(1))
+    queue = state.buffer.queue
+    return loss.item if queue is None else queue.fetch(loss.reshape(1))
 
 
-def _scale(buffer: EventBuffer, original: Any) -> Any:
+def _scale(state: HookState, original: Any) -> Any:
     def scale(scaler: Any, outputs: Any) -> Any:
         scaled = original(scaler, outputs)
         if isinstance(outputs, torch.Tensor) and isinstance(scaled, torch.Tensor):
-            buffer.scaled = (id(scaled), outputs.detach())
+            state.scaled = (id(scaled), outputs.detach())
         return scaled
 
     return functools.wraps(original)(scale)
+
+
+# updates
+
+
+def _watch_optimizers(state: HookState, patches: Patches) -> None:
+    """Record every optimiser's step, outside the wrapper that torch puts around it.
+
+    torch wraps a class's `step` when its first object is created, and marks it `hooked`. The hook
+    does the same.
+    """
+
+    def watch(cls: Any) -> None:
+        step = vars(cls).get("step")
+        if step is None or getattr(step, "stepscope", None):
+            return
+        if getattr(step, "hooked", False):
+            patches.replace(cls, "step", functools.partial(_optimizer_step, state))
+        elif cls.__module__ in _PASSES_STEPS_ON:
+            patches.replace(cls, "step", functools.partial(_record_span, state, e.ZERO, e.ZEROED))
+            cls.step.stepscope = "span"
+
+    def watch_all(parent: Any) -> None:
+        for cls in parent.__subclasses__():
+            watch(cls)
+            watch_all(cls)
+
+    def hooked(original: Any) -> Any:
+        def patch_step_function(optimizer: Any) -> None:
+            cls = type(optimizer)
+            original(optimizer)
+            if getattr(cls.step, "stepscope", None) != "update":
+                patches.replace(cls, "step", functools.partial(_optimizer_step, state))
+            if get_ident() == state.thread:
+                state.updated_by = ()
+                state.optimizers[id(optimizer)] = weakref.ref(optimizer)
+                state.beside.discard(id(optimizer))  # another one, at the same address
+                state.buffer.record(e.MADE, id(optimizer))
+
+        return patch_step_function
+
+    def defined(original: Any) -> Any:
+        def init_subclass(cls: Any, /, **kwargs: Any) -> None:
+            super(optim.Optimizer, cls).__init_subclass__(**kwargs)
+            watch(cls)
+
+        return classmethod(init_subclass)
+
+    zero = functools.partial(_record_span, state, e.ZERO, e.ZEROED)
+    patches.replace(optim.Optimizer, "zero_grad", zero)
+    patches.replace(nn.Module, "zero_grad", zero)
+    patches.replace(torch.amp.GradScaler, "unscale_", zero)
+    patches.replace(torch.amp.GradScaler, "update", zero)
+    patches.replace(torch.amp.GradScaler, "step", functools.partial(_scaler_step, state))
+    watch_all(optim.Optimizer)
+    patches.replace(optim.Optimizer, "_patch_step_function", hooked)
+    patches.replace(optim.Optimizer, "__init_subclass__", defined)
+
+
+def _scaler_step(state: HookState, original: Any) -> Any:
+    """Record a scaler's step as an update, also if it skips invalid gradients."""
+
+    def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        update = _update(state, lambda _: original(scaler, optimizer, *args, **kwargs))
+        return update(optimizer)
+
+    return functools.wraps(original)(step)
+
+
+def _optimizer_step(state: HookState, original: Any) -> Any:
+    step = functools.wraps(original)(_update(state, original))
+    step.stepscope = "update"  # type: ignore[attr-defined]
+    return step
+
+
+def _takes_over(state: HookState, optimizer: Any) -> bool:
+    """Return whether an optimiser replaces others instead of stepping beside them.
+
+    This is so without a loader if others have updated all of its weights several times, and this
+    optimiser never stepped beside them: first Adam, then LBFGS.
+    """
+    is_inside = state.in_step > 0  # in an optimiser that wraps this one
+    if (
+        is_inside
+        or state.steps_since_fetch < _STEPS_BEFORE_ANOTHER
+        or id(optimizer) in state.beside
+    ):
+        return False
+    known = (state.optimizers.get(identity) for identity in state.updated_by)
+    before = [each for reference in known if reference and (each := reference()) is not None]
+    trained = set().union(*map(_weights, before))
+    weights = _weights(optimizer)
+    if not weights or not weights <= trained:
+        state.beside.add(id(optimizer))
+        return False
+    return True
+
+
+def _weights(optimizer: Any) -> set[int]:
+    """Return the ids of an optimiser's weights; empty if it stores them in another way."""
+    try:
+        return {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    except (AttributeError, KeyError, TypeError):
+        return set()
+
+
+def _update(state: HookState, original: Any) -> Any:
+    buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.STEP, e.STEPPED
+
+    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if state.has_threads and get_ident() != state.thread:
+            return original(optimizer, *args, **kwargs)
+        if state.calling is not None and not state.in_backward:  # a module with a loop
+            state.loops.add(state.calling)
+            state.busy, state.calling = False, None
+            if state.full:
+                buffer.record(e.CALLED, True)
+        identity = id(optimizer)
+        if state.updated_by and identity not in state.updated_by and _takes_over(state, optimizer):
+            state.updated_by = ()
+            buffer.record(e.MADE, identity)
+        state.in_step += 1
+        state.awaits_backward = False
+        extend((begin, now_ns(), identity, None, buffer.queue and buffer.queue.mark()))
+        try:
+            return original(optimizer, *args, **kwargs)
+        finally:
+            state.in_step -= 1
+            is_outermost, before = not state.in_step, state.updated_by
+            is_first = not before or identity in before
+            has_no_loader = state.steps - state.steps_at_fetch > _STEPS_OF_ONE_FETCH
+            if has_no_loader and is_first and is_outermost:
+                state.at_boundary()
+            mark = buffer.queue and buffer.queue.mark()
+            extend((end, now_ns(), identity, other_clock_ns(), mark))
+            if is_outermost:  # not in an optimiser that wraps this one
+                if is_first:
+                    state.steps += 1
+                    state.updated_by = (identity,)
+                else:
+                    state.beside.add(identity)
+                    state.updated_by = (*before, identity)
+                if state.at_step_end is not None:
+                    state.at_step_end()
+
+    return update

@@ -24,13 +24,14 @@ from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_rows import SECOND_NS, EpochTiming, StepRow, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
+from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
-from stepscope.trace.detect import events as e
 from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.row_builder import PlainRows
 from stepscope.trace.detect.steps import StepDetector
-from stepscope.trace.event_buffer import EventBuffer
+from stepscope.trace.event_buffer import EventBuffer, HookState
 
 
 @dataclass
@@ -142,7 +143,7 @@ class Tracer:
 
     own_ns: int = 0
     trouble: Exception | None = None
-    _buffer: EventBuffer = field(default_factory=EventBuffer)
+    _hooks: HookState = field(default_factory=lambda: HookState(AllreduceWatch()))
     _flushed_ns: int = 0
     _blocks: OffBlocks = field(default_factory=OffBlocks)
     _before: HostMemory = field(default_factory=host_memory)
@@ -154,13 +155,13 @@ class Tracer:
 
     def start(self) -> None:
         """Open the logs and install the hooks."""
-        self._writer = RowWriter(self.folder, self.origin_ns, self._buffer.allreduce.communication)
-        self._buffer.at_boundary = self._between_steps
+        self._writer = RowWriter(self.folder, self.origin_ns, self._hooks.allreduce.communication)
+        self._hooks.at_boundary = self._between_steps
         if self.max_steps is not None:
-            self._buffer.at_step_end = self._end_when_enough
+            self._hooks.at_step_end = self._end_when_enough
         self._flushed_ns = now_ns()
-        self._buffer.note(e.CLOCKS, None, other_clock_ns())
-        self._patches = torch_hooks.install(self._buffer)
+        self._hooks.buffer.record(e.CLOCKS, None, other_clock_ns())
+        self._patches = torch_hooks.install(self._hooks)
 
     @property
     def steps(self) -> int:
@@ -170,7 +171,7 @@ class Tracer:
     @property
     def batch_bytes(self) -> int | None:
         """The size of the largest first batch of any iteration; None without a loader."""
-        return self._buffer.batch_bytes or None
+        return self._hooks.batch_bytes or None
 
     def finish(self) -> dict[str, Any]:
         """Remove the hooks, write all rows, and return the tracing cost."""
@@ -195,7 +196,7 @@ class Tracer:
             "environment": {
                 "torch": torch.__version__,
                 "threads": torch.get_num_threads(),
-                **({"device": self._buffer.device} if self._buffer.device else {}),
+                **({"device": self._hooks.device} if self._hooks.device else {}),
             },
         }
         absent: dict[str, str] = {}
@@ -204,9 +205,9 @@ class Tracer:
                 f"its steps after step {self._window_from}" if self._window_from else "enough steps"
             )
             absent["layers"] = f"the script ended before {first} were made"
-        if self._buffer.allreduce.reason is not None:
-            absent["communication"] = self._buffer.allreduce.reason
-        if self._buffer.cpu_from_steps:
+        if self._hooks.allreduce.reason is not None:
+            absent["communication"] = self._hooks.allreduce.reason
+        if self._hooks.cpu_from_steps:
             absent["load_cpu_s"] = CPU_LEFT_OUT
         if absent:
             words["absent"] = absent
@@ -221,62 +222,62 @@ class Tracer:
     def abandon(self) -> None:
         """Remove the hooks in a forked copy of the traced process."""
         self._patches.undo()
-        self._buffer.notes.clear()
+        self._hooks.buffer.fields.clear()
 
     def _between_steps(self) -> None:
-        buffer = self._buffer
+        hooks = self._hooks
         blocks = self._blocks
-        due = buffer.steps >= blocks.switch_at and self._window is None
-        if due and blocks.switch(buffer.steps):
-            buffer.full = not blocks.off
-            buffer.note(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
+        due = hooks.steps >= blocks.switch_at and self._window is None
+        if due and blocks.switch(hooks.steps):
+            hooks.full = not blocks.off
+            hooks.buffer.record(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
         if self.layers_steps:
             self._move_window()
         if now_ns() - self._flushed_ns >= FLUSH_EVERY_NS:
             self._flush()
-        buffer.boundary_from_ns = self._flushed_ns + FLUSH_EVERY_NS
-        buffer.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
+        hooks.boundary_from_ns = self._flushed_ns + FLUSH_EVERY_NS
+        hooks.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
         """Open the layer window when it is due, and close it after its steps."""
-        buffer = self._buffer
+        hooks = self._hooks
         if self._window_from is None:
             self._window_from = self._middle()
-        if self._window is None and self.layers is None and buffer.steps >= self._window_from:
-            if buffer.full:
-                self._window = LayerWindow(_named(buffer.roots), buffer.queue)
+        if self._window is None and self.layers is None and hooks.steps >= self._window_from:
+            if hooks.full:
+                self._window = LayerWindow(_named(hooks.roots), hooks.buffer.queue)
                 self._window.open()
-                self._window_opened = buffer.steps
-                buffer.note(e.DETAIL, schema.LAYERS)
-        elif self._window and buffer.steps >= self._window_opened + self.layers_steps:
+                self._window_opened = hooks.steps
+                hooks.buffer.record(e.DETAIL, schema.LAYERS)
+        elif self._window and hooks.steps >= self._window_opened + self.layers_steps:
             self._close_window()
-            buffer.note(e.DETAIL, schema.FULL)
+            hooks.buffer.record(e.DETAIL, schema.FULL)
 
     def _middle(self) -> int:
         """Return the step after which the layer window opens: the middle of what is known.
 
         That is the run if its length was given, or else the first epoch.
         """
-        known = self.max_steps or self._buffer.longest
+        known = self.max_steps or self._hooks.longest
         middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
         return max(1, min(middle, LAYERS_AFTER_AT_MOST))
 
     def _close_window(self) -> None:
         if self._window is not None:
             self._window.close()
-            steps = self._buffer.steps - self._window_opened
+            steps = self._hooks.steps - self._window_opened
             self.layers = self._window.layers(steps) if steps else None
             self._window = None
 
     def _end_when_enough(self) -> None:
-        if self.max_steps is not None and self._buffer.steps >= self.max_steps:
+        if self.max_steps is not None and self._hooks.steps >= self.max_steps:
             self._flush()
             if self._writer.steps_seen >= self.max_steps:
                 self.end_script()
 
     def _flush(self) -> None:
         began = now_ns()
-        self._buffer.note(e.OWN)
+        self._hooks.buffer.record(e.OWN)
         try:
             self._take_notes()
             self._look_at_device()
@@ -285,20 +286,20 @@ class Tracer:
             self.abandon()
             return
         self._flushed_ns = now_ns()
-        self._buffer.note(e.OWN_DONE)
+        self._hooks.buffer.record(e.OWN_DONE)
         self.own_ns += self._flushed_ns - began
 
     def _look_at_device(self) -> None:
         """Send the memory that the script holds on its device. Never waits for it."""
-        if self._device_seen != self._buffer.device and self._buffer.device is not None:
-            self._device_seen = self._buffer.device
-            memory = device_memory_of(torch.device(self._buffer.device), self._before)
+        if self._device_seen != self._hooks.device and self._hooks.device is not None:
+            self._device_seen = self._hooks.device
+            memory = device_memory_of(torch.device(self._hooks.device), self._before)
             self._pool = None if memory is None else DevicePool(memory)
         if self._pool is not None:
             self.send(self._pool.now())
 
     def _take_notes(self) -> None:
-        self._writer.take(self._buffer.take_notes())
+        self._writer.take(self._hooks.buffer.flush())
 
     def _measure_overhead(self) -> dict[str, Any]:
         """Return the clock's resolution and the tracing cost per step of this run.
@@ -307,12 +308,16 @@ class Tracer:
         (measured during the run). The comparison with steps without detail is made from the
         records.
         """
-        scratch = EventBuffer(device=self._buffer.device or "cpu", queue=self._buffer.queue)
+        scratch = HookState(
+            AllreduceWatch(),
+            EventBuffer(self._hooks.buffer.queue),
+            device=self._hooks.device or "cpu",
+        )
         call = torch_hooks._call(scratch, lambda module: None)
         idle = nn.PReLU()  # it has a weight, so every call is recorded, and no random one
 
         def note_a_call() -> None:
-            scratch.counted = bool(self._buffer.loaders)  # samples are known from the batches
+            scratch.counted = bool(self._hooks.loaders)  # samples are known from the batches
             call(idle)
 
         return {
@@ -320,7 +325,7 @@ class Tracer:
             "clock_resolution_s": resolution_s(),
             **self._writer.overhead(
                 event_s=seconds(1) * cost_amid_work_ns(note_a_call) / 2,
-                own_s=seconds(self.own_ns + self._buffer.allreduce.own_ns),
+                own_s=seconds(self.own_ns + self._hooks.allreduce.own_ns),
             ),
         }
 

@@ -24,7 +24,7 @@ from simulated_loop import (
 )
 
 from stepscope.meter.step_rows import LoadTiming
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.fast_path import _count_repeats
 from stepscope.trace.detect.steps import StepDetector
 

@@ -7,7 +7,7 @@ from scripted_clock import MS
 from simulated_loop import ADAM, OTHER_LOADER, SGD, TEST, TRAIN, Loop, Sheet, noted
 
 from stepscope.meter.step_rows import LoadTiming, load_of_step
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.steps import StepDetector
 
 

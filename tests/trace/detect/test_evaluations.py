@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated_loop import OTHER_LOADER, SGD, TEACHER, TEST, TRAIN, Loop
 
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 
 
 def test_an_evaluation_between_epochs_has_its_own_row_and_is_in_no_epoch(loop: Loop) -> None:

@@ -20,7 +20,7 @@ from simulated_loop import (
     noted,
 )
 
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.model_calls import ModelCalls
 from stepscope.trace.detect.steps import StepDetector
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from simulated_loop import MODEL, EventByEvent, Loop
 
 from stepscope.meter.step_rows import epoch_values
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.steps import StepDetector
 
 

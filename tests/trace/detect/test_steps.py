@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated_loop import ADAM, CRITIC, MODEL, OTHER_LOADER, SGD, TRAIN, Loop
 
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.steps import StepDetector
 
 

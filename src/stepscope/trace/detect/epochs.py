@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from stepscope.meter.clock import seconds
 from stepscope.meter.step_rows import OTHER, EpochTiming
 from stepscope.records import schema
-from stepscope.trace.detect.events import Iteration
 from stepscope.trace.detect.fast_path import RepeatedSteps
 from stepscope.trace.detect.pending_batches import PendingBatches
 from stepscope.trace.detect.row_builder import RowBuilder
 from stepscope.trace.detect.spans import Batch, Epoch, LoopCandidate, Moment, Step, is_anew, is_left
+from stepscope.trace.event_buffer import Iteration
 
 
 @dataclass(slots=True)

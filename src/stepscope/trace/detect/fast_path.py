@@ -15,7 +15,7 @@ from operator import add, sub
 from typing import Any
 
 from stepscope.meter.step_rows import FORWARD, OTHER, Load, load_of_step
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.model_calls import ModelCalls
 from stepscope.trace.detect.spans import Batch, read_losses
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stepscope.meter.step_rows import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, TRANSFER
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.spans import Step
 
 _PHASE_OF = {

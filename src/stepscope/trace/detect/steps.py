@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepscope.meter.step_rows import OTHER
-from stepscope.trace.detect import events as e
+from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.epochs import EpochTracker
 from stepscope.trace.detect.fast_path import LONGEST_STEP, RepeatedSteps, StepPattern, pattern_of
