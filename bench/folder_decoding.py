@@ -10,8 +10,8 @@ import torch
 from _alternate import alternate, report
 from PIL import Image
 
-from stepscope.data.image_crops import Box
 from stepscope.data.image_decode import decode
+from stepscope.data.image_transforms import Box
 
 SIDE = 64
 IMAGES = 64

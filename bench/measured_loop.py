@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from _alternate import alternate, report
 from torch.utils.data import DataLoader
 
-from stepscope.data.image_transforms import Batch
-from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.loaders.dataloader import Batch, make_loader
 from stepscope.meter.clock import now_ns
 from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_meter import StepMeter

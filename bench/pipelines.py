@@ -9,7 +9,7 @@ import numpy as np
 from _alternate import alternate, report
 
 from stepscope.data import dataset_registry
-from stepscope.data.image_transforms import BatchedDataset
+from stepscope.data.record_dataset import RecordBatches
 from stepscope.data.sample_order import BatchKey
 
 BATCH = 64
@@ -22,7 +22,7 @@ def main() -> int:
     samples = shapes.load("train", Path("data"), 5000)
     key = BatchKey(1, np.random.default_rng(0).permutation(5000)[:BATCH])
     by_batch, by_sample = (
-        BatchedDataset(samples, pipeline, shapes.mean, shapes.std, augment_seed=0)
+        RecordBatches(samples, pipeline, shapes.mean, shapes.std, augment_seed=0)
         for pipeline in ("batch", "sample")
     )
     compared = alternate(lambda: by_sample[key], lambda: by_batch[key], ROUNDS)

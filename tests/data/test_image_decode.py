@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from image_files import encoded, picture
 from PIL import Image
 
-from stepscope.data.image_crops import Box
 from stepscope.data.image_decode import UnreadableImage, decode
+from stepscope.data.image_transforms import Box
 
 
 def whole(height: int, width: int) -> Box:

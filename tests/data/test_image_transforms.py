@@ -1,58 +1,82 @@
-"""A batch is made right, and made the same by both pipelines."""
+"""Which part of an image is taken, and whether it is mirrored."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
-import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.data.image_transforms import PADDING, BatchedDataset, crop_and_flip
-from stepscope.data.loaders.dataloader import make_loader
-from stepscope.data.sample_order import BatchKey, EpochOrder
-from stepscope.data.samples import MemorySamples
-
-MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-
-
-def some_samples(count: int = 40) -> MemorySamples:
-    random = np.random.default_rng(0)
-    images = random.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
-    return MemorySamples(images, np.arange(count) % 10)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.lists(st.integers(0, 39), min_size=1, max_size=20, unique=True),
-    st.integers(0, 2**63 - 1),
-    st.integers(0, 1000),
-    st.booleans(),
+from stepscope.data.image_transforms import (
+    AREAS,
+    DRAWS,
+    PADDING,
+    Box,
+    crop_and_flip,
+    draws,
+    flips,
+    middle_box,
+    random_box,
 )
-def test_both_pipelines_make_the_same_batch_to_the_bit(indices, seed, epoch, augmented):
-    key = BatchKey(epoch, np.array(indices))
-    augment_seed = seed if augmented else None
-    whole, single = (
-        BatchedDataset(some_samples(), pipeline, MEAN, STD, augment_seed)[key]
-        for pipeline in ("batch", "sample")
-    )
-    assert torch.equal(whole[0], single[0])
-    assert torch.equal(whole[1], single[1])
-    assert whole[0].dtype == torch.float32
-    assert whole[1].dtype == torch.int64
+from stepscope.data.sample_order import chance
+
+SIDES = st.integers(1, 5000)
 
 
-def test_normalisation_is_pixel_over_255_less_mean_over_deviation():
-    samples = some_samples()
-    images, labels = BatchedDataset(samples, "batch", MEAN, STD, None)[BatchKey(1, np.array([7]))]
-    wanted = (samples.images[7] / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
-    np.testing.assert_allclose(images[0].numpy(), wanted, rtol=1e-5, atol=1e-5)
-    assert labels.tolist() == [7]
+def drawn_for(samples: int) -> list[list[float]]:
+    drawn: list[list[float]] = draws(chance(0, 1, np.arange(samples))).tolist()
+    return drawn
+
+
+def lies_inside(box: Box, height: int, width: int) -> bool:
+    down = 0 <= box.top < box.top + box.height <= height
+    return down and 0 <= box.left < box.left + box.width <= width
+
+
+@given(SIDES, SIDES, st.lists(st.floats(0, 1, exclude_max=True), min_size=DRAWS, max_size=DRAWS))
+def test_a_random_part_lies_inside_the_image(height: int, width: int, drawn: list[float]) -> None:
+    assert lies_inside(random_box(height, width, drawn), height, width)
+
+
+@given(SIDES, SIDES, st.integers(1, 600), st.integers(1, 600))
+def test_the_middle_lies_inside_the_image(height: int, width: int, down: int, right: int) -> None:
+    assert lies_inside(middle_box(height, width, (down, right)), height, width)
+
+
+def test_the_middle_is_the_usual_224_pixels_of_256() -> None:
+    assert middle_box(256, 256, (224, 224)) == Box(16, 16, 224, 224)
+    assert middle_box(512, 1024, (224, 224)) == Box(32, 288, 448, 448)
+
+
+def test_random_parts_are_of_all_sizes_and_places_and_half_of_them_flip() -> None:
+    boxes = [random_box(200, 200, drawn) for drawn in drawn_for(2000)]
+    areas = np.array([box.height * box.width / 200**2 for box in boxes])
+    assert areas.min() < 0.1
+    assert areas.max() > 0.9
+    assert AREAS[0] * 0.95 < areas.min()
+    centres = np.array([box.left + box.width / 2 for box in boxes])
+    assert 95 < centres.mean() < 105
+    ratios = np.array([box.width / box.height for box in boxes])
+    assert 0.7 < ratios.min() < 0.8
+    assert 1.25 < ratios.max() < 1.42
+    assert 0.45 < np.mean([flips(drawn) for drawn in drawn_for(2000)]) < 0.55
+
+
+def test_a_very_long_image_gives_its_middle_where_no_part_fits() -> None:
+    box = random_box(10, 1000, [0.99, 0.0, 0.5, 0.5] * 10 + [0.0])
+    assert box == Box(0, 493, 10, 13)
+
+
+def test_draws_depend_on_nothing_but_the_bits() -> None:
+    bits = chance(3, 2, np.arange(10))
+    assert np.array_equal(draws(bits.copy())[4:6], draws(bits[4:6].copy()))
+    assert len(np.unique(draws(bits))) == 10 * DRAWS
 
 
 @given(st.integers(0, 2 * PADDING), st.integers(0, 2 * PADDING), st.booleans())
-def test_a_crop_is_cut_out_of_the_padded_image_and_mirrored_when_it_flips(down, right, flip):
-    images = some_samples(2).images
+def test_a_crop_is_cut_out_of_the_padded_image_and_mirrored_when_it_flips(
+    down: int, right: int, flip: bool
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
     made = crop_and_flip(
         images, np.array([down, PADDING]), np.array([right, PADDING]), np.array([flip, False])
     )
@@ -60,40 +84,3 @@ def test_a_crop_is_cut_out_of_the_padded_image_and_mirrored_when_it_flips(down, 
     wanted = padded[:, down : down + 32, right : right + 32]
     assert np.array_equal(made[0], wanted[:, :, ::-1] if flip else wanted)
     assert np.array_equal(made[1], images[1]), "in the middle and unflipped it is the image itself"
-
-
-def test_every_crop_and_flip_comes_up():
-    dataset = BatchedDataset(some_samples(), "batch", MEAN, STD, augment_seed=5)
-    seen = {dataset[BatchKey(epoch, np.array([0]))][0].numpy().tobytes() for epoch in range(3000)}
-    assert len(seen) > 0.95 * 2 * (2 * PADDING + 1) ** 2
-
-
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_the_loader_gives_the_same_batches_whatever_the_number_of_workers(workers):
-    dataset = BatchedDataset(some_samples(), "batch", MEAN, STD, augment_seed=1)
-    order = EpochOrder(40, 16, seed=1, shuffle="full", epoch=2)
-    loader = make_loader(
-        dataset,
-        order,
-        workers=workers,
-        prefetch=2,
-        persistent_workers=False,
-        pin_memory=False,
-    )
-    wanted = [dataset[key] for key in order]
-    for made, expected in zip(loader, wanted, strict=True):
-        assert torch.equal(made[0], expected[0])
-        assert torch.equal(made[1], expected[1])
-
-
-def test_making_a_loader_leaves_the_trainings_random_numbers_alone():
-    dataset = BatchedDataset(some_samples(), "batch", MEAN, STD, augment_seed=1)
-    order = EpochOrder(40, 16, seed=1, shuffle="full")
-    torch.manual_seed(0)
-    wanted = torch.rand(3)
-    torch.manual_seed(0)
-    loader = make_loader(
-        dataset, order, workers=0, prefetch=2, persistent_workers=False, pin_memory=False
-    )
-    list(loader)
-    assert torch.equal(torch.rand(3), wanted)

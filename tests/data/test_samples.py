@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from stepscope.data.dataset import IMAGE_SHAPE, samples_taken
 from stepscope.data.samples import (
-    IMAGE_SHAPE,
     RECORD_BYTES,
     MemorySamples,
     RecordFile,
@@ -22,7 +22,6 @@ from stepscope.data.samples import (
     Samples,
     inspect,
     pack,
-    samples_taken,
     unpack,
 )
 from stepscope.errors import DataError, RequestError

@@ -12,7 +12,7 @@ from user_networks import same_weights
 
 from stepscope.analyze.run_summary import summarize
 from stepscope.data.loaders.worker_pool import WorkerPool
-from stepscope.data.validation_split import hold_out
+from stepscope.data.sample_order import hold_out
 from stepscope.errors import RequestError
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.settings.load_settings import validate
@@ -96,7 +96,7 @@ def test_no_step_takes_a_held_out_sample(train, monkeypatch):
     held = hold_out(192, HELD)
     taken = []
     monkeypatch.setattr(
-        "stepscope.data.image_transforms.BatchedDataset.__getitem__",
+        "stepscope.data.record_dataset.RecordBatches.__getitem__",
         lambda self, key: taken.append(key) or self._make(key),
     )
     train(validation=HELD)

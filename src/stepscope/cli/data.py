@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from stepscope.data import dataset_registry
+from stepscope.data.dataset import VerifiedCache
 from stepscope.data.object_store.store_url import parse_address
-from stepscope.data.samples import VerifiedCache
 from stepscope.errors import DataError, RequestError
 from stepscope.units import format_bytes
 

@@ -1,32 +1,97 @@
-"""The description of a data set: its classes, its sizes, and functions to open and check it."""
+"""The description of a data set: its classes and sizes, and functions to open and check it.
+
+Needs neither torch nor numpy, so that the parent of a run can describe its data.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.samples import (
-    IMAGE_SHAPE,
-    MemorySamples,
-    RecordFiles,
-    Split,
-    Verified,
-    VerifiedCache,
-    samples_taken,
-)
+from stepscope.errors import RequestError
 
 if TYPE_CHECKING:
     import torch
 
-    from stepscope.data.image_transforms import Batches
+    from stepscope.data.loaders.dataloader import Batches
     from stepscope.data.object_store.bucket import FromBucket
+    from stepscope.data.object_store.download import DownloadProgress
+    from stepscope.data.samples import MemorySamples, RecordFiles
 
+Split = Literal["train", "test"]
+Pipeline = Literal["batch", "sample"]
+Access = Literal["download", "stream"]
+OnBadSample = Literal["skip", "fail"]
+Status = Literal["ok", "missing", "unreadable", "truncated", "too long", "bad label", "altered"]
 Report = Callable[[str], None]
 Channels = tuple[float, float, float]
+
+IMAGE_SHAPE = (3, 32, 32)
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where a data set is, how many samples to take, and how to process them.
+
+    Images are resized to `shape`; None keeps the shape of the data set. `augment_seed` is for
+    training batches; None does not augment. `validation` training samples are held out and never
+    trained on.
+
+    For texts: `sequence_length` is the maximum number of tokens, `tokens` the vocabulary size of
+    the network, `vocabulary_dir` a folder with a vocabulary to use instead of training one.
+
+    For object stores: `journal` receives events in any process, so it must be picklable; `report`
+    receives the progress of a download, and may raise to end it.
+    """
+
+    data_dir: Path = Path("data")
+    source: str = "memory"
+    samples: int | None = None
+    validation: int = 0
+    shape: tuple[int, ...] | None = None
+    pipeline: Pipeline = "batch"
+    augment_seed: int | None = None
+    on_bad_sample: OnBadSample = "skip"
+    access: Access = "download"
+    endpoint_url: str | None = None
+    shuffle: str = "full"
+    workers: int = 0
+    sequence_length: int = 128
+    tokens: int = 30_522
+    vocabulary_dir: Path | None = None
+    journal: Callable[[str, Mapping[str, Any]], None] | None = None
+    report: Callable[[Split, DownloadProgress], None] | None = None
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The result of checking a file."""
+
+    file: str
+    status: Status
+    detail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file is as published."""
+        return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class VerifiedCache:
+    """The result of checking the existing files of a data set's cache folder."""
+
+    folder: Path
+    files: tuple[Verified, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The total size of the files in the folder."""
+        return sum(file.stat().st_size for file in self.folder.glob("*"))
 
 
 class Load(Protocol):
@@ -117,3 +182,41 @@ class DataSet:
         if self.tokens is None:
             return torch.zeros(samples, *self.shape)
         return torch.ones(samples, *self.shape, dtype=torch.int64)
+
+
+def record_set(module: ModuleType) -> DataSet:
+    """Return the data set of records that a module defines with its constants and functions."""
+
+    def open_split(split: Split, reading: DataSource) -> Opened:
+        from stepscope.data.record_dataset import open_records
+
+        return open_records(described, split, reading)
+
+    described = DataSet(
+        name=module.NAME,
+        about=module.ABOUT,
+        class_names=module.CLASS_NAMES,
+        train_samples=module.TRAIN_SAMPLES,
+        test_samples=module.TEST_SAMPLES,
+        check=module.check,
+        open=open_split,
+        get=module.get,
+        verify=module.verify,
+        records=Records(module.load, module.open_files, module.MEAN, module.STD),
+    )
+    return described
+
+
+def samples_taken(split: Split, samples: int | None, train: int, test: int) -> int:
+    """Return the number of samples for `--samples` N: N training samples, N // 5 test samples.
+
+    None takes all of `train` or `test`. At least one test sample is taken, and at most all of them.
+    """
+    if samples is not None and not 1 <= samples <= train:
+        raise RequestError(
+            f"wanted {samples:,} samples; the data set has {train:,}. "
+            f"Give --samples between 1 and {train}, or leave it out for all."
+        )
+    if split == "train":
+        return train if samples is None else samples
+    return test if samples is None else min(test, max(1, samples // 5))

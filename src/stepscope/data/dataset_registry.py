@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import importlib
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet
-from stepscope.data.samples import Split, Verified, samples_taken
+from stepscope.data.dataset import DataSet, DataSource, Split, Verified, samples_taken
 from stepscope.errors import RequestError, nearest
 
 __all__ = ["NAMES", "DataSet", "DataSource", "Split", "Verified", "find", "samples_taken"]

@@ -18,14 +18,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.image_crops import draws, flips, middle_box, random_box
+from stepscope.data.dataset import DataSource
 from stepscope.data.image_decode import Pixels, UnreadableImage, decode
 from stepscope.data.image_index import Listing, shown
-from stepscope.data.image_transforms import Batch
-from stepscope.data.loaders.batch_notices import Notice, Noticed
-from stepscope.data.sample_order import BatchKey, chance
-from stepscope.data.validation_split import Mask
+from stepscope.data.image_transforms import draws, flips, middle_box, random_box, scale_and_shift
+from stepscope.data.loaders.dataloader import Batch, Notice, Noticed
+from stepscope.data.sample_order import BatchKey, Mask, chance
 from stepscope.errors import DataError
 
 BAD_SAMPLE = "bad_sample"
@@ -93,10 +91,9 @@ class ImageBatches(Dataset[Any]):
         # Not the data source itself, which cannot be pickled.
         self._augment_seed, self._on_bad_sample = reading.augment_seed, reading.on_bad_sample
         self._pipeline = reading.pipeline
-        # (pixel / 255 - mean) / std, for a whole row of pixels at a time: numpy is slow if the last
-        # axis has three values.
-        self._scale = np.tile((1 / (255 * np.array(STD))).astype(np.float32), size[1])
-        self._shift = np.tile((-np.array(MEAN) / np.array(STD)).astype(np.float32), size[1])
+        # For a whole row of pixels at a time: numpy is slow if the last axis has three values.
+        scale, shift = scale_and_shift(MEAN, STD)
+        self._scale, self._shift = np.tile(scale, size[1]), np.tile(shift, size[1])
 
     def __len__(self) -> int:
         return len(self._listing)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, UnidentifiedImageError
 
-from stepscope.data.image_crops import Box
+from stepscope.data.image_transforms import Box
 
 Pixels = npt.NDArray[np.uint8]
 Choose = Callable[[int, int], Box]

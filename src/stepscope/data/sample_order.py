@@ -1,7 +1,8 @@
-"""The order of samples and their random bits, as functions of seed, epoch and index.
+"""The order of samples, their random bits, and which of them are held out for validation.
 
-There is no generator with state: the order of an epoch and the crop of a sample do not depend on
-the number of workers, the pipeline, or how often the run was resumed.
+All are functions of seed, epoch and index. There is no generator with state: the order of an epoch
+and the crop of a sample do not depend on the number of workers, the pipeline, or how often the run
+was resumed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+
+from stepscope.errors import RequestError
 
 Words = npt.NDArray[np.uint64]
 
@@ -33,6 +36,7 @@ def mix(words: Words) -> Words:
 BLOCK = 1000
 
 Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class EpochOrder:
     shuffle: Literal["full", "block", "none"]
     epoch: int = 0
     skip: int = 0
-    chosen: npt.NDArray[np.bool_] | None = None
+    chosen: Mask | None = None
     augment: bool = True
     rank: int = 0
     world: int = 1
@@ -117,3 +121,28 @@ def chance(seed: int, epoch: int, indices: Indices) -> Words:
     key = mix(np.array([seed], dtype=np.uint64) + golden)
     key = mix(key ^ np.array([epoch], dtype=np.uint64) * golden)
     return mix(indices.astype(np.uint64) * golden ^ key)
+
+
+_HOLD_OUT_SEED = 0x5EED_0F_5EA7
+
+
+def hold_out(samples: int, validation: int) -> Mask | None:
+    """Return a mask of the `validation` samples to hold out; None if there are none.
+
+    The choice has a fixed seed. It does not depend on the seed, order, source or pipeline of the
+    run, so the validation accuracies of runs are measured on the same samples.
+
+    Raises:
+        RequestError: nothing would be left to train on.
+    """
+    if not validation:
+        return None
+    if not 0 < validation < samples:
+        raise RequestError(
+            f"validation: wanted fewer samples than the {samples:,} to train on, found "
+            f"{validation:,}. Hold out fewer, or take more --samples."
+        )
+    drawn = chance(_HOLD_OUT_SEED, 0, np.arange(samples, dtype=np.int64))
+    held = np.zeros(samples, dtype=np.bool_)
+    held[np.argsort(drawn, kind="stable")[:validation]] = True
+    return held

@@ -17,18 +17,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from stepscope.data.dataset import IMAGE_SHAPE, Status, Verified
 from stepscope.errors import DataError, RequestError
 
-IMAGE_SHAPE = (3, 32, 32)
 IMAGE_BYTES = 3 * 32 * 32
 RECORD_BYTES = 1 + IMAGE_BYTES
-
-Split = Literal["train", "test"]
-Status = Literal["ok", "missing", "unreadable", "truncated", "too long", "bad label", "altered"]
 
 
 class Samples(Protocol):
@@ -166,21 +163,6 @@ def checked(indices: np.ndarray, length: int) -> np.ndarray:
     return chosen
 
 
-def samples_taken(split: Split, samples: int | None, train: int, test: int) -> int:
-    """Return the number of samples for `--samples` N: N training samples, N // 5 test samples.
-
-    None takes all of `train` or `test`. At least one test sample is taken, and at most all of them.
-    """
-    if samples is not None and not 1 <= samples <= train:
-        raise RequestError(
-            f"wanted {samples:,} samples; the data set has {train:,}. "
-            f"Give --samples between 1 and {train}, or leave it out for all."
-        )
-    if split == "train":
-        return train if samples is None else samples
-    return test if samples is None else min(test, max(1, samples // 5))
-
-
 def pack(images: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return records, uint8 [n, 3073], of images [n, 3, 32, 32] and labels below 256."""
     records = np.empty((len(images), RECORD_BYTES), dtype=np.uint8)
@@ -211,33 +193,6 @@ class RecordFile:
     def size_bytes(self) -> int:
         """The size of the whole file."""
         return self.records * RECORD_BYTES
-
-
-@dataclass(frozen=True)
-class Verified:
-    """The result of checking a file."""
-
-    file: str
-    status: Status
-    detail: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the file is as published."""
-        return self.status == "ok"
-
-
-@dataclass(frozen=True)
-class VerifiedCache:
-    """The result of checking the existing files of a data set's cache folder."""
-
-    folder: Path
-    files: tuple[Verified, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """The total size of the files in the folder."""
-        return sum(file.stat().st_size for file in self.folder.glob("*"))
 
 
 def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> Verified:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet, Records
-from stepscope.data.image_transforms import BatchedDataset, Batches
-from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.dataset import DataSet, DataSource, Records
+from stepscope.data.loaders.dataloader import Batches, make_loader
+from stepscope.data.record_dataset import RecordBatches
 from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.data.samples import MemorySamples
 from stepscope.meter.process_memory import private_bytes
@@ -47,9 +46,7 @@ def _blank(spec: RunSpec, dataset: DataSet, records: Records, reading: DataSourc
         np.zeros((spec.batch_size, *dataset.shape), dtype=np.uint8),
         np.zeros(spec.batch_size, dtype=np.int64),
     )
-    return BatchedDataset(
-        samples, reading.pipeline, records.mean, records.std, reading.augment_seed
-    )
+    return RecordBatches(samples, reading.pipeline, records.mean, records.std, reading.augment_seed)
 
 
 def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:

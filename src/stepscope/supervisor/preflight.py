@@ -38,7 +38,7 @@ def check(spec: RunSpec) -> None:
     _check_model_takes(spec, dataset)
     samples = dataset.count("train", spec.samples)
     if spec.validation:
-        from stepscope.data.validation_split import hold_out
+        from stepscope.data.sample_order import hold_out
 
         hold_out(samples, spec.validation)
         samples -= spec.validation

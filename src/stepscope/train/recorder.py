@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stepscope.data.loaders.batch_notices import Notice
+from stepscope.data.loaders.dataloader import Notice
 from stepscope.data.loaders.worker_pool import Fallback
 from stepscope.errors import AnswerIsNo
 from stepscope.meter.clock import now_ns, seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource
 from stepscope.models import registry
 from stepscope.settings import RunSpec
 

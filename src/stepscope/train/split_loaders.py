@@ -7,27 +7,28 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from stepscope.data import dataset_registry
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets.synthetic import DirectLoader, SyntheticBatches
-from stepscope.data.loaders.artificial_delay import DelayedDataset
-from stepscope.data.loaders.batch_notices import Notice, Noticed
-from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.loaders.dataloader import (
+    DelayedDataset,
+    Notice,
+    RecoveringLoader,
+    make_loader,
+)
 from stepscope.data.loaders.worker_pool import WorkerPool
-from stepscope.data.loaders.worker_recovery import RecoveringLoader, Remaining
 from stepscope.data.object_store.bucket import FromBucket
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
-from stepscope.data.sample_order import EpochOrder
-from stepscope.data.samples import Split
-from stepscope.data.validation_split import hold_out
+from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.batch_timing import TimedDataset
 from stepscope.meter.clock import now_ns, seconds
@@ -39,32 +40,6 @@ from stepscope.train.epoch_plan import Stage, plan_stages
 from stepscope.train.recorder import PROGRESS_EVERY_S, RunMessages
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.stop_request import StopRequest
-
-
-class NoticingLoader:
-    """Unwrap the batches of a loader, and report each of their notices once."""
-
-    def __init__(self, loader: RecoveringLoader, on_notice: Callable[[Notice], None]) -> None:
-        self._loader, self._on_notice = loader, on_notice
-        self._reported: set[Notice] = set()
-
-    def __iter__(self) -> Iterator[Any]:
-        """Start an epoch. Workers start now, not at the first batch."""
-        return map(self._hand_on, iter(self._loader))  # holds no reference to a batch
-
-    def close(self) -> None:
-        """End the workers."""
-        self._loader.close()
-
-    def _hand_on(self, loaded: Any) -> Any:
-        made, timing = loaded
-        if not isinstance(made, Noticed):
-            return loaded
-        for notice in made.notices:
-            if notice not in self._reported:
-                self._reported.add(notice)
-                self._on_notice(notice)
-        return made.batch, timing
 
 
 class Loader(Protocol):
@@ -152,18 +127,15 @@ def _loader(
     worker_pool: WorkerPool,
     on_notice: Callable[[Notice], None],
 ) -> Loader:
-    def make(workers: int, keys: Remaining) -> DataLoader[Any]:
-        return make_loader(
-            timed,
-            keys,
-            workers=workers,
-            prefetch=spec.prefetch,
-            persistent_workers=spec.persistent_workers,
-            pin_memory=_pins_memory(spec),
-            on_worker_start=start_worker,
-        )
-
-    return NoticingLoader(RecoveringLoader(split, order, make, worker_pool), on_notice)
+    make = partial(
+        make_loader,
+        timed,
+        prefetch=spec.prefetch,
+        persistent_workers=spec.persistent_workers,
+        pin_memory=_pins_memory(spec),
+        on_worker_start=start_worker,
+    )
+    return RecoveringLoader(split, order, make, worker_pool, on_notice)
 
 
 def start_worker(worker: int) -> None:

@@ -11,9 +11,9 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepscope.data import dataset_registry
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource
 from stepscope.data.datasets.wordpiece import read_vocabulary
-from stepscope.data.loaders.batch_notices import Notice
+from stepscope.data.loaders.dataloader import Notice
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
 from stepscope.data.object_store.bucket import FromBucket
 from stepscope.errors import RequestError

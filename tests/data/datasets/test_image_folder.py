@@ -13,13 +13,11 @@ import torch
 from image_files import encoded, make_folder, picture
 
 from stepscope.data import dataset_registry
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource
 from stepscope.data.datasets.image_folder import describe
 from stepscope.data.image_batches import MEAN, STD, ImageBatches
-from stepscope.data.loaders.batch_notices import Noticed
-from stepscope.data.loaders.dataloader import make_loader
-from stepscope.data.sample_order import BatchKey, EpochOrder
-from stepscope.data.validation_split import hold_out
+from stepscope.data.loaders.dataloader import Noticed, make_loader
+from stepscope.data.sample_order import BatchKey, EpochOrder, hold_out
 from stepscope.errors import DataError, RequestError
 
 SIZE = (3, 24, 32)

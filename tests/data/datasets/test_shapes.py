@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepscope.data.dataset import Split
 from stepscope.data.datasets import shapes
-from stepscope.data.samples import MemorySamples, Split, pack
+from stepscope.data.samples import MemorySamples, pack
 from stepscope.errors import DataError, RequestError
 
 NOWHERE = Path("no-such-folder")

@@ -17,8 +17,9 @@ import pytest
 
 from stepscope.cli.data import verify
 from stepscope.data import record_cache
+from stepscope.data.dataset import Split
 from stepscope.data.datasets import shapes
-from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile, Split, pack
+from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile, pack
 
 RECORDS = 600  # a file's: a piece and a part of one
 NOWHERE = Path("no-such-folder")

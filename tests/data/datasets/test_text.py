@@ -16,7 +16,7 @@ import torch
 from text_files import TEXTS, make_texts, write_texts
 
 from stepscope.data import dataset_registry
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource
 from stepscope.data.datasets.text import describe
 from stepscope.data.datasets.wordpiece import (
     SPECIAL,

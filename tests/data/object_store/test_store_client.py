@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, serving, status
 
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets import shapes
 from stepscope.data.object_store import bucket
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
@@ -22,7 +22,7 @@ from stepscope.data.object_store.store_process import ask_store_process
 from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
 from stepscope.data.object_store.upload import put
-from stepscope.data.samples import MemorySamples, Split
+from stepscope.data.samples import MemorySamples
 from stepscope.errors import DataError, Interrupted
 
 pytest.importorskip("obstore")

@@ -22,20 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.data import safe_pickle
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet
-from stepscope.data.record_dataset import record_set
+from stepscope.data.dataset import DataSet, DataSource, Split, Verified, record_set, samples_taken
 from stepscope.data.samples import (
     IMAGE_BYTES,
     RECORD_BYTES,
     MemorySamples,
     RecordFile,
     RecordFiles,
-    Split,
-    Verified,
     inspect,
     pack,
-    samples_taken,
     unpack,
 )
 from stepscope.data.unpack_archive import extract

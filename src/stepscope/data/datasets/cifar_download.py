@@ -27,9 +27,10 @@ from types import ModuleType
 
 import numpy as np
 
+from stepscope.data.dataset import IMAGE_SHAPE, Verified
 from stepscope.data.datasets import cifar
 from stepscope.data.datasets.cifar import OFFICIAL, CifarLayout
-from stepscope.data.samples import IMAGE_SHAPE, RecordFile, Verified, inspect, pack
+from stepscope.data.samples import RecordFile, inspect, pack
 from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError, MissingExtraError
 from stepscope.files import cannot_write, write_atomically

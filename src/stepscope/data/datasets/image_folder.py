@@ -6,10 +6,16 @@ import importlib.util
 from functools import partial
 from pathlib import Path
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet, Opened, Report
+from stepscope.data.dataset import (
+    DataSet,
+    DataSource,
+    Opened,
+    Report,
+    Split,
+    Verified,
+    samples_taken,
+)
 from stepscope.data.image_index import FolderLayout, Listing, look_through, shown
-from stepscope.data.samples import Split, Verified, samples_taken
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
 NAME = "folder"
@@ -60,7 +66,7 @@ def _check(data_dir: Path) -> None:
 
 def _open(split: Split, reading: DataSource) -> Opened:
     from stepscope.data.image_batches import FilesInMemory, FilesOnDisk, ImageBatches, files_of
-    from stepscope.data.validation_split import hold_out
+    from stepscope.data.sample_order import hold_out
 
     listing = _listing(look_through(reading.data_dir), split, reading.samples)
     if not len(listing):
@@ -93,8 +99,8 @@ def _get(data_dir: Path, report: Report) -> None:
 
 def _verify(data_dir: Path) -> list[Verified]:
     """Decode every image."""
-    from stepscope.data.image_crops import Box
     from stepscope.data.image_decode import UnreadableImage, decode
+    from stepscope.data.image_transforms import Box
 
     def one(file: Path) -> Verified:
         name = shown(file.relative_to(data_dir))

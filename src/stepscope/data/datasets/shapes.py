@@ -24,23 +24,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet
-from stepscope.data.record_cache import PIECE, keep_records, read_records
-from stepscope.data.record_dataset import record_set
-from stepscope.data.sample_order import GOLDEN, Words, mix
-from stepscope.data.samples import (
-    IMAGE_BYTES,
+from stepscope.data.dataset import (
     IMAGE_SHAPE,
-    MemorySamples,
-    RecordFile,
-    RecordFiles,
+    DataSet,
+    DataSource,
     Split,
     Verified,
     VerifiedCache,
+    record_set,
+    samples_taken,
+)
+from stepscope.data.record_cache import PIECE, keep_records, read_records
+from stepscope.data.sample_order import GOLDEN, Words, mix
+from stepscope.data.samples import (
+    IMAGE_BYTES,
+    MemorySamples,
+    RecordFile,
+    RecordFiles,
     inspect,
     pack,
-    samples_taken,
 )
 from stepscope.errors import DataError
 from stepscope.files import cache_folder, write_atomically

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from stepscope.data.image_transforms import Batch
+from stepscope.data.loaders.dataloader import Batch
 from stepscope.data.sample_order import BatchKey, EpochOrder
 
 

@@ -10,10 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.data.data_source import DataSource
-from stepscope.data.dataset import DataSet, Opened, Report
+from stepscope.data.dataset import (
+    DataSet,
+    DataSource,
+    Opened,
+    Report,
+    Split,
+    Verified,
+    samples_taken,
+)
 from stepscope.data.image_index import shown
-from stepscope.data.samples import Split, Verified, samples_taken
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
 SENTENCE, LABEL = "sentence", "label"
@@ -201,8 +207,12 @@ def _check(data_dir: Path) -> None:
 
 
 def _open(split: Split, reading: DataSource) -> Opened:
-    from stepscope.data.datasets.wordpiece import make_tokenizer, read_vocabulary, vocabulary_of
-    from stepscope.data.token_batches import TextBatches
+    from stepscope.data.datasets.wordpiece import (
+        TextBatches,
+        make_tokenizer,
+        read_vocabulary,
+        vocabulary_of,
+    )
 
     texts = _texts(split, reading.data_dir, reading.samples)
     if not len(texts):

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies, as BERT's, trained on the training texts.
+"""WordPiece vocabularies, as BERT's, trained on the training texts, and batches of their tokens.
 
 The `tokenizers` library trains them. By default it numbers the parts of words (`##a`) in the order
 of a hash table, which varies, and breaks ties by those numbers. Passing the alphabet in order makes
@@ -19,12 +19,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
 from stepscope.data.image_index import shown
+from stepscope.data.loaders.dataloader import Batch
+from stepscope.data.sample_order import BatchKey
 from stepscope.errors import DataError
 from stepscope.files import cache_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, models
+
+    from stepscope.data.datasets.text import Texts
 
 PADDING, UNKNOWN, START, END = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 PADDING_ID = 0
@@ -32,6 +40,25 @@ PADDING_ID = 0
 _LARGEST_ALPHABET = 1000  # the limit of the trainer: rarer characters are unknown
 _PART = "##"  # the prefix of a part that does not begin a word
 _RECIPE = "1"  # change it when the same text gives another vocabulary
+
+
+class TextBatches(Dataset[Batch]):
+    """The batch of each `BatchKey`: int64 tokens [n, longest text] and labels.
+
+    Shorter texts are padded to the longest of the batch.
+    """
+
+    def __init__(self, texts: Texts, tokenizer: Tokenizer) -> None:
+        self._texts, self._tokenizer = texts, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, key: BatchKey) -> Batch:
+        texts = [self._texts.text(index) for index in key.indices.tolist()]
+        encoded = self._tokenizer.encode_batch_fast(texts)
+        tokens = np.array([each.ids for each in encoded], dtype=np.int64)
+        return torch.from_numpy(tokens), torch.from_numpy(self._texts.labels[key.indices])
 
 
 def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:

@@ -1,14 +1,59 @@
-"""torch's DataLoader, set up to load whole batches by key."""
+"""torch's DataLoader, set up to load whole batches by key, and to continue when its workers die.
+
+A worker may be killed, or fail to start because memory is short. The loader then continues from the
+same batch with one worker fewer, in the end with none. No batch is lost or repeated: a batch
+depends on its key alone (`data.sample_order`), so another worker makes it again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from stepscope.data.sample_order import BatchKey
+from stepscope.data.loaders.worker_pool import LostWorker, WorkerPool
+from stepscope.data.sample_order import BatchKey, EpochOrder
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Batches = Dataset[Batch]  # by key
+
+
+class Notice(NamedTuple):
+    """An event to report once: its kind, the path of the sample, and the reason."""
+
+    event: str
+    path: str
+    reason: str
+
+
+class Noticed(NamedTuple):
+    """A batch with notices, which travel with it from a worker to the training process."""
+
+    batch: Batch
+    notices: tuple[Notice, ...]
+
+
+class DelayedDataset(Dataset[Any]):
+    """Delay the batches of another data set, to simulate a slower pipeline or disk.
+
+    The process that makes the batch sleeps once: a sleep for each sample would add the wake-up time
+    of the system.
+    """
+
+    def __init__(self, dataset: Dataset[Any], delay_s: float) -> None:
+        """Delay `dataset` by `delay_s` a sample."""
+        self._dataset, self._delay_s = dataset, delay_s
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: BatchKey) -> Any:
+        time.sleep(self._delay_s * len(key.indices))
+        return self._dataset[key]
 
 
 def make_loader(
@@ -40,3 +85,112 @@ def make_loader(
 
 def _as_it_is(item: Any) -> Any:
     return item
+
+
+@dataclass
+class _Remaining:
+    """The keys of an epoch whose batches have not been yielded yet."""
+
+    order: EpochOrder
+    given: int = 0
+
+    def __len__(self) -> int:
+        return len(self.order) - self.given
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        return iter(replace(self.order, skip=self.order.skip + self.given))
+
+
+class MakeLoader(Protocol):
+    """`make_loader` for one data set, with all settings but the number of workers."""
+
+    def __call__(self, keys: Iterable[BatchKey], *, workers: int) -> DataLoader[Any]:
+        """Return a loader for some keys."""
+
+
+class RecoveringLoader:
+    """Iterate over the batches of `order`, even if workers die.
+
+    Each item is a batch and its load timing. Notices are taken off the batches, and each is passed
+    to `on_notice` once. The worker pool has the number of workers: a worker that one loader loses
+    is lost for all loaders of the run. One iterator at a time.
+    """
+
+    def __init__(
+        self,
+        split: str,
+        order: EpochOrder,
+        make: MakeLoader,
+        worker_pool: WorkerPool,
+        on_notice: Callable[[Notice], None] = lambda notice: None,
+    ) -> None:
+        self._split = split
+        self._remaining = _Remaining(order)
+        self._make = make
+        self._worker_pool = worker_pool
+        self._on_notice = on_notice
+        self._reported: set[Notice] = set()
+        self._workers = 0  # of the loader
+        self._loader: DataLoader[Any] | None = None
+        self._made: Iterator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start an epoch. Workers start now, not at the first batch."""
+        self._remaining.given = 0
+        self._start()
+        return self._items()
+
+    def close(self) -> None:
+        """End the workers."""
+        if self._made is not None:
+            self._worker_pool.end(self._made)
+        self._loader = self._made = None
+
+    def _items(self) -> Iterator[Any]:
+        try:
+            while True:
+                yield self._next()  # a variable would keep the batch alive
+        except StopIteration:
+            return
+        finally:
+            if self._loader is not None and not self._loader.persistent_workers:
+                self.close()
+
+    def _next(self) -> Any:
+        while True:
+            try:
+                made = self._start() if self._made is None else self._made
+                item = self._worker_pool.next_of(made) if self._workers else next(made)
+            except LostWorker as lost:
+                self._fall_back(str(lost))
+            else:
+                self._remaining.given += 1
+                return self._report(item) if isinstance(item[0], Noticed) else item
+
+    def _report(self, item: tuple[Noticed, Any]) -> tuple[Batch, Any]:
+        noticed, timing = item
+        for notice in noticed.notices:
+            if notice not in self._reported:
+                self._reported.add(notice)
+                self._on_notice(notice)
+        return noticed.batch, timing
+
+    def _start(self) -> Iterator[Any]:
+        """Start as many workers as the pool has, or fewer if that fails."""
+        while True:
+            workers = self._worker_pool.workers if len(self._remaining) else 0
+            if self._loader is None or self._workers != workers:
+                self.close()
+                self._workers = workers
+                self._loader = self._make(self._remaining, workers=workers)
+            try:
+                self._made = self._worker_pool.start(self._loader, self._made)
+                return self._made
+            except LostWorker as lost:
+                self._fall_back(str(lost))
+
+    def _fall_back(self, reason: str) -> None:
+        self.close()
+        order = self._remaining.order
+        batch = order.skip + self._remaining.given + 1
+        self._worker_pool.drop_worker(self._split, order.epoch, batch, reason)

@@ -114,8 +114,7 @@ class WorkerPool:
 
     def next_of(self, batches: Iterator[T]) -> T:
         """Wait for a batch. Raises `LostWorker` if a worker has died."""
-        workers = workers_of(batches)
-        return self._wait(workers, lambda: next(batches)) if workers else next(batches)
+        return self._wait(workers_of(batches), lambda: next(batches))
 
     def end(self, batches: Iterator[Any]) -> None:
         """Shut down the workers of a loader; kill them if one has died."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepscope.data.data_source import DataSource
+from stepscope.data.dataset import DataSource, Split
 from stepscope.data.object_store.manifest import Manifest, ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore
 from stepscope.data.object_store.store_process import Wanted, ask_store_process
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.data.sample_order import BLOCK
-from stepscope.data.samples import MemorySamples, Samples, Split
+from stepscope.data.samples import MemorySamples, Samples
 from stepscope.errors import DataError, RequestError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from stepscope.data.samples import Split
+from stepscope.data.dataset import Split
 from stepscope.errors import DataError
 
 FILE = "manifest.json"

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stepscope.data.dataset import Split
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest, manifest_of
 from stepscope.data.object_store.store_client import Account, ObjectStore
 from stepscope.data.object_store.store_url import Address
-from stepscope.data.samples import Split
 from stepscope.errors import StepscopeError, error_of
 
 Report = Callable[[DownloadProgress], None]

@@ -11,10 +11,11 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from stepscope.data.dataset import Split
 from stepscope.data.object_store.manifest import FILE, Layout, Manifest, ManifestEntry
 from stepscope.data.object_store.store_client import Account, ObjectStore
 from stepscope.data.sample_order import BLOCK
-from stepscope.data.samples import MemorySamples, Split
+from stepscope.data.samples import MemorySamples
 from stepscope.data.tar_shards import encode_image, pack_shard
 
 AT_ONCE = 256

@@ -8,17 +8,19 @@ import os
 import signal
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from stepscope.data.loaders.dataloader import make_loader
+from stepscope.data.loaders.dataloader import DelayedDataset, RecoveringLoader, make_loader
 from stepscope.data.loaders.worker_pool import WorkerPool
-from stepscope.data.loaders.worker_recovery import RecoveringLoader
-from stepscope.data.sample_order import EpochOrder
+from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.errors import DataError
+from stepscope.meter.batch_timing import TimedDataset
 
 BATCHES = 12
 
@@ -34,6 +36,9 @@ class Indices(Dataset):
 
     def __init__(self, accident=None, at: int = 0, marker: Path | None = None) -> None:
         self.accident, self.at, self.marker = accident, at, marker
+
+    def __len__(self):
+        return BATCHES * 4 - 1
 
     def __getitem__(self, key):
         if self.accident is not None and key.indices[0] == self.at:
@@ -53,16 +58,9 @@ class Setting:
         self.told = []
         self.worker_pool = WorkerPool(workers, self.told.append)
 
-        def make(workers, keys):
-            return make_loader(
-                dataset,
-                keys,
-                workers=workers,
-                prefetch=2,
-                persistent_workers=persistent,
-                pin_memory=False,
-            )
-
+        make = partial(
+            make_loader, dataset, prefetch=2, persistent_workers=persistent, pin_memory=False
+        )
         self.loader = RecoveringLoader("train", self.order, make, self.worker_pool)
 
     def assert_whole(self, given) -> None:
@@ -273,3 +271,22 @@ def test_handlers_of_other_people_are_called_and_come_back(setting):
         assert signal.getsignal(signal.SIGCHLD) is theirs
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+# --- artificial delays
+
+DELAY_S = 0.0005
+
+
+@pytest.mark.parametrize("samples", [1, 40])
+def test_a_batch_comes_later_by_the_delay_of_all_its_samples(samples):
+    delayed = DelayedDataset(Indices(), DELAY_S)
+    batch, timing = TimedDataset(delayed)[BatchKey(1, np.arange(samples))]
+    assert batch[1].tolist() == list(range(samples))
+    assert timing.wall_ns >= samples * DELAY_S * 1e9
+    assert len(delayed) == len(Indices())
+
+
+def test_a_delay_takes_no_cpu_time():
+    _, timing = TimedDataset(DelayedDataset(Indices(), DELAY_S))[BatchKey(1, np.arange(40))]
+    assert timing.cpu_ns < timing.wall_ns / 2
