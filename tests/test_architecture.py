@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         {"accelerator", "analyze", "data", "hardware", "memory_forecast", "models", "processes"}
         | {"records", "settings", "supervisor", "train"}
     ),
-    "doctor": frozenset({"hardware", "meter", "supervisor", "telemetry"}),
+    "doctor": frozenset({"hardware", "meter", "records", "supervisor", "telemetry"}),
     "supervisor": frozenset(
         {"analyze", "data", "hardware", "memory_forecast", "meter", "models", "processes"}
         | {"records", "settings", "telemetry", "trace", "train"}
@@ -42,15 +42,17 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "processes": frozenset(
         {"data", "hardware", "memory_forecast", "meter", "models", "records", "settings", "train"}
     ),
-    "memory_forecast": frozenset({"data", "hardware", "meter", "models", "settings", "train"}),
+    "memory_forecast": frozenset(
+        {"data", "hardware", "meter", "models", "records", "settings", "train"}
+    ),
     "train": frozenset({"data", "hardware", "meter", "models", "records", "settings"}),
     "trace": frozenset({"hardware", "meter", "records"}),
     "telemetry": frozenset({"hardware", "meter", "records"}),
     "meter": frozenset({"hardware", "models", "records"}),
-    "accelerator": frozenset({"models"}),
+    "accelerator": frozenset({"models", "records"}),
     "records": frozenset(),
     "settings": frozenset(),
-    "hardware": frozenset(),
+    "hardware": frozenset({"records"}),
     "data": frozenset(),
     "models": frozenset(),
 }
@@ -259,7 +261,7 @@ def test_each_path_states_through_how_many_files_it_goes() -> None:
         ("models", "from stepscope.data.loaders import dataloader"),
         ("records", "from stepscope.analyze.run_summary import summarize"),
         ("analyze", "from stepscope.report.terminal.run_tables import print_run"),
-        ("accelerator", "from stepscope.records import run_reader"),
+        ("hardware", "from stepscope.settings import RunSpec"),
         ("settings", "from stepscope.records import schema"),
         ("units", "from stepscope.settings import RunSpec"),
         ("meter", "from ..train import loop"),

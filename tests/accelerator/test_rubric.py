@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.accelerator.rubric import rules_of, score
+from stepscope.accelerator.rubric import RuleCheck, check_rules, score
 
 WITHIN_RULES: dict[str, Any] = {
     "augment": "none",
@@ -55,11 +55,10 @@ def test_a_hard_limit_leaves_no_points() -> None:
 
 
 def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known() -> None:
-    broken, unknown = rules_of({"spec": WITHIN_RULES}, DESIGN)
-    assert broken == []
-    assert len(unknown) == 1
-    chosen = {"spec": WITHIN_RULES, "choice": {"judged_on": "validation"}}
-    assert rules_of(chosen, DESIGN) == ([], [])
+    found = check_rules(WITHIN_RULES, None, DESIGN)
+    assert found.broken == []
+    assert len(found.unknown) == 1
+    assert check_rules(WITHIN_RULES, "validation", DESIGN) == RuleCheck([], [])
 
 
 @pytest.mark.parametrize(
@@ -73,11 +72,11 @@ def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known() -> None
     ],
 )
 def test_a_broken_rule_is_named(changed: dict[str, Any], said: str) -> None:
-    [broken], _ = rules_of({"spec": WITHIN_RULES | changed}, DESIGN)
+    [broken] = check_rules(WITHIN_RULES | changed, None, DESIGN).broken
     assert said in broken
 
 
 def test_another_design_and_a_choice_by_the_test_set_are_broken_rules() -> None:
-    broken, unknown = rules_of({"spec": WITHIN_RULES, "choice": {"judged_on": "test"}}, "mine")
-    assert len(broken) == 2
-    assert unknown == []
+    found = check_rules(WITHIN_RULES, "test", "mine")
+    assert len(found.broken) == 2
+    assert found.unknown == []

@@ -1,7 +1,7 @@
-"""What an accelerator is made of: sizes, bandwidths and energies, read from a data file.
+"""The design of an accelerator: sizes, bandwidths and energies, read from a TOML file.
 
-Every constant is written as `{ value = …, source = "…" }`, so that a person who describes a design
-of their own says where each number comes from.
+Every constant is written as `{ value = …, source = "…" }`, so that a design states the origin of
+each number.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import sys
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.files import read_bounded_text
@@ -25,7 +24,7 @@ OWN = "simple_weight_stationary"
 
 @dataclass(frozen=True)
 class Energy:
-    """Picojoules: of a word moved at each level, of a multiply-add."""
+    """Picojoules of a word moved at each level, and of a multiply-add."""
 
     dram: float
     buffer_read: float
@@ -54,7 +53,7 @@ def load_design(named: str = OWN) -> AcceleratorDesign:
     """Read a design by its name, or from a user's file of the same form.
 
     Raises:
-        RequestError: there is none, it does not read, or it cannot hold one weight.
+        RequestError: there is no such design, or a figure is missing or too small.
     """
     try:
         if named == OWN:
@@ -66,11 +65,8 @@ def load_design(named: str = OWN) -> AcceleratorDesign:
         raise RequestError(
             f"design: wanted {OWN} or a TOML file like it, cannot read {named}: {error}"
         ) from error
-    return _read(written, named)
 
-
-def _read(written: dict[str, Any], named: str) -> AcceleratorDesign:
-    def value(section: str, name: str, least: float = 1) -> Any:
+    def value(section: str, name: str, least: float = 1) -> float:
         found = written.get(section, {}).get(name)
         number = found.get("value") if isinstance(found, dict) else None
         if not isinstance(number, int | float) or isinstance(number, bool) or not number >= least:
@@ -80,9 +76,6 @@ def _read(written: dict[str, Any], named: str) -> AcceleratorDesign:
             )
         return number
 
-    energy = Energy(
-        **{each.name: float(value("energy_pj", each.name, 0)) for each in fields(Energy)}
-    )
     return AcceleratorDesign(
         name=str(written.get("name", Path(named).stem)),
         word_bits=int(written.get("word_bits", 16)),
@@ -92,5 +85,7 @@ def _read(written: dict[str, Any], named: str) -> AcceleratorDesign:
         buffer_reads_per_cycle=float(value("buffer", "reads_per_cycle")),
         buffer_writes_per_cycle=float(value("buffer", "writes_per_cycle")),
         scratchpad_words=int(value("scratchpad", "words")),
-        energy=energy,
+        energy=Energy(
+            **{each.name: float(value("energy_pj", each.name, 0)) for each in fields(Energy)}
+        ),
     )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.accelerator.design import AcceleratorDesign
 from stepscope.accelerator.layer import Layer
 from stepscope.accelerator.mapper import Mapped, Widths, map_layer
+from stepscope.records.types import LayerEstimate, LayerFigures, NetworkEstimate, NetworkLayer
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def estimate_layer(layer: Layer, design: AcceleratorDesign, widths: Widths) -> dict[str, Any]:
+def estimate_layer(layer: Layer, design: AcceleratorDesign, widths: Widths) -> LayerEstimate:
     """Estimate one layer."""
     figures = _figures(map_layer(layer, design, widths), design)
     return {**figures, "design": design.name, "energy_mj": figures["energy_uj"] / 1e3}
@@ -26,19 +27,19 @@ def estimate_network(
     name: str,
     design: AcceleratorDesign,
     widths: Widths,
-) -> dict[str, Any]:
+) -> NetworkEstimate:
     """Estimate a network, layer by layer.
 
-    A layer's energy is rounded to a hundredth of a microjoule before it is added up, as the course
-    does it.
+    The energy of a layer is rounded to a hundredth of a microjoule before the sum, as in the
+    course.
 
     Raises:
-        RequestError: the network fails on such a sample, or has nothing to estimate.
+        RequestError: the network fails on a sample of this shape, or has nothing to estimate.
     """
     from stepscope.accelerator.network_estimate import extract
 
     found = extract(model, sample_shape, name)
-    layers = [
+    layers: list[NetworkLayer] = [
         {"name": each.name, "kind": each.kind, **_figures(mapped, design)}
         for each in found.layers
         for mapped in [map_layer(each.layer, design, widths)]
@@ -59,7 +60,7 @@ def estimate_network(
     }
 
 
-def _figures(mapped: Mapped, design: AcceleratorDesign) -> dict[str, Any]:
+def _figures(mapped: Mapped, design: AcceleratorDesign) -> LayerFigures:
     return {
         "layer": {name: bound for name, bound in asdict(mapped.layer).items() if bound is not None},
         "energy_uj": mapped.energy_uj,

@@ -1,13 +1,12 @@
 """The best mapping of a layer: fewest cycles first, then least energy.
 
-All splits of the loops over DRAM, buffer and scratchpad are looked at, with all orders of the
-loops and all ways to keep tensors in the buffer. Two things make that fast, and neither can lose
-the best:
+The search covers all splits of the loops over DRAM, buffer and scratchpad, all orders of the loops
+and all choices of tensors to keep in the buffer. Two shortcuts make it fast, and neither can miss
+the best mapping:
 
-- Orders that reuse the same tensors are one order (`loops`).
-- For each split a bound from below says what it costs at the least, with every tensor in the order
-  that suits it best and room for all. The most promising splits are evaluated first; what cannot
-  beat the best of them is left out.
+- Orders that reuse the same tensors count as one.
+- Each split has a lower bound of its energy: each tensor in its best order, with room for all. The
+  most promising splits are evaluated first; those that cannot beat the best one are skipped.
 """
 
 from __future__ import annotations
@@ -16,26 +15,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import isqrt, prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.accelerator.design import AcceleratorDesign
 from stepscope.accelerator.layer import Layer
-from stepscope.accelerator.loop_nests import (
-    ALL_ORDERS,
-    BUFFER_ORDERS,
-    DRAM_ORDERS,
-    SCRATCHPAD_ORDERS,
-    Floats,
-    splits,
-)
-from stepscope.accelerator.tensor_traffic import BEST_OUTER, Mappings, Orders, Words
+from stepscope.accelerator.tensor_traffic import BEST_OUTER, Floats, Mappings, Orders, Words
 from stepscope.errors import RequestError
 
-_AT_ONCE = 200_000  # splits: what is computed for them stays below some hundred megabytes
-_MOST_SPLITS = 30_000_000  # some minutes; a layer of a camera's whole picture has a tenth of it
+# The orders of the loops of a level, innermost first. Others bring nothing: which tensor is reused
+# depends only on the innermost loops, and tiles of the input overlap only along P or Q. In the
+# scratchpad P, Q, R and S are innermost.
+DRAM_ORDERS = ("PQCM", "QPCM", "MCPQ", "CMPQ")
+BUFFER_ORDERS = ("PQCM", "MCPQ", "CMPQ")
+SCRATCHPAD_ORDERS = ("PQRSCM", "RSPQCM", "RSPQMC")
+ALL_ORDERS = 24 * 24 * 48  # of four loops, of four loops, of two around four
+
+_AT_ONCE = 200_000  # splits: their arrays stay below a few hundred megabytes
+_MOST_SPLITS = 30_000_000  # a few minutes; ten times those of a layer on a full camera image
 _PROMISING = 400
 _WAYS_TO_KEEP = tuple(product((False, True), repeat=3))
 _TENSORS = ("weights", "inputs", "outputs")
@@ -43,7 +43,7 @@ _TENSORS = ("weights", "inputs", "outputs")
 
 @dataclass(frozen=True)
 class Widths:
-    """How wide C and M spread over the array; None: whatever is best, up to the array's own."""
+    """The widths of C and M on the array; None for the best one up to that of the array."""
 
     m: int | None = None
     c: int | None = None
@@ -51,7 +51,7 @@ class Widths:
 
 @dataclass(frozen=True)
 class Mapped:
-    """A layer's best mapping and its figures, of all groups and samples."""
+    """The best mapping of a layer, with figures for all groups and samples."""
 
     layer: Layer
     c_wide: int
@@ -67,12 +67,23 @@ class Mapped:
 
     @property
     def energy_uj(self) -> float:
-        """All levels together."""
+        """The energy of all levels."""
         return sum(self.energy_pj.values()) / 1e6
 
     def utilization(self, design: AcceleratorDesign) -> float:
-        """Multiply-adds over what the whole array could do in that time."""
+        """Return the share of the array's multiply-adds in that time that were used."""
         return self.layer.macs / (self.cycles * design.widest_c * design.widest_m)
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best mapping found so far."""
+
+    cycles: float
+    energy_pj: float
+    mapping: Mappings
+    orders: Orders
+    kept: tuple[bool, ...]
 
 
 def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()) -> Mapped:  # noqa: B008
@@ -86,7 +97,7 @@ def map_layer(layer: Layer, design: AcceleratorDesign, widths: Widths = Widths()
 
 
 def check_widths(design: AcceleratorDesign, widths: Widths) -> None:
-    """Refuse widths that the array does not have."""
+    """Raise RequestError if the array is narrower than these widths."""
     if (widths.c or 1) > design.widest_c or (widths.m or 1) > design.widest_m:
         raise RequestError(
             f"spatial: wanted at most {design.widest_m}x{design.widest_c} (M x C), which is what "
@@ -124,7 +135,7 @@ def _map(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Mapped:
 
 
 def _spreads(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Iterator[tuple[int, int]]:
-    """Yield widths of C and M that take the fewest steps, and of those the narrowest."""
+    """Yield the narrowest widths of C and M among those with the fewest steps."""
     c_choices = _choices(layer.C, widths.c, design.widest_c)
     m_choices = _choices(layer.M, widths.m, design.widest_m)
     fewest = min(-(-layer.C // c) * -(-layer.M // m) for c in c_choices for m in m_choices)
@@ -143,22 +154,21 @@ def _choices(bound: int, given: int | None, widest: int) -> list[int]:
 
 
 def _search(layer: Layer, design: AcceleratorDesign, c_wide: int, m_wide: int) -> Mapped | None:
-    best: tuple[float, float, Any] | None = None
+    best: _Best | None = None
     evaluated = 0
     for mappings in _blocks(layer, design, c_wide, m_wide):
         for inner in SCRATCHPAD_ORDERS:
             bound = _least_energy_pj(mappings, inner, design)
             first = np.argsort(bound, kind="stable")[:_PROMISING]
             best = _evaluate(_chosen(mappings, first), inner, design, best)
-            limit = np.inf if best is None or best[0] > mappings.cycles else best[1]
+            limit = np.inf if best is None or best.cycles > mappings.cycles else best.energy_pj
             rest = np.setdiff1d(np.flatnonzero(bound <= limit), first)
             best = _evaluate(_chosen(mappings, rest), inner, design, best) if len(rest) else best
             evaluated += len(first) + len(rest)
     if best is None:
         return None
     space = prod(len(splits(bound)) for bound in _bounds(layer, c_wide, m_wide).values())
-    cycles, _, (mapping, orders, kept) = best
-    return _described(mapping, orders, kept, design, int(cycles), evaluated, space)
+    return _described(best, design, evaluated, space)
 
 
 def _bounds(layer: Layer, c_wide: int, m_wide: int) -> dict[str, int]:
@@ -170,10 +180,27 @@ def _bounds(layer: Layer, c_wide: int, m_wide: int) -> dict[str, int]:
     }
 
 
+@lru_cache(maxsize=4096)
+def splits(bound: int) -> npt.NDArray[np.int64]:
+    """Return every way to split a bound over DRAM, buffer and scratchpad, one a row."""
+    found = [
+        (outer, middle, bound // outer // middle)
+        for outer in _divisors(bound)
+        for middle in _divisors(bound // outer)
+    ]
+    return np.array(found, dtype=np.int64)
+
+
+@lru_cache(maxsize=4096)
+def _divisors(bound: int) -> list[int]:
+    small = [each for each in range(1, isqrt(bound) + 1) if bound % each == 0]
+    return sorted({*small, *(bound // each for each in small)})
+
+
 def _blocks(
     layer: Layer, design: AcceleratorDesign, c_wide: int, m_wide: int
 ) -> Iterator[Mappings]:
-    """Go through all splits whose weights fit into a scratchpad, so many at once."""
+    """Yield all splits whose weights fit into a scratchpad, in blocks."""
     every = {name: splits(bound) for name, bound in _bounds(layer, c_wide, m_wide).items()}
     c, m = np.meshgrid(*(np.arange(len(every[name])) for name in "CM"), indexing="ij")
     words = every["C"][c, 2] * every["M"][m, 2] * layer.R * layer.S
@@ -223,7 +250,7 @@ def _words(mappings: Mappings, tensor: str, orders: Orders, *, kept: bool) -> Wo
 
 
 def _least_energy_pj(mappings: Mappings, inner: str, design: AcceleratorDesign) -> Floats:
-    """Return what no mapping of these splits can be cheaper than; infinite where none fits."""
+    """Return a lower bound of the energy of each split; infinite where no mapping fits."""
     tiles: dict[tuple[str, bool], Any] = {}
     costs: dict[tuple[str, bool], Any] = {}
     for tensor, keep in product(_TENSORS, (False, True)):
@@ -240,8 +267,10 @@ def _least_energy_pj(mappings: Mappings, inner: str, design: AcceleratorDesign) 
     return least + design.energy.mac * mappings.layer.macs
 
 
-def _evaluate(mappings: Mappings, inner: str, design: AcceleratorDesign, best: Any) -> Any:
-    """Compare all orders and all ways to keep tensors; return the best so far."""
+def _evaluate(
+    mappings: Mappings, inner: str, design: AcceleratorDesign, best: _Best | None
+) -> _Best | None:
+    """Compare all orders and all choices of tensors to keep; return the best so far."""
     for outer in product(DRAM_ORDERS, BUFFER_ORDERS):
         orders = (*outer, inner)
         words = {
@@ -263,24 +292,18 @@ def _evaluate(mappings: Mappings, inner: str, design: AcceleratorDesign, best: A
             fits = np.asarray(sum(w.tile for w in parts) <= design.buffer_words)
             cycles = np.where(fits, np.ceil(cycles), np.inf)
             fewest = float(cycles.min())
-            if np.isinf(fewest) or (best is not None and fewest > best[0]):
+            if np.isinf(fewest) or (best is not None and fewest > best.cycles):
                 continue
             energy = np.where(cycles == fewest, energy, np.inf)
             at = int(energy.argmin())
-            if best is None or (fewest, float(energy[at])) < best[:2]:
-                best = (fewest, float(energy[at]), (_chosen(mappings, [at]), orders, kept))
+            least = float(energy[at])
+            if best is None or (fewest, least) < (best.cycles, best.energy_pj):
+                best = _Best(fewest, least, _chosen(mappings, [at]), orders, kept)
     return best
 
 
-def _described(
-    mapping: Mappings,
-    orders: Orders,
-    kept: tuple[bool, ...],
-    design: AcceleratorDesign,
-    cycles: int,
-    evaluated: int,
-    space: int,
-) -> Mapped:
+def _described(best: _Best, design: AcceleratorDesign, evaluated: int, space: int) -> Mapped:
+    mapping, orders, kept = best.mapping, best.orders, best.kept
     cost = design.energy
     parts = [
         _words(mapping, tensor, orders, kept=keep)
@@ -299,7 +322,7 @@ def _described(
         layer=mapping.layer,
         c_wide=mapping.c_wide,
         m_wide=mapping.m_wide,
-        cycles=cycles,
+        cycles=int(best.cycles),
         energy_pj={
             "dram": total("dram") * cost.dram,
             "buffer": total("reads") * cost.buffer_read + total("writes") * cost.buffer_write,

@@ -1,4 +1,4 @@
-"""Points for an efficient network: by test error, energy and cycles, with hard limits and rules.
+"""Points for an efficient network by test error, energy and cycles, with hard limits and rules.
 
 The rubric is that of the MIT course 6.5930 (2023). Its bands are half-open: an error of 39.5 % is
 in 30 to 39. A megabyte is 10^6 bytes.
@@ -6,9 +6,10 @@ in 30 to 39. A megabyte is 10^6 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepscope.records.types import RecordedSpec
 
 DESIGN = "simple_weight_stationary"
 MOST_EPOCHS = 30
@@ -23,30 +24,26 @@ _ERROR_LIMIT = 0.5
 
 @dataclass(frozen=True)
 class Score:
-    """Points in all and by part, limits that were passed, and rules that were broken.
-
-    Broken rules take no points off: a network that breaks one does not take part.
-    """
+    """The points, in total and by part, and the exceeded limits, which leave no points."""
 
     points: int
     by_part: dict[str, int]
-    limits_exceeded: tuple[str, ...]
-    rules_broken: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return asdict(self)
+    limits_exceeded: list[str]
 
 
-def score(
-    accuracy: float,
-    energy_mj: float,
-    cycles: float,
-    peak_activation_bytes: float,
-    rules: tuple[Sequence[str], Sequence[str]] = ((), ()),
-) -> Score:
-    """Give points; `rules` are those broken, and those of which the record does not tell."""
+@dataclass(frozen=True)
+class RuleCheck:
+    """The rules that a run broke, and those that its record cannot answer.
+
+    Broken rules cost no points: a network that breaks one does not take part.
+    """
+
+    broken: list[str]
+    unknown: list[str]
+
+
+def score(accuracy: float, energy_mj: float, cycles: float, peak_activation_bytes: float) -> Score:
+    """Return the points of a network."""
     # An error of exactly 20 % must not become 19.999… by the subtraction.
     error = round(1 - accuracy, 9)
     exceeded = []
@@ -59,17 +56,18 @@ def score(
         "energy": _points(energy_mj, _ENERGY_MJ),
         "latency": _points(cycles, _CYCLES),
     }
-    total = 0 if exceeded else sum(parts.values())
-    return Score(total, parts, tuple(exceeded), tuple(rules[0]), tuple(rules[1]))
+    return Score(0 if exceeded else sum(parts.values()), parts, exceeded)
 
 
 def _points(value: float, bands: Sequence[tuple[float, int]]) -> int:
     return next((points for limit, points in bands if value < limit), 0)
 
 
-def rules_of(info: Mapping[str, Any], design: str) -> tuple[list[str], list[str]]:
-    """Return which rules a run broke, and of which its record does not tell."""
-    spec = info.get("spec") or {}
+def check_rules(spec: RecordedSpec, chosen_by: str | None, design: str) -> RuleCheck:
+    """Check the rules for a run with these settings and the design of its estimate.
+
+    `chosen_by` is the split by which an experiment chose the settings; None if unknown.
+    """
     broken, unknown = [], []
     if spec.get("augment", "none") != "none":
         broken.append(f"no augmentation: the run had {spec['augment']}")
@@ -85,11 +83,10 @@ def rules_of(info: Mapping[str, Any], design: str) -> tuple[list[str], list[str]
     for name in ("seed", "lr", "momentum", "weight_decay", "batch_size", "epochs", "optimizer"):
         if spec.get(name) is None:
             broken.append(f"seed and hyper-parameters are recorded: there is no {name}")
-    chosen_by = (info.get("choice") or {}).get("judged_on")
     if chosen_by == "test":
         broken.append("no choice by the test set: this one was made by it")
     elif chosen_by is None:
         unknown.append(
             "whether any choice was made by the test set: the record is of one run alone"
         )
-    return broken, unknown
+    return RuleCheck(broken, unknown)

@@ -1,28 +1,63 @@
-"""What weights, inputs and outputs cost in a mapping: words moved at every level, and energy.
+"""The words of weights, inputs and outputs that a mapping moves at each level, and their energy.
 
-The counting rules are those of Timeloop's own model. All figures are arrays, one value a mapping.
+The counting rules are those of Timeloop. Figures are arrays with one value for each mapping.
+
+A tile is fetched from the level above as often as the product of the loops from the innermost
+relevant one with more than one pass outward. The loops inside that one reuse the tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from stepscope.accelerator.design import AcceleratorDesign
 from stepscope.accelerator.layer import Layer
-from stepscope.accelerator.loop_nests import Floats, Reuse, reuse_of
 
-Orders = tuple[str, str, str]  # in DRAM, in the buffer, in the scratchpad
+Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+Orders = tuple[str, str, str]  # of the loops in DRAM, in the buffer, in the scratchpad
+
+# The dimensions that a tensor's tile depends on; over the others it is reused.
+RELEVANT = {"weights": "CMRS", "inputs": "CPQRS", "outputs": "MPQ"}
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How often a tile is used before the next; `passes` where the level's loops do not end it."""
+
+    times: Floats
+    passes: Truths
+
+    def then(self, outer: Reuse) -> Reuse:
+        """Continue with the loops of the next level outward."""
+        times = self.times * np.where(self.passes, outer.times, 1.0)
+        return Reuse(times, self.passes & outer.passes)
+
+
+def reuse_of(tensor: str, order: Sequence[str], loops: Mapping[str, Floats]) -> Reuse:
+    """Return the reuse of a tensor's tile in the loops of one level, the innermost first."""
+    size = len(next(iter(loops.values())))
+    times, passes = np.ones(size), np.ones(size, dtype=bool)
+    for dimension in order:
+        passed = loops[dimension]
+        if dimension in RELEVANT[tensor]:
+            passes = passes & (passed == 1)
+        else:
+            times = times * np.where(passes, passed, 1.0)
+    return Reuse(times, passes)
 
 
 @dataclass(frozen=True)
 class Words:
-    """Words of one tensor: what it takes of the buffer if kept there, and what moves.
+    """The words of one tensor: its tile in the buffer, if kept there, and the transfers.
 
-    `reads` and `writes` are the buffer's, `dram` both ways. `registers` and `scratchpad` are of all
-    PEs, and the same whether it is kept or not.
+    `reads` and `writes` are of the buffer; `dram` counts both directions. `registers` and
+    `scratchpad` are sums over all PEs and do not depend on whether the tensor is kept.
     """
 
     tile: Floats | float
@@ -33,7 +68,7 @@ class Words:
     scratchpad: Floats | float
 
     def energy_pj(self, design: AcceleratorDesign) -> Floats:
-        """Return what all of it costs."""
+        """Return the energy of all transfers."""
         cost = design.energy
         return np.asarray(
             self.reads * cost.buffer_read
@@ -46,9 +81,9 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class Mappings:
-    """Splits of a layer's loops on an array of PEs, `c_wide` by `m_wide`, one mapping an element.
+    """Splits of the loops of a layer on an array of `c_wide` by `m_wide` PEs, one per element.
 
-    `dram`, `buffer` and `scratchpad` have the loops of each level by dimension.
+    `dram`, `buffer` and `scratchpad` have the loop bounds of each level by dimension.
     """
 
     layer: Layer
@@ -61,19 +96,19 @@ class Mappings:
 
     @cached_property
     def cycles(self) -> float:
-        """Cycles in which every PE multiplies once."""
+        """The cycles of computation: every PE multiplies once per cycle."""
         layer = self.layer
         steps = -(-layer.C // self.c_wide) * -(-layer.M // self.m_wide)
         return float(steps * layer.P * layer.Q * layer.R * layer.S)
 
     @property
     def pes(self) -> int:
-        """PEs that work."""
+        """The number of PEs in use."""
         return self.c_wide * self.m_wide
 
     @cached_property
     def outputs(self) -> float:
-        """Words that come out, each once."""
+        """The words of the output, each counted once."""
         return float(-(-self.layer.M // self.m_wide) * self.m_wide * self.layer.P * self.layer.Q)
 
     def _in_buffer(self, dimension: str) -> Floats:
@@ -94,7 +129,7 @@ class Mappings:
         return dram, above, scratchpad.then(above)
 
     def _level_reuse(self, tensor: str, level: str, order: str) -> Reuse:
-        """Work a level out once: each of its orders comes with every order of the others."""
+        """Compute a level once: each of its orders is combined with every order of the others."""
         key = (tensor, level, order)
         if key not in self._known:
             self._known[key] = reuse_of(tensor, order, getattr(self, level))
@@ -109,7 +144,7 @@ class Mappings:
         return np.asarray(self._dram_passes * np.prod([*self.buffer.values()], axis=0))
 
     def weights(self, orders: Orders, *, kept: bool) -> Words:
-        """Count what the weights move: every PE holds its own."""
+        """Count the words of the weights: each PE holds its own."""
         layer = self.layer
         above_buffer, above_scratchpad, everywhere = self._reuse("weights", orders)
         in_scratchpad = self.scratchpad["C"] * self.scratchpad["M"] * layer.R * layer.S
@@ -128,7 +163,7 @@ class Mappings:
         return Words(tile, words, filled, filled, **inner)
 
     def inputs(self, orders: Orders, *, kept: bool) -> Words:
-        """Count what the inputs move: PEs in the direction of M share them."""
+        """Count the words of the inputs: PEs along M share them."""
         above_buffer, _, everywhere = self._reuse("inputs", orders)
         fetched = self.cycles / everywhere.times
         words = fetched * self.c_wide
@@ -143,7 +178,7 @@ class Mappings:
         return Words(tile, words, filled, filled, registers, 0.0)
 
     def outputs_of(self, orders: Orders, *, kept: bool) -> Words:
-        """Count what the outputs move: PEs in the direction of C add up to one word."""
+        """Count the words of the outputs: PEs along C add up to one word."""
         above_buffer, _, everywhere = self._reuse("outputs", orders)
         passed = self.cycles / everywhere.times
         words = passed * self.m_wide
@@ -158,7 +193,7 @@ class Mappings:
         return Words(tile, read, words + drained, 2 * drained - self.outputs, registers, 0.0)
 
     def _window(self, dimension: str, times: Floats | float = 1.0) -> Floats:
-        """Return the rows, or columns, of the input that some of the output need."""
+        """Return the rows (P) or columns (Q) of the input that a tile of the output needs."""
         layer = self.layer
         kernel, stride = (
             (layer.R, layer.stride) if dimension == "P" else (layer.S, _stride_q(layer))
@@ -166,10 +201,9 @@ class Mappings:
         return (self._in_buffer(dimension) * times - 1) * stride + kernel
 
     def _with_overlap(self, order: str, rows: Floats, columns: Floats) -> Floats:
-        """Return the mean size of an input tile, without what the one before left in the buffer.
+        """Return the mean size of an input tile without the part left by the tile before.
 
-        That is so along P or Q alone, where it is the innermost loop of DRAM that is more than one
-        pass.
+        Tiles overlap only along P or Q, if that is the innermost DRAM loop with more than one pass.
         """
         size = rows * columns
         inside = np.ones(len(rows), dtype=bool)

@@ -18,7 +18,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
-from stepscope.accelerator.rubric import Score, rules_of, score
+from stepscope.accelerator.rubric import RuleCheck, check_rules, score
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.cli.end_of_run import leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
@@ -30,6 +30,7 @@ from stepscope.experiments.search.search_budget import read_budget
 from stepscope.models import registry
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.records.types import LayerEstimate, NetworkEstimate, ScoreAnswer, ScoreFigures
 from stepscope.report.charts.chart import check_form
 from stepscope.report.terminal.accelerator_table import energy_chart, print_estimate
 from stepscope.report.terminal.search_table import SearchDisplay, print_search
@@ -84,7 +85,7 @@ def estimate(
             raise MissingExtraError("an estimate", package, "train")
     if chart is not None:
         check_form(chart)
-    found = (
+    found: LayerEstimate | NetworkEstimate = (
         _of_layer(layer, spatial, design)
         if model is None
         else estimate_model(model, shape, classes, spatial, design)
@@ -98,7 +99,7 @@ def estimate(
     return 0
 
 
-def _of_layer(text: str | None, spatial: str, design: str) -> dict[str, Any]:
+def _of_layer(text: str | None, spatial: str, design: str) -> LayerEstimate:
     from stepscope.accelerator.design import load_design
     from stepscope.accelerator.estimate import estimate_layer
     from stepscope.accelerator.layer import read_layer
@@ -120,7 +121,7 @@ def check_spatial(spatial: str, design: str) -> None:
 
 def estimate_model(
     model: str, shape: str | None, classes: str | None, spatial: str, design: str
-) -> dict[str, Any]:
+) -> NetworkEstimate:
     """Estimate a model by name; what is not asked for is the zoo's."""
     sample_shape, count = layout_of(model, shape, classes)
     entry = registry.ZOO.get(model)
@@ -150,9 +151,6 @@ def _widths(spatial: str) -> Widths:
 
 
 # --- `stepscope score`
-
-
-_FIGURES = ("accuracy", "energy_mj", "cycles", "peak_activation_bytes")
 
 
 def score_command(
@@ -192,7 +190,13 @@ def score_command(
     json
         Print one JSON object, and nothing else, on standard output.
     """
-    given = dict(zip(_FIGURES, (accuracy, energy_mj, cycles, peak_activation_bytes), strict=True))
+    given = {
+        "accuracy": accuracy,
+        "energy_mj": energy_mj,
+        "cycles": cycles,
+        "peak_activation_bytes": peak_activation_bytes,
+    }
+    figures: ScoreFigures
     if run is not None:
         named = [name for name, text in given.items() if text is not None]
         if named:
@@ -206,18 +210,30 @@ def score_command(
             raise RequestError(
                 f"score: wanted a run, or four figures; missing {', '.join(missing)}."
             )
-        figures, rules = {name: _number(name, text) for name, text in given.items()}, ([], [])
-    result = score(**figures, rules=rules)
+        figures = {
+            "accuracy": _number("accuracy", accuracy),
+            "energy_mj": _number("energy_mj", energy_mj),
+            "cycles": _number("cycles", cycles),
+            "peak_activation_bytes": _number("peak_activation_bytes", peak_activation_bytes),
+        }
+        rules = RuleCheck([], [])
+    result = score(**figures)
+    answer: ScoreAnswer = {
+        **figures,
+        "points": result.points,
+        "by_part": result.by_part,
+        "limits_exceeded": result.limits_exceeded,
+        "rules_broken": rules.broken,
+        "unknown": rules.unknown,
+    }
     if json:
-        print(json_module.dumps({**figures, **result.to_json()}))
+        print(json_module.dumps(answer))
     else:
-        _print(Console(), figures, result)
-    return 1 if result.limits_exceeded or result.rules_broken else 0
+        _print(Console(), answer)
+    return 1 if result.limits_exceeded or rules.broken else 0
 
 
-def _of_run(
-    path: Path, spatial: str, design: str
-) -> tuple[dict[str, float], tuple[list[str], list[str]]]:
+def _of_run(path: Path, spatial: str, design: str) -> tuple[ScoreFigures, RuleCheck]:
     run = load_run(path)
     accuracy = run.summary.get("test_accuracy")
     model = run.spec.get("model")
@@ -225,8 +241,14 @@ def _of_run(
         reason = run.summary.get("absent", {}).get("test_accuracy", "it is no training of ours")
         raise RequestError(f"{path}: wanted a run with a test accuracy, found none: {reason}.")
     estimate = estimate_model(str(model), None, None, spatial, design)
-    figures = {name: float(estimate[name]) for name in _FIGURES[1:]}
-    return {"accuracy": float(accuracy), **figures}, rules_of(run.info, str(estimate["design"]))
+    figures: ScoreFigures = {
+        "accuracy": float(accuracy),
+        "energy_mj": estimate["energy_mj"],
+        "cycles": float(estimate["cycles"]),
+        "peak_activation_bytes": float(estimate["peak_activation_bytes"]),
+    }
+    chosen_by = (run.info.get("choice") or {}).get("judged_on")
+    return figures, check_rules(run.spec, chosen_by, estimate["design"])
 
 
 def _number(name: str, text: str | None) -> float:
@@ -240,19 +262,19 @@ def _number(name: str, text: str | None) -> float:
     return value
 
 
-def _print(console: Console, figures: dict[str, float], result: Score) -> None:
-    console.print(Text(f"{result.points} points", style="bold"))
-    said: dict[str, Any] = {
-        "accuracy": f"{figures['accuracy']:.2%} test accuracy",
-        "energy": f"{figures['energy_mj']:.5g} mJ",
-        "latency": f"{figures['cycles']:,.0f} cycles",
+def _print(console: Console, found: ScoreAnswer) -> None:
+    console.print(Text(f"{found['points']} points", style="bold"))
+    said = {
+        "accuracy": f"{found['accuracy']:.2%} test accuracy",
+        "energy": f"{found['energy_mj']:.5g} mJ",
+        "latency": f"{found['cycles']:,.0f} cycles",
     }
-    for part, points in result.by_part.items():
+    for part, points in found["by_part"].items():
         console.print(Text(f"  {points:3} for {said[part]}"))
     for title, lines in (
-        ("limit exceeded", result.limits_exceeded),
-        ("rule broken", result.rules_broken),
-        ("not known", result.unknown),
+        ("limit exceeded", found["limits_exceeded"]),
+        ("rule broken", found["rules_broken"]),
+        ("not known", found["unknown"]),
     ):
         for line in lines:
             console.print(Text(f"{title}: {line}"), soft_wrap=True)

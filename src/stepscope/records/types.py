@@ -1376,6 +1376,78 @@ class SecondEpochRun(TypedDict):
 # --- answers: summary, accel ----------------------------------------------------------------------
 
 
+class ArrayWidths(TypedDict):
+    """How many PEs the channels of a layer spread over."""
+
+    M: int
+    C: int
+
+
+class LayerFigures(TypedDict):
+    """The best mapping of a layer on an accelerator."""
+
+    layer: dict[str, int]
+    energy_uj: float
+    cycles: int
+    utilization: float
+    energy_uj_by_level: dict[str, float]
+    spatial: ArrayWidths
+    kept_in_buffer: list[str]
+    mapping: list[str]
+    validated: bool
+    evaluated: int
+    space: int
+
+
+class LayerEstimate(LayerFigures):
+    """`stepscope estimate --layer`."""
+
+    design: str
+    energy_mj: float
+
+
+class NetworkLayer(LayerFigures):
+    """One layer of a network's estimate."""
+
+    name: str
+    kind: str
+
+
+class NetworkEstimate(TypedDict):
+    """`stepscope estimate MODEL`."""
+
+    model: str
+    input: list[int]
+    design: str
+    energy_mj: float
+    cycles: int
+    peak_activation_bytes: int
+    peak_activation_at: str
+    layers: list[NetworkLayer]
+    costs_nothing: dict[str, int]
+    not_estimated: list[str]
+    not_validated: list[str]
+
+
+class ScoreFigures(TypedDict):
+    """The figures that points are given for."""
+
+    accuracy: float
+    energy_mj: float
+    cycles: float
+    peak_activation_bytes: float
+
+
+class ScoreAnswer(ScoreFigures):
+    """`stepscope score`."""
+
+    points: int
+    by_part: dict[str, int]
+    limits_exceeded: list[str]
+    rules_broken: list[str]
+    unknown: list[str]
+
+
 class DesignProposal(TypedDict):
     """A network that a search proposed: as drawn, as settings of a run, and by its estimate."""
 
@@ -1437,3 +1509,63 @@ class RejectedDesign(TypedDict):
 
 
 # --- answers: doctor, data ------------------------------------------------------------------------
+
+
+class TorchDevice(TypedDict):
+    """A GPU that torch can use; `shared` says that it shares the memory of the host."""
+
+    name: str
+    memory_bytes: int
+    shared: bool
+
+
+class TorchBuild(TypedDict):
+    """The installed torch, as `processes.torch_info` answers."""
+
+    version: str
+    threads: int
+    interop_threads: int
+    math_library: str | None
+    mkldnn: bool
+    openmp: bool
+    cpu_instructions: str
+    cuda: str | None
+    accelerators: list[TorchDevice]
+
+
+class MachineCheck(TypedDict):
+    """One check of `stepscope doctor`; for an absent reading, `found` is the reason."""
+
+    name: str
+    status: Literal["ok", "warning", "absent"]
+    found: str
+    why: str
+    advice: str | None
+
+
+class DoctorAnswer(TypedDict):
+    """`stepscope doctor`."""
+
+    checks: list[MachineCheck]
+    conditions: MachineConditions
+
+
+class MachineChange(TypedDict):
+    """One condition that is set for a measurement."""
+
+    name: str
+    before: str
+    after: str
+
+
+class PreparedAnswer(TypedDict):
+    """`stepscope doctor --apply`; `kept` is the file of the previous state."""
+
+    set: list[MachineChange]
+    kept: str | None
+
+
+class RestoredAnswer(TypedDict):
+    """`stepscope doctor --restore`."""
+
+    restored: list[str]

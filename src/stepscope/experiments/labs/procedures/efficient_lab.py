@@ -14,6 +14,7 @@ from stepscope.accelerator.rubric import DESIGN, score
 from stepscope.experiments.labs.lab_plan import Plan
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
 from stepscope.experiments.labs.lab_trials import Tried, curves_of, try_settings
+from stepscope.records.types import NetworkEstimate
 from stepscope.stats import known_mean
 from stepscope.units import format_share
 
@@ -60,7 +61,7 @@ def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
     return found(answer, bool(said) and complete, rows, missing, curves_of(tried))
 
 
-def estimates_of(model: str) -> dict[str, dict[str, Any]]:
+def estimates_of(model: str) -> dict[str, NetworkEstimate]:
     """Estimate a network for every spatial spread, for images of 32x32 and ten classes."""
     from stepscope.accelerator.design import load_design
     from stepscope.accelerator.estimate import estimate_network
@@ -75,7 +76,7 @@ def estimates_of(model: str) -> dict[str, dict[str, Any]]:
 
 
 def row_of(
-    model: str, schedule: str, tried: Sequence[Tried], estimates: Mapping[str, Mapping[str, Any]]
+    model: str, schedule: str, tried: Sequence[Tried], estimates: Mapping[str, NetworkEstimate]
 ) -> dict[str, Any]:
     """Put the seeds of one network together: mean, lowest, highest accuracy, and the estimate."""
     accuracies = [value for each in tried for value in each.values_of("test_accuracy")]
