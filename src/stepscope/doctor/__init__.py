@@ -14,7 +14,7 @@ from stepscope.doctor.instrument_checks import check_instruments
 from stepscope.doctor.memory_checks import check_memory
 from stepscope.doctor.storage_checks import check_storage
 
-__all__ = ["Check", "examine"]
+__all__ = ["Check", "run_checks"]
 
 
 def run_checks(root: Path, data_dir: Path) -> list[Check]:

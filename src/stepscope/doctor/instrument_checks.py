@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from stepscope.doctor.check import Check, absent
 from stepscope.errors import StepscopeError
@@ -14,6 +13,7 @@ from stepscope.hardware.gpu import may_have_gpu
 from stepscope.hardware.host import usable_cpus
 from stepscope.hardware.procfs import read_name
 from stepscope.meter.clock import cost_ns, now_ns, resolution_s
+from stepscope.records.types import TorchBuild
 from stepscope.supervisor.ask_process import ask_process
 from stepscope.telemetry.energy_sampler import refresh_periods
 from stepscope.units import format_bytes
@@ -69,7 +69,7 @@ def _torch(root: Path) -> list[Check]:
     why = "the same network takes another time with another build, or with other threads"
     why_accelerator = "what trains there shares, or does not share, its memory with the CPU"
     try:
-        built = ask_process("stepscope.processes.torch_info", {})
+        built: TorchBuild = ask_process("stepscope.processes.torch_info", {})
     except StepscopeError as error:
         return [
             absent("torch", str(error), why),
@@ -78,12 +78,12 @@ def _torch(root: Path) -> list[Check]:
     return [_build(built, why), _accelerator(built, root, why_accelerator)]
 
 
-def _build(built: dict[str, Any], why: str) -> Check:
-    helped = [name for name in ("mkldnn", "openmp") if built[name]]
+def _build(built: TorchBuild, why: str) -> Check:
+    libraries = ", mkldnn" * built["mkldnn"] + ", openmp" * built["openmp"]
     found = (
         f"{built['version']}, {built['threads']} threads, "
         f"{built['math_library'] or 'no math library named'}"
-        f"{''.join(f', {name}' for name in helped)}, {built['cpu_instructions']}"
+        f"{libraries}, {built['cpu_instructions']}"
     )
     usable = usable_cpus()
     if usable is not None and built["threads"] > usable:
@@ -92,7 +92,7 @@ def _build(built: dict[str, Any], why: str) -> Check:
     return Check("torch", "ok", found, why)
 
 
-def _accelerator(built: dict[str, Any], root: Path, why: str) -> Check:
+def _accelerator(built: TorchBuild, root: Path, why: str) -> Check:
     devices = built["accelerators"]
     if devices:
         found = "; ".join(

@@ -61,7 +61,9 @@ def find_stalls(
         "workers": spec.workers,
         "ways": {way: _told(settings[way], trials) for way, trials in by_way.items()},
         "page_cache": cold,
-        "caches_not_emptied": caches_beyond_reach(Path(spec.data_dir), cold),
+        "caches_not_emptied": caches_beyond_reach(
+            Path(spec.data_dir), (cold or {}).get("cold_share")
+        ),
         "cost_s": time.monotonic() - began,
         "path": str(sweep.path),
     }

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from stepscope.hardware.cpu_clock import OFF, ON, clocks, governor, memory_clock, turbo
 from stepscope.hardware.jetson import board, power_mode
 from stepscope.hardware.procfs import PseudoFileReading, read_name
 from stepscope.hardware.swap import swap_areas
 from stepscope.hardware.thermal import fan, temperature_c
+from stepscope.records.types import MachineConditions
 
 CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
 
@@ -50,26 +50,41 @@ def read_conditions(root: Path) -> dict[str, PseudoFileReading[str]]:
     return {name: read(root) for name, read in CONDITIONS.items()}
 
 
-def describe_conditions(root: Path) -> dict[str, Any]:
+def describe_conditions(root: Path) -> MachineConditions:
     """Return the conditions as plain values for a record, with reasons in `absent`."""
     read = read_conditions(root)
     warmth = temperature_c(root)
-    reasons = {name: reading.reason for name, reading in read.items()}
-    reasons["temperature_c"] = warmth.reason
+    reasons = {
+        **{name: reading.reason for name, reading in read.items()},
+        "temperature_c": warmth.reason,
+    }
     return {
-        **{name: reading.value for name, reading in read.items()},
+        "board": read["board"].value,
+        "power_mode": read["power_mode"].value,
+        "governor": read["governor"].value,
+        "clocks": read["clocks"].value,
+        "memory_clock": read["memory_clock"].value,
+        "fan": read["fan"].value,
+        "turbo": read["turbo"].value,
+        "swap": read["swap"].value,
+        "clock_source": read["clock_source"].value,
         "temperature_c": {"start": warmth.value, "end": None},
         "absent": {name: reason for name, reason in reasons.items() if reason is not None},
     }
 
 
-def describe_end(before: Mapping[str, Any], root: Path) -> dict[str, Any]:
+def describe_end(before: MachineConditions, root: Path) -> MachineConditions:
     """Return a description completed with the final temperature and changed conditions."""
     after = describe_conditions(root)
-    warmth = {"start": before["temperature_c"]["start"], "end": after["temperature_c"]["start"]}
-    changed = {
-        name: {"start": before.get(name), "end": after[name]}
-        for name in CONDITIONS
-        if before.get(name) != after[name]
+    return {
+        **before,
+        "temperature_c": {
+            "start": before["temperature_c"]["start"],
+            "end": after["temperature_c"]["start"],
+        },
+        "changed": {
+            name: {"start": before.get(name), "end": after.get(name)}
+            for name in CONDITIONS
+            if before.get(name) != after.get(name)
+        },
     }
-    return {**before, "temperature_c": warmth, "changed": changed}

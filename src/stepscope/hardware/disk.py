@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from stepscope.hardware.procfs import PseudoFileReading, is_there, lines_of, matching, read_text
 
@@ -224,12 +224,11 @@ def is_virtual_machine() -> bool:
     )
 
 
-def caches_beyond_reach(path: Path, cold: dict[str, Any] | None) -> list[str]:
+def caches_beyond_reach(path: Path, cold_share: float | None) -> list[str]:
     """List the caches between a training and its storage that could not be emptied."""
     found = []
-    share = None if cold is None else cold.get("cold_share")
-    if share is not None and share < 1:
-        found.append(f"the page cache: {1 - share:.1%} of the data stayed in it")
+    if cold_share is not None and cold_share < 1:
+        found.append(f"the page cache: {1 - cold_share:.1%} of the data stayed in it")
     kind = file_system_of(path) or ""
     if kind.startswith(_IN_MEMORY):
         found.append(f"all of it: the data lies in memory ({kind})")

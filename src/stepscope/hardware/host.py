@@ -8,18 +8,18 @@ import platform
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from stepscope.hardware import cgroup
 from stepscope.hardware.procfs import bytes_of, first_line_of, lines_of, matching
+from stepscope.records.types import Environment
 
 _PROC = Path("/proc")
 _MHZ = re.compile(rb"^cpu MHz\s*: *([0-9.]+)", re.MULTILINE)
 
 
-def describe_host() -> dict[str, Any]:
+def describe_host() -> Environment:
     """Return what comparable runs must share: processor, memory, system, Python."""
     swap = psutil.swap_memory()
     return {

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from stepscope.errors import MachineError
 from stepscope.files import CACHE_VARIABLE, cache_folder
 from stepscope.hardware.procfs import first_line_of, matching
+from stepscope.records.types import Environment
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SCHEMA = 1
@@ -55,20 +55,20 @@ class Peak:
     measured_unix_s: float
 
 
-def conditions_of(environment: Mapping[str, Any], precision: str) -> Conditions | None:
+def conditions_of(environment: Environment, precision: str) -> Conditions | None:
     """Return the conditions in a run's `environment`; None if torch's entries are missing."""
-    torch, threads, device = (environment.get(name) for name in ("torch", "threads", "device"))
-    if not (isinstance(torch, str) and isinstance(threads, int) and isinstance(device, str)):
+    if not {"torch", "threads", "device"} <= environment.keys():
         return None
+    device = environment["device"]
     return Conditions(
         cpu=environment.get("cpu"),
         cpus_usable=environment.get("cpus_usable"),
         highest_mhz=highest_mhz(),
-        torch=torch,
+        torch=environment["torch"],
         device=device.partition(":")[0],
         device_name=environment.get("device_name"),
         precision=precision,
-        threads=threads if device == "cpu" else None,
+        threads=environment["threads"] if device == "cpu" else None,
     )
 
 

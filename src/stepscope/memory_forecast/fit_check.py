@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,10 +11,11 @@ from stepscope.data import dataset_registry
 from stepscope.errors import OutOfMemoryError
 from stepscope.memory_forecast.forecast import ForecastInputs, forecast, probe_steps
 from stepscope.memory_forecast.memory_bill import Bill
-from stepscope.memory_forecast.remedies import Remedy, remedies
+from stepscope.memory_forecast.remedies import remedies
 from stepscope.memory_forecast.worker_memory import worker_bytes
 from stepscope.meter.device_memory import DeviceMemory
 from stepscope.models.step_tensors import StepMemory, UnlikeSteps
+from stepscope.records.types import MemoryForecast, RemedyRecord
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recomputing
 from stepscope.train.source_settings import data_source_of
@@ -39,22 +39,38 @@ class FitCheck:
 
     bill: Bill | None = None
     step: StepMemory | None = None
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[RemedyRecord, ...] = ()
     reason: str | None = None
     remedies_reason: str | None = None
     workers: int = 0
     workers_that_fit: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> MemoryForecast:
         """Return the bill, the phases and the remedies as JSON values."""
         if self.bill is None or self.step is None:
             return {"reason": self.reason}
+        bill, binding = self.bill, self.bill.binding
         return {
-            **self.bill.to_json(),
+            "items": {
+                name: {"bytes": item.bytes, "how": item.how, "note": item.note, "pool": item.pool}
+                for name, item in bill.items.items()
+            },
+            "total_bytes": bill.total_bytes,
+            "limit_bytes": bill.limits[binding].bytes,
+            "limit_of": bill.limits[binding].of,
+            "limit_pool": binding,
+            "limits": {
+                pool: {"of": each.of, "bytes": each.bytes, "needed_bytes": bill.pool_bytes(pool)}
+                for pool, each in bill.limits.items()
+            },
+            "fits": bill.fits,
             "peak_phase": self.step.peak_phase,
             "at_peak": dict(self.step.at_peak),
-            "phases": {name: vars(phase) for name, phase in self.step.phases.items()},
-            "remedies": [remedy.to_json() for remedy in self.remedies],
+            "phases": {
+                name: {"peak_bytes": phase.peak_bytes, "end_bytes": phase.end_bytes}
+                for name, phase in self.step.phases.items()
+            },
+            "remedies": list(self.remedies),
             "remedies_reason": self.remedies_reason,
             "workers": self.workers,
             "workers_that_fit": self.workers_that_fit,
@@ -77,7 +93,7 @@ def check_fit(
         bill = forecast(spec, inputs)
     except Exception as error:  # a network may fail on a batch that the run never has
         return FitCheck(reason=_why_not(error))
-    found: list[Remedy] = []
+    found: list[RemedyRecord] = []
     untried = None
     if bill.filled_share > _REMEDIES_FROM:
         found, untried = _find_remedies(spec, model, inputs, memory)
@@ -111,7 +127,7 @@ def _workers_that_fit(spec: RunSpec, inputs: ForecastInputs, bill: Bill) -> int 
 
 def _find_remedies(
     spec: RunSpec, model: nn.Module, inputs: ForecastInputs, memory: DeviceMemory | None
-) -> tuple[list[Remedy], str | None]:
+) -> tuple[list[RemedyRecord], str | None]:
     """Return remedies, and the reason if recomputed activations could not be tried."""
     try:
         return remedies(spec, inputs, _inputs_with_recomputing(spec, model, inputs, memory)), None

@@ -19,27 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from stepscope.hardware import host
 
 How = Literal["counted", "measured", "calibrated", "assumed"]
 Pool = Literal["host", "device", "unified", "shared memory"]
-
-ITEMS = (
-    "runtime",
-    "device_context",
-    "parameters",
-    "gradients",
-    "optimizer_state",
-    "activations",
-    "batch",
-    "prefetch",
-    "workers",
-    "dataset",
-    "workspace",
-    "slack",
-)
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Bill:
-    """The peak memory of a run; `items` has every name of `ITEMS`."""
+    """The peak memory of a run; every item of `forecast` is in `items`."""
 
     items: Mapping[str, Item]
     limits: Mapping[Pool, Limit]
@@ -103,22 +88,6 @@ class Bill:
         if limit_bytes == 0:
             return math.inf if needed_bytes else 0.0
         return needed_bytes / limit_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the bill as JSON values."""
-        limit = self.limits[self.binding]
-        return {
-            "items": {name: vars(self.items[name]) for name in ITEMS},
-            "total_bytes": self.total_bytes,
-            "limit_bytes": limit.bytes,
-            "limit_of": limit.of,
-            "limit_pool": self.binding,
-            "limits": {
-                pool: {**vars(each), "needed_bytes": self.pool_bytes(pool)}
-                for pool, each in self.limits.items()
-            },
-            "fits": self.fits,
-        }
 
 
 # --- Limits

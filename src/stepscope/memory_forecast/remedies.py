@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 from stepscope.memory_forecast.forecast import ForecastInputs, forecast
-from stepscope.memory_forecast.memory_bill import Bill, Pool
+from stepscope.memory_forecast.memory_bill import Bill
+from stepscope.records.types import RecordedSpec, RemedyRecord
 from stepscope.settings import RunSpec
 
 MOST = 3
@@ -16,46 +15,33 @@ MOST = 3
 AIM = 0.9
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """Settings to change, the resulting bill, and the pool that was too small."""
-
-    settings: dict[str, Any]
-    bill: Bill
-    pool: Pool
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the remedy as JSON values."""
-        return {
-            "settings": self.settings,
-            "total_bytes": self.bill.total_bytes,
-            "pool": self.pool,
-            "pool_bytes": self.bill.pool_bytes(self.pool),
-            "fits": self.bill.fits,
-        }
-
-
 def remedies(
     spec: RunSpec, inputs: ForecastInputs, recomputing: ForecastInputs | None
-) -> list[Remedy]:
+) -> list[RemedyRecord]:
     """Return the best remedies, those that fit first.
 
     `recomputing` are the inputs of the same network with recomputed activations, if it has blocks.
     """
     now = forecast(spec, inputs)
     pool = now.binding
-    tried = [
-        Remedy(settings, bill, pool)
+    found: list[RemedyRecord] = [
+        {
+            "settings": settings,
+            "total_bytes": bill.total_bytes,
+            "pool": pool,
+            "pool_bytes": bill.pool_bytes(pool),
+            "fits": bill.fits,
+        }
         for settings, bill in _candidates(spec, inputs, recomputing)
         if bill.pool_bytes(pool) < now.pool_bytes(pool)
     ]
-    tried.sort(key=lambda remedy: not remedy.bill.fits)
-    return tried[:MOST]
+    found.sort(key=lambda remedy: not remedy["fits"])
+    return found[:MOST]
 
 
 def _candidates(
     spec: RunSpec, inputs: ForecastInputs, recomputing: ForecastInputs | None
-) -> Iterator[tuple[dict[str, Any], Bill]]:
+) -> Iterator[tuple[RecordedSpec, Bill]]:
     smaller = largest_batch(spec, inputs)
     if smaller is not None and smaller < spec.batch_size:
         yield _with(spec, inputs, batch_size=smaller)
@@ -100,5 +86,7 @@ def _parts(batch_size: int, most: int) -> int:
     return parts
 
 
-def _with(spec: RunSpec, inputs: ForecastInputs, **changed: Any) -> tuple[dict[str, Any], Bill]:
+def _with(
+    spec: RunSpec, inputs: ForecastInputs, **changed: int | bool | str
+) -> tuple[RecordedSpec, Bill]:
     return changed, forecast(spec.model_copy(update=changed), inputs)

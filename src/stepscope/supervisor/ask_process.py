@@ -21,8 +21,8 @@ def ask_process(
     asked: Mapping[str, Any],
     environment: Mapping[str, str] | None = None,
     fork_server: ForkServer | None = None,
-) -> dict[str, Any]:
-    """Start a module that answers one question, and return its answer.
+) -> Any:
+    """Start a module that answers one question, and return its answer: a JSON object.
 
     It is forked where a fork server is given, unless it needs another environment: torch reads
     some variables when it is imported.
@@ -81,7 +81,9 @@ def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> dict[str, 
         StepscopeError: the run is invalid, or no forecast is possible.
     """
     preflight.check(spec)
-    answer = ask_process(_MODULE, spec.model_dump(mode="json"), fork_server=fork_server)
+    answer: dict[str, Any] = ask_process(
+        _MODULE, spec.model_dump(mode="json"), fork_server=fork_server
+    )
     if "items" not in answer:
         raise AnswerIsNo(f"no forecast: {answer['reason']}.")
     return answer

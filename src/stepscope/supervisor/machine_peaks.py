@@ -87,7 +87,7 @@ def _named(left_out: Mapping[str, Any]) -> str:
 def peak_for(info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
     """Return the peak to compare a run with, or the reason why there is none."""
     precision = str(info["spec"].get("precision", "fp32"))
-    conditions = conditions_of(info.get("environment") or {}, precision)
+    conditions = conditions_of(info["environment"], precision)
     if conditions is None:
         return None, "the run ended before torch told of itself"
     peak = find_peak(conditions)

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from stepscope.errors import MachineError
 from stepscope.hardware.procfs import is_there, read_integer, read_name
+from stepscope.records.types import EnergySensor
 
 Kind = Literal["counter", "power"]
 EVERYTHING = "*"  # the domain contains all others of this machine
@@ -37,7 +38,7 @@ class Sensor:
     range_j: float | None = None
     addable: bool = True
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> EnergySensor:
         """Return its description for the record, as plain values."""
         return {
             "name": self.name,

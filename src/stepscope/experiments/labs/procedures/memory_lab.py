@@ -235,7 +235,8 @@ def try_steps(
         StepscopeError: it cannot be done; a RequestError where the change does not apply.
     """
     asked = {"spec": spec.model_dump(mode="json"), "options": dict(options)}
-    return ask_process("stepscope.processes.memory_trial", asked, environment)
+    seen: dict[str, Any] = ask_process("stepscope.processes.memory_trial", asked, environment)
+    return seen
 
 
 DEFAULTS = {"batch_size": 128, "device": "cpu"}
