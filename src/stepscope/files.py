@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,32 +45,39 @@ def cannot_write(error: OSError, what: str) -> StepscopeError:
     )
 
 
-def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Write the chunks of `content` to a temporary file, then rename it to `path`.
+def replace_file(
+    path: Path, content: Iterable[bytes], move: Callable[[Path, Path], object] = Path.replace
+) -> None:
+    """Write the chunks of `content` to a temporary file, then move it to `path`.
 
     Raises:
-        StepscopeError: the file cannot be written.
+        OSError: the file cannot be written.
     """
     import tempfile
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(
-            prefix=f".{path.name}.", suffix=".part", dir=path.parent
-        )
-    except OSError as error:
-        raise cannot_write(error, str(path)) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             for chunk in content:
                 stream.write(chunk)
         part.chmod(0o666 & ~_umask())
-        part.replace(path)
-    except OSError as error:
-        raise cannot_write(error, str(path)) from error
+        move(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: Iterable[bytes]) -> None:
+    """Replace a file of the data folder.
+
+    Raises:
+        StepscopeError: the file cannot be written.
+    """
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise cannot_write(error, str(path)) from error
 
 
 @contextmanager
@@ -119,12 +126,6 @@ def state_folder() -> Path | None:
 def is_chosen(variable: str) -> bool:
     """Return whether the user has set a folder with this environment variable."""
     return bool(os.environ.get(variable))
-
-
-def as_typed(path: Path) -> str:
-    """Return a path as a user would type it: relative if it is below the current folder."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _folder(variable: str, in_home: str) -> Path | None:

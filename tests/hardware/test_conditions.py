@@ -22,6 +22,7 @@ from machine_trees import (
 )
 
 from stepscope.hardware.conditions import describe_conditions, describe_end, read_conditions
+from stepscope.hardware.host import swap_areas
 from stepscope.hardware.jetson import (
     board,
     jetpack_of,
@@ -31,7 +32,6 @@ from stepscope.hardware.jetson import (
     protocol_mode,
     tegra_release,
 )
-from stepscope.hardware.swap import swap_areas
 from stepscope.hardware.thermal import temperature_c, throttled
 
 # board, power mode, governor, clocks, fan, turbo

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from stepscope.hardware.procfs import PseudoFileReading
+from stepscope.hardware.procfs import Reading
 
 Status = Literal["ok", "warning", "absent"]
 
@@ -29,7 +29,7 @@ def absent(name: str, reason: str | None, why: str, advice: str | None = None) -
 
 def judged(
     name: str,
-    reading: PseudoFileReading[str],
+    reading: Reading[str],
     why: str,
     judge: Callable[[str], str | None] = lambda _: None,
 ) -> Check:

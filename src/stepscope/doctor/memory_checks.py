@@ -8,8 +8,8 @@ import psutil
 
 from stepscope.doctor.check import Check, absent
 from stepscope.hardware import cgroup
+from stepscope.hardware.host import SwapArea, swap_areas
 from stepscope.hardware.procfs import read_text
-from stepscope.hardware.swap import SwapArea, swap_areas
 from stepscope.units import format_bytes, format_share
 
 _LITTLE_SHARE = 0.5

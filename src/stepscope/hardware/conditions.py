@@ -10,29 +10,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from stepscope.hardware.cpu_clock import OFF, ON, clocks, governor, memory_clock, turbo
+from stepscope.hardware.host import swap_areas
 from stepscope.hardware.jetson import board, power_mode
-from stepscope.hardware.procfs import PseudoFileReading, read_name
-from stepscope.hardware.swap import swap_areas
+from stepscope.hardware.procfs import Reading, read_name
 from stepscope.hardware.thermal import fan, temperature_c
 from stepscope.records.types import MachineConditions
 
 CLOCK_SOURCES = "sys/devices/system/clocksource/clocksource0"
 
 
-def clock_source(root: Path) -> PseudoFileReading[str]:
+def clock_source(root: Path) -> Reading[str]:
     """Return the name of the kernel's clock source."""
     return read_name(root / CLOCK_SOURCES / "current_clocksource")
 
 
-def swap(root: Path) -> PseudoFileReading[str]:
+def swap(root: Path) -> Reading[str]:
     """Return whether memory can be swapped out: `on` or `off`."""
-    areas = swap_areas(root)
-    if areas.value is None:
-        return PseudoFileReading(None, areas.reason)
-    return PseudoFileReading(ON if areas.value else OFF)
+    return swap_areas(root).map(lambda areas: ON if areas else OFF)
 
 
-CONDITIONS: Mapping[str, Callable[[Path], PseudoFileReading[str]]] = {
+CONDITIONS: Mapping[str, Callable[[Path], Reading[str]]] = {
     "board": board,
     "power_mode": power_mode,
     "governor": governor,
@@ -45,7 +42,7 @@ CONDITIONS: Mapping[str, Callable[[Path], PseudoFileReading[str]]] = {
 }
 
 
-def read_conditions(root: Path) -> dict[str, PseudoFileReading[str]]:
+def read_conditions(root: Path) -> dict[str, Reading[str]]:
     """Read every condition, by name."""
     return {name: read(root) for name, read in CONDITIONS.items()}
 

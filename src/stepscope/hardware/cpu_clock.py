@@ -7,11 +7,10 @@ debugfs, which only root may read.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from stepscope.hardware.procfs import (
-    PseudoFileReading,
+    Reading,
     is_there,
     matching,
     read_integer,
@@ -56,16 +55,20 @@ def policies(root: Path) -> list[Path]:
     be read.
     """
     found = matching(root / _CPU / "cpufreq", "policy[0-9]*")
-    return [each for each in found if _is_online(each / "affected_cpus")]
+    return [
+        each
+        for each in found
+        if read_text(each / "affected_cpus").value or not os.path.lexists(each / "affected_cpus")
+    ]
 
 
-def _is_online(affected: Path) -> bool:
-    return read_text(affected).value is not None or not os.path.lexists(affected)
-
-
-def governor(root: Path) -> PseudoFileReading[str]:
+def governor(root: Path) -> Reading[str]:
     """Return the CPUs' governor; several are joined by `+`."""
-    return _same_everywhere(root, [each / "scaling_governor" for each in policies(root)])
+    said = [read_name(each / "scaling_governor") for each in policies(root)]
+    if not said:
+        return Reading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
+    values = {each.value for each in said if each.value is not None}
+    return Reading("+".join(sorted(values))) if values else said[0]
 
 
 def governors(root: Path) -> list[str]:
@@ -81,19 +84,19 @@ def clock_ranges(root: Path) -> list[tuple[Path, Path]]:
     return found + [(each / "min_freq", each / "max_freq") for each in gpus]
 
 
-def clocks(root: Path) -> PseudoFileReading[str]:
+def clocks(root: Path) -> Reading[str]:
     """Return whether the clocks of CPUs and GPU are `fixed`, or `scaling` within a range."""
     ranges = clock_ranges(root)
     if not ranges:
-        return PseudoFileReading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
+        return Reading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
     unknown = None
     for lowest, highest in ranges:
         low, high = read_integer(lowest), read_integer(highest)
         if low.value is None or high.value is None:
             unknown = low.reason or high.reason
         elif low.value < high.value:
-            return PseudoFileReading(SCALING)
-    return PseudoFileReading(FIXED) if unknown is None else PseudoFileReading(None, unknown)
+            return Reading(SCALING)
+    return Reading(FIXED) if unknown is None else Reading(None, unknown)
 
 
 def turbo_file(root: Path) -> tuple[Path, str] | None:
@@ -101,18 +104,13 @@ def turbo_file(root: Path) -> tuple[Path, str] | None:
     return next(((root / file, off) for file, off in _TURBO if is_there(root / file)), None)
 
 
-def turbo(root: Path) -> PseudoFileReading[str]:
+def turbo(root: Path) -> Reading[str]:
     """Return whether CPUs may exceed their nominal clock: `on` or `off`."""
     found = turbo_file(root)
     if found is None:
-        return PseudoFileReading(
-            None, "this system shows no switch for turbo (intel_pstate, cpufreq/boost)"
-        )
+        return Reading(None, "this system shows no switch for turbo (intel_pstate, cpufreq/boost)")
     file, off = found
-    said = read_integer(file)
-    if said.value is None:
-        return PseudoFileReading(None, said.reason)
-    return PseudoFileReading(OFF if str(said.value) == off else ON)
+    return read_integer(file).map(lambda said: OFF if str(said) == off else ON)
 
 
 def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
@@ -124,25 +122,12 @@ def memory_clock_files(root: Path) -> tuple[Path, Path, Path] | None:
     return None
 
 
-def memory_clock(root: Path) -> PseudoFileReading[str]:
+def memory_clock(root: Path) -> Reading[str]:
     """Return whether a board's memory clock is `fixed` or `scaling`."""
     files = memory_clock_files(root)
-    if files is None:
-        return PseudoFileReading(None, _no_memory_clock(root))
-    return PseudoFileReading(FIXED if read_integer(files[0]).value else SCALING)
-
-
-def _no_memory_clock(root: Path) -> str:
+    if files is not None:
+        return Reading(FIXED if read_integer(files[0]).value else SCALING)
     tried = [read_integer(root / names[0]).reason or "" for names in _MEMORY_CLOCKS]
     denied = [reason for reason in tried if "cannot be read" in reason or "wanted" in reason]
-    return denied[0] if denied else "this system shows no memory clock (a Jetson does, to root)"
-
-
-def _same_everywhere(root: Path, files: Sequence[Path]) -> PseudoFileReading[str]:
-    if not files:
-        return PseudoFileReading(None, _NO_SCALING.format(root / _CPU / "cpufreq"))
-    said = [read_name(file) for file in files]
-    values = {each.value for each in said if each.value is not None}
-    if not values:
-        return PseudoFileReading(None, said[0].reason)
-    return PseudoFileReading("+".join(sorted(values)))
+    none = "this system shows no memory clock (a Jetson does, to root)"
+    return Reading(None, denied[0] if denied else none)

@@ -7,13 +7,14 @@ entry of that number in sysfs.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stepscope.hardware.procfs import PseudoFileReading, is_there, lines_of, matching, read_text
+from stepscope.hardware.jetson import is_virtual
+from stepscope.hardware.page_cache import advise_out
+from stepscope.hardware.procfs import Reading, is_there, matching, read_text
 
 Kind = Literal["NVMe SSD", "SSD", "HDD", "SD card", "eMMC", "network", "memory", "virtual disk"]
 
@@ -53,26 +54,24 @@ class ReadTest:
         return self.bytes / self.seconds
 
 
-def medium_under(folder: Path, root: Path) -> PseudoFileReading[Medium]:
+def medium_under(folder: Path, root: Path) -> Reading[Medium]:
     """Return the storage below a folder, or below its nearest existing ancestor."""
     real = Path(os.path.realpath(folder))  # `Path.resolve` fails on circular links
     there = next(each for each in (real, *real.parents) if is_there(each))
     mount = _mount_of(there, root)
     if mount is None:
-        return PseudoFileReading(
-            None, f"{root / 'proc/self/mountinfo'} does not say where {there} lies"
-        )
+        return Reading(None, f"{root / 'proc/self/mountinfo'} does not say where {there} lies")
     number, file_system, source = mount
     if file_system.startswith(_IN_MEMORY):
-        return PseudoFileReading(Medium("memory", file_system, None, over_usb=False))
+        return Reading(Medium("memory", file_system, None, over_usb=False))
     if file_system.startswith(_NETWORK) and file_system != _LOCAL:
-        return PseudoFileReading(Medium("network", file_system, source, over_usb=False))
-    return PseudoFileReading(_of_disk(number, source, file_system, root))
+        return Reading(Medium("network", file_system, source, over_usb=False))
+    return Reading(_of_disk(number, source, file_system, root))
 
 
 def read_some(
     folder: Path, *, at_most_bytes: int = 64 << 20, at_most_s: float = 2.0, at_most_files: int = 500
-) -> PseudoFileReading[ReadTest]:
+) -> Reading[ReadTest]:
     """Read files below a folder within limits of size and time, after evicting them.
 
     Only these files are evicted: other programs keep their page cache.
@@ -80,8 +79,8 @@ def read_some(
     try:
         files = _some_files(folder, at_most_bytes, at_most_files)
         if not files:
-            return PseudoFileReading(None, f"no file to read below {folder}")
-        warm_because = _advise_out(files)
+            return Reading(None, f"no file to read below {folder}")
+        warm_because = advise_out(files)
         begun = time.perf_counter()
         read_bytes = count = 0
         for file in files:
@@ -91,12 +90,10 @@ def read_some(
                 break
         seconds = time.perf_counter() - begun
     except OSError as error:
-        return PseudoFileReading(
-            None, f"{error.filename or folder} cannot be read: {error.strerror}"
-        )
+        return Reading(None, f"{error.filename or folder} cannot be read: {error.strerror}")
     if not read_bytes:
-        return PseudoFileReading(None, f"every file below {folder} is empty")
-    return PseudoFileReading(ReadTest(count, read_bytes, seconds, warm_because))
+        return Reading(None, f"every file below {folder} is empty")
+    return Reading(ReadTest(count, read_bytes, seconds, warm_because))
 
 
 def _some_files(folder: Path, at_most_bytes: int, at_most_files: int) -> list[Path]:
@@ -115,19 +112,6 @@ def _some_files(folder: Path, at_most_bytes: int, at_most_files: int) -> list[Pa
             if len(found) >= at_most_files or size_bytes >= at_most_bytes:
                 return found
     return found
-
-
-def _advise_out(files: list[Path]) -> str | None:
-    """Advise the system to drop files from the cache; return a reason if it cannot."""
-    if sys.platform != "linux":
-        return "this system takes no advice about pages"
-    for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-    return None
 
 
 def _read(file: Path, at_most_bytes: int, until: float) -> int:
@@ -182,15 +166,9 @@ def _of_disk(number: str, source: str, file_system: str, root: Path) -> Medium:
         kind = "virtual disk"
     else:
         rotates = read_text(disk / "queue/rotational").value
-        kind = _spinning_or_not(rotates)
+        kind = None if rotates is None else "HDD" if rotates == "1" else "SSD"
     reason = None if kind else f"{disk / 'queue/rotational'} does not tell"
     return Medium(kind, file_system, name, over_usb=over_usb, reason=reason)
-
-
-def _spinning_or_not(rotates: str | None) -> Kind | None:
-    if rotates is None:
-        return None
-    return "HDD" if rotates == "1" else "SSD"
 
 
 def _disk_below(device: Path) -> Path:
@@ -200,42 +178,19 @@ def _disk_below(device: Path) -> Path:
     return _disk_below(slaves[0].resolve()) if slaves else device
 
 
-def file_system_of(path: Path) -> str | None:
-    """Return the type of the file system of a path; None if it is unknown."""
-    resolved = path.resolve()
-    best, kind = -1, None
-    for line in lines_of(Path("/proc/self/mounts")):
-        fields = line.split(" ")
-        if len(fields) < 3:
-            continue
-        mount = Path(fields[1].replace("\\040", " "))
-        depth = len(mount.parts)
-        if depth > best and (resolved == mount or mount in resolved.parents):
-            best, kind = depth, fields[2]
-    return kind
-
-
-def is_virtual_machine() -> bool:
-    """Return whether the CPU reports a hypervisor."""
-    return any(
-        " hypervisor" in line
-        for line in lines_of(Path("/proc/cpuinfo"))
-        if line.startswith("flags")
-    )
-
-
 def caches_beyond_reach(path: Path, cold_share: float | None) -> list[str]:
     """List the caches between a training and its storage that could not be emptied."""
     found = []
     if cold_share is not None and cold_share < 1:
         found.append(f"the page cache: {1 - cold_share:.1%} of the data stayed in it")
-    kind = file_system_of(path) or ""
+    mount = _mount_of(path.resolve(), Path("/"))
+    kind = "" if mount is None else mount[1]
     if kind.startswith(_IN_MEMORY):
         found.append(f"all of it: the data lies in memory ({kind})")
     elif kind.startswith(_NETWORK):
         found.append(f"the file server's ({kind})")
     else:
         found.append("the drive's own")
-    if is_virtual_machine():
+    if is_virtual(Path("/")):
         found.append("the hypervisor's: this is a virtual machine")
     return found

@@ -6,13 +6,21 @@ import math
 import os
 import platform
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import psutil
 
 from stepscope.hardware import cgroup
-from stepscope.hardware.procfs import bytes_of, first_line_of, lines_of, matching
+from stepscope.hardware.procfs import (
+    Reading,
+    bytes_of,
+    first_line_of,
+    lines_of,
+    matching,
+    read_text,
+)
 from stepscope.records.types import Environment
 
 _PROC = Path("/proc")
@@ -125,3 +133,28 @@ def _shared_memory() -> os.statvfs_result | None:
         return os.statvfs("/dev/shm")
     except OSError:
         return None
+
+
+@dataclass(frozen=True)
+class SwapArea:
+    """A swap area: a disk, a file, or zram, which is compressed memory."""
+
+    name: str
+    size_bytes: int
+    used_bytes: int
+
+    @property
+    def is_zram(self) -> bool:
+        """Whether it is compressed memory instead of a disk."""
+        return Path(self.name).name.startswith("zram")
+
+
+def swap_areas(root: Path) -> Reading[list[SwapArea]]:
+    """List the areas in `/proc/swaps`; invalid lines are skipped."""
+    return read_text(root / "proc/swaps").map(
+        lambda text: [
+            SwapArea(fields[0], int(fields[2]) * 1024, int(fields[3]) * 1024)
+            for fields in map(str.split, text.splitlines()[1:])
+            if len(fields) >= 4 and fields[2].isdecimal() and fields[3].isdecimal()
+        ]
+    )

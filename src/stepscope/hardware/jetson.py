@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stepscope.hardware.procfs import PseudoFileReading, is_there, read_name, read_text
+from stepscope.hardware.procfs import Reading, is_there, read_name, read_text
 
 # JetPacks by version of Linux for Tegra: https://developer.nvidia.com/embedded/jetson-linux-archive
 _JETPACKS = {
@@ -34,7 +34,7 @@ _JETPACKS = {
 _RELEASE = re.compile(r"R([0-9]+) \(release\), REVISION: ([0-9.]+)")
 
 
-def board(root: Path) -> PseudoFileReading[str]:
+def board(root: Path) -> Reading[str]:
     """Return the machine's name from its device tree or its firmware."""
     model = read_name(root / "proc/device-tree/model")
     if model.value is not None:
@@ -44,8 +44,8 @@ def board(root: Path) -> PseudoFileReading[str]:
     family = read_name(dmi / "product_family").value
     known = [word for word in (*words, family and f"({family})") if word]
     if known:
-        return PseudoFileReading(" ".join(known))
-    return PseudoFileReading(None, "neither a device tree nor the firmware names this machine")
+        return Reading(" ".join(known))
+    return Reading(None, "neither a device tree nor the firmware names this machine")
 
 
 def is_jetson(root: Path) -> bool:
@@ -59,16 +59,16 @@ def is_virtual(root: Path) -> bool:
     return any(line.startswith("flags") and " hypervisor" in line for line in lines)
 
 
-def tegra_release(root: Path) -> PseudoFileReading[str]:
+def tegra_release(root: Path) -> Reading[str]:
     """Return the version of Linux for Tegra: `32.5.0`."""
     said = read_text(root / "etc/nv_tegra_release")
     if said.value is None:
         return said
     found = _RELEASE.search(said.value)
     if found is None:
-        return PseudoFileReading(None, f"{root / 'etc/nv_tegra_release'} has no release in it")
+        return Reading(None, f"{root / 'etc/nv_tegra_release'} has no release in it")
     numbers = [found[1], *found[2].rstrip(".").split("."), "0"]
-    return PseudoFileReading(".".join(numbers[:3]))
+    return Reading(".".join(numbers[:3]))
 
 
 def jetpack_of(release: str) -> str | None:
@@ -90,31 +90,26 @@ def power_modes(root: Path) -> dict[int, str]:
     return {int(number): name for number, name in _MODE.findall(_conf(root))}
 
 
-def power_mode(root: Path) -> PseudoFileReading[str]:
+def power_mode(root: Path) -> Reading[str]:
     """Return the name of the current power mode."""
-    number = mode_number(root)
-    if number.value is None:
-        return PseudoFileReading(None, number.reason)
-    return PseudoFileReading(power_modes(root).get(number.value, f"mode {number.value}"))
+    return mode_number(root).map(lambda number: power_modes(root).get(number, f"mode {number}"))
 
 
-def mode_number(root: Path) -> PseudoFileReading[int]:
+def mode_number(root: Path) -> Reading[int]:
     """Return the number of the current power mode."""
     status = read_text(root / STATUS)
     if status.value is not None:
         found = _STATUS.search(status.value)
         if found is None:
-            wanted = "wanted something like pmode:0000"
-            return PseudoFileReading(
-                None, f"{root / STATUS}: {wanted}, found {status.value[:40]!r}"
-            )
-        return PseudoFileReading(int(found[1]))
+            said = f"wanted something like pmode:0000, found {status.value[:40]!r}"
+            return Reading(None, f"{root / STATUS}: {said}")
+        return Reading(int(found[1]))
     default = _DEFAULT.search(_conf(root))
     if default is not None:
-        return PseudoFileReading(int(default[1]))
+        return Reading(int(default[1]))
     if not is_jetson(root):
-        return PseudoFileReading(None, "power modes are a Jetson's (nvpmodel), and this is none")
-    return PseudoFileReading(None, status.reason)
+        return Reading(None, "power modes are a Jetson's (nvpmodel), and this is none")
+    return Reading(None, status.reason)
 
 
 def number_of(mode: str, root: Path) -> int | None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from stepscope.errors import MachineError
 from stepscope.hardware import cpu_clock, jetson, thermal
 from stepscope.hardware.cpu_clock import FIXED, OFF, ON
-from stepscope.hardware.procfs import read_text
+from stepscope.hardware.procfs import Reading, read_text
 
 State = dict[str, str]  # contents of files below the root, by relative path
 
@@ -23,13 +22,29 @@ _WITHIN_S = 60
 class Knob:
     """One condition that can be set.
 
-    `state` returns the current content of its files, to restore it later; `wanted` returns the
-    content for a value. Both raise MachineError if that is not possible.
+    `files` lists the files whose content is saved and restored; `wanted` returns the content for a
+    value, or raises MachineError if this machine cannot have it.
     """
 
     name: str
-    state: Callable[[Path], State]
+    files: Callable[[Path], list[Path]]
     wanted: Callable[[Path, str], State]
+
+    def state(self, root: Path) -> State:
+        """Return the current content of its files, to restore it later.
+
+        Raises:
+            MachineError: one of them cannot be read.
+        """
+        found = {}
+        for file in self.files(root):
+            said = _read(_relative(file, root), root)
+            if said.value is None:
+                raise MachineError(
+                    f"{self.name} is not set, for it could not be put back: {said.reason}."
+                )
+            found[_relative(file, root)] = said.value
+        return found
 
 
 def write(state: State, root: Path) -> None:
@@ -53,14 +68,18 @@ def write(state: State, root: Path) -> None:
 
 def not_yet(state: State, root: Path) -> State:
     """Return the part of a state that the files do not have yet."""
-    return {path: text for path, text in state.items() if _text(path, root) != text}
+    return {path: text for path, text in state.items() if _read(path, root).value != text}
 
 
-def _text(path: str, root: Path) -> str | None:
-    if path == jetson.STATUS:
-        number = jetson.mode_number(root).value
-        return None if number is None else _status(number)
-    return read_text(root / path).value
+def _read(path: str, root: Path) -> Reading[str]:
+    # Without a status file the mode is the default of nvpmodel's configuration.
+    return (
+        jetson.mode_number(root).map(_status) if path == jetson.STATUS else read_text(root / path)
+    )
+
+
+def _status(number: int) -> str:
+    return f"pmode:{number:04d}"
 
 
 def _set_power_mode(status: str, root: Path) -> None:
@@ -90,27 +109,6 @@ def _set_power_mode(status: str, root: Path) -> None:
         )
 
 
-def _texts(name: str, files: Callable[[Path], list[Path]], root: Path) -> State:
-    found = {}
-    for file in files(root):
-        said = read_text(file)
-        if said.value is None:
-            raise MachineError(f"{name} is not set, for it could not be put back: {said.reason}.")
-        found[_from(root, file)] = said.value
-    return found
-
-
-def _power_mode_state(root: Path) -> State:
-    number = jetson.mode_number(root)
-    if number.value is None:
-        raise MachineError(f"power_mode: {number.reason}.")
-    return {jetson.STATUS: _status(number.value)}
-
-
-def _status(number: int) -> str:
-    return f"pmode:{number:04d}"
-
-
 def _wanted_power_mode(root: Path, value: str) -> State:
     number = jetson.number_of(value, root)
     if number is None:
@@ -130,51 +128,7 @@ def _wanted_governor(root: Path, value: str) -> State:
     if value not in known:
         has = ", ".join(known) or "none at all: it does not scale its clocks"
         raise MachineError(f"governor: wanted {value}, and this machine has {has}.")
-    return {_from(root, file): value for file in _governor_files(root)}
-
-
-def _wanted_clocks(root: Path, value: str) -> State:
-    _check_can_be("clocks", value, (FIXED,))
-    highest = {low: read_text(high).value for low, high in cpu_clock.clock_ranges(root)}
-    return {_from(root, low): text for low, text in highest.items() if text is not None}
-
-
-def _memory_clock_kept(root: Path) -> list[Path]:
-    files = cpu_clock.memory_clock_files(root)
-    return [] if files is None else [files[0]]
-
-
-def _wanted_memory_clock(root: Path, value: str) -> State:
-    _check_can_be("memory_clock", value, (FIXED,))
-    files = cpu_clock.memory_clock_files(root)
-    if files is None:
-        raise MachineError(f"memory_clock: {cpu_clock.memory_clock(root).reason}.")
-    hold, rate, highest = files
-    fastest = read_text(highest)
-    if fastest.value is None:
-        raise MachineError(f"memory_clock: {fastest.reason}.")
-    return {_from(root, hold): "1", _from(root, rate): fastest.value}
-
-
-def _fan_files(root: Path) -> list[Path]:
-    return [
-        file for file in (thermal.control_file(root), thermal.speed_file(root)) if file is not None
-    ]
-
-
-def _wanted_fan(root: Path, value: str) -> State:
-    speed = thermal.speed_file(root)
-    if speed is None:
-        raise MachineError(f"fan: {thermal.fan(root).reason}.")
-    known = value.isascii() and value.isdecimal() and int(value) <= thermal.FASTEST
-    if value != thermal.MAX and not known:
-        raise MachineError(f"fan: wanted {value}; it can be set to max, or 0 to {thermal.FASTEST}.")
-    control = thermal.control_file(root)
-    kernel_off = {} if control is None else {_from(root, control): "0"}
-    return {
-        **kernel_off,
-        _from(root, speed): str(thermal.FASTEST) if value == thermal.MAX else value,
-    }
+    return {_relative(file, root): value for file in _governor_files(root)}
 
 
 def _turbo_files(root: Path) -> list[Path]:
@@ -189,7 +143,51 @@ def _wanted_turbo(root: Path, value: str) -> State:
         raise MachineError(f"turbo: {cpu_clock.turbo(root).reason}.")
     file, off = found
     on = "0" if off == "1" else "1"
-    return {_from(root, file): off if value == OFF else on}
+    return {_relative(file, root): off if value == OFF else on}
+
+
+def _lowest_clocks(root: Path) -> list[Path]:
+    return [low for low, _ in cpu_clock.clock_ranges(root)]
+
+
+def _wanted_clocks(root: Path, value: str) -> State:
+    _check_can_be("clocks", value, (FIXED,))
+    highest = {low: read_text(high).value for low, high in cpu_clock.clock_ranges(root)}
+    return {_relative(low, root): text for low, text in highest.items() if text is not None}
+
+
+def _memory_clock_files(root: Path) -> list[Path]:
+    files = cpu_clock.memory_clock_files(root)
+    return [] if files is None else [files[0]]
+
+
+def _wanted_memory_clock(root: Path, value: str) -> State:
+    _check_can_be("memory_clock", value, (FIXED,))
+    files = cpu_clock.memory_clock_files(root)
+    if files is None:
+        raise MachineError(f"memory_clock: {cpu_clock.memory_clock(root).reason}.")
+    hold, rate, highest = files
+    fastest = read_text(highest)
+    if fastest.value is None:
+        raise MachineError(f"memory_clock: {fastest.reason}.")
+    return {_relative(hold, root): "1", _relative(rate, root): fastest.value}
+
+
+def _fan_files(root: Path) -> list[Path]:
+    files = (thermal.control_file(root), thermal.speed_file(root))
+    return [file for file in files if file is not None]
+
+
+def _wanted_fan(root: Path, value: str) -> State:
+    files = _fan_files(root)
+    if thermal.speed_file(root) is None:
+        raise MachineError(f"fan: {thermal.fan(root).reason}.")
+    known = value.isascii() and value.isdecimal() and int(value) <= thermal.FASTEST
+    if value != thermal.MAX and not known:
+        raise MachineError(f"fan: wanted {value}; it can be set to max, or 0 to {thermal.FASTEST}.")
+    *control, speed = [_relative(file, root) for file in files]
+    kernel_off = dict.fromkeys(control, "0")
+    return {**kernel_off, speed: str(thermal.FASTEST) if value == thermal.MAX else value}
 
 
 def _check_can_be(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -197,29 +195,19 @@ def _check_can_be(name: str, value: str, known: tuple[str, ...]) -> None:
         raise MachineError(f"{name}: wanted {value}; it can be set to {' or '.join(known)} only.")
 
 
-def _from(root: Path, file: Path) -> str:
+def _relative(file: Path, root: Path) -> str:
     return file.relative_to(root).as_posix()
-
-
-def _lowest_clocks(root: Path) -> list[Path]:
-    return [low for low, _ in cpu_clock.clock_ranges(root)]
-
-
-def _of_files(
-    name: str, files: Callable[[Path], list[Path]], wanted: Callable[[Path, str], State]
-) -> Knob:
-    return Knob(name, partial(_texts, name, files), wanted)
 
 
 # In the order of setting, and restored in reverse: a power mode limits the clocks.
 KNOBS = {
     knob.name: knob
     for knob in (
-        Knob("power_mode", _power_mode_state, _wanted_power_mode),
-        _of_files("governor", _governor_files, _wanted_governor),
-        _of_files("turbo", _turbo_files, _wanted_turbo),
-        _of_files("clocks", _lowest_clocks, _wanted_clocks),
-        _of_files("memory_clock", _memory_clock_kept, _wanted_memory_clock),
-        _of_files("fan", _fan_files, _wanted_fan),
+        Knob("power_mode", lambda root: [root / jetson.STATUS], _wanted_power_mode),
+        Knob("governor", _governor_files, _wanted_governor),
+        Knob("turbo", _turbo_files, _wanted_turbo),
+        Knob("clocks", _lowest_clocks, _wanted_clocks),
+        Knob("memory_clock", _memory_clock_files, _wanted_memory_clock),
+        Knob("fan", _fan_files, _wanted_fan),
     )
 }

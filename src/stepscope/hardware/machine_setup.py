@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import MachineError, RequestError
-from stepscope.files import STATE_VARIABLE, is_chosen, state_folder
+from stepscope.files import STATE_VARIABLE, is_chosen, replace_file, state_folder
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.cpu_clock import FIXED, governors
 from stepscope.hardware.jetson import STATUS, protocol_mode
@@ -34,7 +32,7 @@ def kept_states(root: Path) -> list[tuple[str, State]]:
     """
     file = kept_file(root)
     try:
-        kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        kept = json.loads(file.read_text(encoding="utf-8"))
         of, states = kept["root"], [(str(name), dict(state)) for name, state in kept["states"]]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -106,31 +104,19 @@ def keep(states: Mapping[str, State], root: Path) -> None:
         raise in_use from error
 
 
-def rewrite(states: Mapping[str, State], file: Path, root: Path) -> None:
-    """Put other states in the place of those that a file keeps.
-
-    Raises:
-        MachineError: it cannot be written.
-    """
-    _write(states, file, root, Path.replace)
-
-
 def _write(
     states: Mapping[str, State], file: Path, root: Path, move: Callable[[Path, Path], object]
 ) -> None:
-    """Write the states to a temporary file that all users can read, and move it into place."""
-    beside = None
+    def publish(part: Path, target: Path) -> None:
+        part.chmod(0o644)  # whatever the umask of root: every user may ask what was set
+        move(part, target)
+
     try:
         if not os.access(file.parent, os.F_OK):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.parent.chmod(0o755)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False
-        ) as writing:
-            beside = Path(writing.name)
-            writing.write(json.dumps({"root": str(root), "states": list(states.items())}))
-        beside.chmod(0o644)
-        move(beside, file)
+        content = json.dumps({"root": str(root), "states": list(states.items())})
+        replace_file(file, [content.encode()], publish)
     except FileExistsError:
         raise
     except OSError as error:
@@ -138,9 +124,6 @@ def _write(
             f"what was cannot be kept: {file}: {error.strerror}. Make its folder writable, or "
             f"name another one by {STATE_VARIABLE}."
         ) from error
-    finally:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
 
 
 _GOVERNOR = "performance"
@@ -210,7 +193,7 @@ def apply(planned: list[Change], root: Path) -> None:
             now = knob.state(root)
             if now.keys() - kept[change.name].keys():
                 kept[change.name] = now | kept[change.name]
-                rewrite(kept, kept_file(root), root)
+                _write(kept, kept_file(root), root, Path.replace)
             write(knob.wanted(root, change.after), root)
     except BaseException:
         restore(root)
@@ -233,7 +216,7 @@ def restore(root: Path) -> list[str]:
     if reasons:
         left = {name: state for name, state in kept.items() if name in reasons}
         if left != kept:
-            rewrite(left, file, root)
+            _write(left, file, root, Path.replace)
         said = " ".join(reasons.values())
         raise MachineError(f"not everything could be put back: {said} Then: {PUT_BACK}")
     try:

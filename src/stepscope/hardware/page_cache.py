@@ -42,7 +42,7 @@ def make_cold(paths: Sequence[Path]) -> Cold:
     how: Literal["dropped", "advised"] | None = "dropped"
     reasons = [_drop_all()]
     if reasons[0] is not None:
-        problem = _advise_out(paths)
+        problem = advise_out(paths, sync=True)
         how = "advised" if problem is None else None
         reasons.append(problem)
     resident, unknown = _residency(paths)
@@ -71,15 +71,19 @@ def _drop_all() -> str | None:
     return None
 
 
-def _advise_out(paths: Sequence[Path]) -> str | None:
-    """Advise the system to evict the files; return the reason if that is not possible."""
+def advise_out(paths: Sequence[Path], *, sync: bool = False) -> str | None:
+    """Advise the system to evict files; return the reason if it cannot.
+
+    With `sync` they are written to the disk first: dirty pages stay.
+    """
     if sys.platform != "linux":
         return "this system takes no advice about pages"
     try:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
             try:
-                os.fsync(descriptor)  # a dirty page would stay
+                if sync:
+                    os.fsync(descriptor)
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import MachineError
-from stepscope.files import CACHE_VARIABLE, cache_folder
+from stepscope.files import CACHE_VARIABLE, cache_folder, replace_file
 from stepscope.hardware.procfs import first_line_of, matching
 from stepscope.records.types import Environment
 
@@ -88,10 +86,6 @@ def find_peak(conditions: Conditions) -> Peak | None:
         found = json.loads(_file_of(conditions).read_text(encoding="utf-8"))
     except (OSError, ValueError, MachineError):
         return None
-    return _read(found, conditions)
-
-
-def _read(found: Any, conditions: Conditions) -> Peak | None:
     if not isinstance(found, dict) or found.pop("schema", None) != _SCHEMA:
         return None
     if found.pop("conditions", None) != asdict(conditions):
@@ -100,18 +94,17 @@ def _read(found: Any, conditions: Conditions) -> Peak | None:
         peak = Peak(conditions, **found)
     except TypeError:
         return None
-    measured = (peak.flop_per_s, peak.bytes_per_s)
     sound = all(
-        isinstance(figure, int | float) and math.isfinite(figure) and figure > 0
-        for figure in measured
+        isinstance(rate, int | float) and math.isfinite(rate) and rate > 0
+        for rate in (peak.flop_per_s, peak.bytes_per_s)
     )
     return peak if sound else None
 
 
 def keep_better(peak: Peak) -> Peak:
-    """Keep a peak, or what an earlier one of the same conditions has above it; return what is kept.
+    """Store the better of this peak and the stored one of the same conditions, and return it.
 
-    A machine that was busy shows less than it can, and never more.
+    Each rate counts by itself: a busy machine measures too little, never too much.
 
     Raises:
         MachineError: the user's cache cannot be written.
@@ -121,39 +114,23 @@ def keep_better(peak: Peak) -> Peak:
         peak = replace(earlier, bytes_per_s=max(earlier.bytes_per_s, peak.bytes_per_s))
     elif earlier is not None:
         peak = replace(peak, bytes_per_s=max(earlier.bytes_per_s, peak.bytes_per_s))
-    _write(_file_of(peak.conditions), peak)
-    return peak
-
-
-def _write(file: Path, peak: Peak) -> None:
-    """Write the file atomically."""
-    beside = None
+    file = _file_of(peak.conditions)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False
-        ) as writing:
-            beside = Path(writing.name)
-            writing.write(json.dumps({"schema": _SCHEMA, **asdict(peak)}, indent=2) + "\n")
-        beside.replace(file)
+        content = json.dumps({"schema": _SCHEMA, **asdict(peak)}, indent=2) + "\n"
+        replace_file(file, [content.encode()])
     except OSError as error:
-        if beside is not None:
-            beside.unlink(missing_ok=True)
         raise MachineError(
             f"the peaks were measured, but cannot be kept in {file.parent}: {error.strerror}. Make "
             f"it writable, or name another cache folder by {CACHE_VARIABLE}."
         ) from error
+    return peak
 
 
 def _file_of(conditions: Conditions) -> Path:
-    text = json.dumps(asdict(conditions), sort_keys=True)
-    return _folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"
-
-
-def _folder() -> Path:
     cache = cache_folder()
     if cache is None:
         raise MachineError(
             f"no folder for peaks: this user has no home. Name one by {CACHE_VARIABLE}."
         )
-    return cache / "peaks"
+    text = json.dumps(asdict(conditions), sort_keys=True)
+    return cache / "peaks" / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.json"

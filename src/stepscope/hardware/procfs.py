@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Generic, TypeVar
 from stepscope.errors import RequestError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _MOST_DIGITS = 20
 _LONGEST_NUMBER_BYTES = 64
@@ -23,14 +25,18 @@ _AT_ONCE = os.O_RDONLY | os.O_NONBLOCK  # do not wait for a pipe in place of a f
 
 
 @dataclass(frozen=True)
-class PseudoFileReading(Generic[T]):
+class Reading(Generic[T]):
     """The content of such a file or, without a value, the reason."""
 
     value: T | None
     reason: str | None = None
 
+    def map(self, convert: Callable[[T], U]) -> Reading[U]:
+        """Return the converted value, or the same reason."""
+        return Reading(None if self.value is None else convert(self.value), self.reason)
 
-def read_text(file: Path) -> PseudoFileReading[str]:
+
+def read_text(file: Path) -> Reading[str]:
     """Read such a file, without trailing blanks and zero bytes.
 
     The reason of a reading without a value names the file: missing, unreadable or empty.
@@ -38,10 +44,10 @@ def read_text(file: Path) -> PseudoFileReading[str]:
     try:
         text = read_at_once(file).decode("utf-8", "replace").strip("\0 \t\r\n")
     except (FileNotFoundError, NotADirectoryError):
-        return PseudoFileReading(None, f"there is no {file}")
+        return Reading(None, f"there is no {file}")
     except OSError as error:
-        return PseudoFileReading(None, f"{file} cannot be read: {error.strerror}")
-    return PseudoFileReading(text) if text else PseudoFileReading(None, f"{file} is empty")
+        return Reading(None, f"{file} cannot be read: {error.strerror}")
+    return Reading(text) if text else Reading(None, f"{file} is empty")
 
 
 def read_at_once(file: Path | str) -> bytes:
@@ -55,7 +61,7 @@ def read_at_once(file: Path | str) -> bytes:
     return said
 
 
-def read_name(file: Path) -> PseudoFileReading[str]:
+def read_name(file: Path) -> Reading[str]:
     """Read a name for display and records: one line of printable characters.
 
     Other characters, such as terminal control codes, are replaced by `�`.
@@ -65,13 +71,13 @@ def read_name(file: Path) -> PseudoFileReading[str]:
         return text
     name = " ".join(text.value.split())
     if not name:
-        return PseudoFileReading(None, f"{file} is empty")
+        return Reading(None, f"{file} is empty")
     if len(name) > _LONGEST_NAME:
-        return PseudoFileReading(None, f"{file}: wanted a name, found {len(name):,} letters")
-    return PseudoFileReading("".join(each if each.isprintable() else "\ufffd" for each in name))
+        return Reading(None, f"{file}: wanted a name, found {len(name):,} letters")
+    return Reading("".join(each if each.isprintable() else "\ufffd" for each in name))
 
 
-def read_integer(file: Path) -> PseudoFileReading[int]:
+def read_integer(file: Path) -> Reading[int]:
     """Read the integer in such a file; other content is a reason too."""
     try:  # read ten times a second: 8 µs, 28 with a file object
         opened = os.open(file, _AT_ONCE)
@@ -82,13 +88,13 @@ def read_integer(file: Path) -> PseudoFileReading[int]:
     except OSError:
         said = b""
     if said.isdigit() and len(said) <= _MOST_DIGITS:
-        return PseudoFileReading(int(said))
+        return Reading(int(said))
     text = read_text(file)
     if text.value is None:
-        return PseudoFileReading(None, text.reason)
+        return Reading(None, text.reason)
     if not re.fullmatch(rf"[+-]?[0-9]{{1,{_MOST_DIGITS}}}", text.value):
-        return PseudoFileReading(None, f"{file}: wanted a whole number, found {text.value[:40]!r}")
-    return PseudoFileReading(int(text.value))
+        return Reading(None, f"{file}: wanted a whole number, found {text.value[:40]!r}")
+    return Reading(int(text.value))
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.hardware.procfs import (
-    PseudoFileReading,
+    Reading,
     is_there,
     matching,
     read_integer,
@@ -71,52 +71,44 @@ def zones_c(root: Path) -> dict[str, float]:
     return found
 
 
-def temperature_c(root: Path) -> PseudoFileReading[float]:
+def temperature_c(root: Path) -> Reading[float]:
     """Return the temperature of the hottest zone of the chip."""
     zones = zones_c(root)
     if zones:
-        return PseudoFileReading(max(zones.values()))
-    return PseudoFileReading(
-        None, f"{root / 'sys/class/thermal'} has no zone of a CPU or GPU that tells"
-    )
+        return Reading(max(zones.values()))
+    return Reading(None, f"{root / 'sys/class/thermal'} has no zone of a CPU or GPU that tells")
 
 
-def throttled(root: Path) -> PseudoFileReading[int]:
+def throttled(root: Path) -> Reading[int]:
     """Return how often cores and packages were throttled since the machine started."""
     count = find_throttle_counts(root).read()
     if count is not None:
-        return PseudoFileReading(count)
-    return PseudoFileReading(None, "this system does not count it (x86 does, in thermal_throttle)")
+        return Reading(count)
+    return Reading(None, "this system does not count it (x86 does, in thermal_throttle)")
 
 
 @dataclass(frozen=True)
 class ThrottleCounts:
-    """The throttle count files; each CPU of a package repeats the package's count."""
+    """The throttle count files in groups that count the same: each CPU repeats its package."""
 
-    of_core: tuple[Path, ...]
-    of_package: tuple[tuple[Path, ...], ...]
+    groups: tuple[tuple[Path, ...], ...]
 
     def read(self) -> int | None:
         """Return the sum of the counts; None if there are none."""
-        files = (*((file,) for file in self.of_core), *self.of_package)
-        counts = [count for each in files if (count := _highest(each)) is not None]
-        return sum(counts) if counts else None
+        read = [[read_integer(file).value for file in group] for group in self.groups]
+        known = [[count for count in counts if count is not None] for counts in read]
+        return sum(max(counts) for counts in known if counts) if any(known) else None
 
 
 def find_throttle_counts(root: Path) -> ThrottleCounts:
     """Find the throttle count files, which takes longer than reading them."""
-    of_core: list[Path] = []
+    of_core: list[tuple[Path, ...]] = []
     of_package: dict[int | None, list[Path]] = defaultdict(list)
     for folder in matching(root / "sys/devices/system/cpu", "cpu[0-9]*/thermal_throttle"):
-        of_core.append(folder / "core_throttle_count")
+        of_core.append((folder / "core_throttle_count",))
         package = read_integer(folder.parent / "topology/physical_package_id").value
         of_package[package].append(folder / "package_throttle_count")
-    return ThrottleCounts(tuple(of_core), tuple(map(tuple, of_package.values())))
-
-
-def _highest(files: tuple[Path, ...]) -> int | None:
-    counts = (read_integer(file).value for file in files)
-    return max((count for count in counts if count is not None), default=None)
+    return ThrottleCounts((*of_core, *map(tuple, of_package.values())))
 
 
 FASTEST = 255
@@ -137,14 +129,9 @@ def control_file(root: Path) -> Path | None:
     return file if is_there(file) else None
 
 
-def fan(root: Path) -> PseudoFileReading[str]:
+def fan(root: Path) -> Reading[str]:
     """Return the fan's set speed: `max`, or a number up to 255."""
     file = speed_file(root)
     if file is None:
-        return PseudoFileReading(
-            None, "this system shows no fan that can be types how fast to turn (pwm-fan)"
-        )
-    speed = read_integer(file)
-    if speed.value is None:
-        return PseudoFileReading(None, speed.reason)
-    return PseudoFileReading(MAX if speed.value >= FASTEST else str(speed.value))
+        return Reading(None, "this system shows no fan whose speed can be set (pwm-fan)")
+    return read_integer(file).map(lambda speed: MAX if speed >= FASTEST else str(speed))
