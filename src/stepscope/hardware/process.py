@@ -1,4 +1,4 @@
-"""A process tree, seen from outside: memory, CPU, I/O, faults; and this process's memory.
+"""A process tree, seen from outside: memory, CPU, I/O, page faults.
 
 Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
 process, so they are read separately.
@@ -6,15 +6,13 @@ process, so they are read separately.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import psutil
 
+from stepscope.hardware import host
 from stepscope.hardware.procfs import bytes_of, read_at_once, status_bytes
 
 
@@ -120,6 +118,27 @@ def with_pss(tree: TreeReading) -> TreeReading:
     return replace(tree, pss_bytes=pss_bytes + tree.workers_pss_bytes)
 
 
+@dataclass(frozen=True)
+class WorkerMemory:
+    """Measure workers and their batches, from the creation of this object on.
+
+    Batches are in /dev/shm, which the whole machine shares: what other programs put there since
+    counts too. Batches that the training process has mapped are part of its own size.
+    """
+
+    _shm_before_bytes: int | None = field(default_factory=host.shared_memory_used_bytes)
+
+    def bytes_of(self, tree: TreeReading) -> int | None:
+        """Return the workers' private bytes plus batches in flight; None if sizes are unknown."""
+        if tree.workers_private_bytes is None:
+            return None
+        shm_now = host.shared_memory_used_bytes()
+        in_flight = 0
+        if shm_now is not None and self._shm_before_bytes is not None:
+            in_flight = max(0, shm_now - self._shm_before_bytes - (tree.shared_rss_bytes or 0))
+        return tree.workers_private_bytes + in_flight
+
+
 def resident_bytes(process: psutil.Process) -> int | None:
     """Return the resident size of one process, in some 20 µs; None when it has ended."""
     try:
@@ -178,41 +197,3 @@ def _major_faults(pid: int) -> int | None:
     # A process name may hold spaces and brackets.
     after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(after_name[9]) if len(after_name) > 9 else None
-
-
-_FORGET_PEAK = "5"  # see proc(5): reset the high-water mark
-
-
-def own_resident_bytes() -> int:
-    """Return the resident size of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def peak_bytes() -> int | None:
-    """Return the high-water mark of this process; None where the system keeps none."""
-    return status_bytes("self").get("VmHWM")
-
-
-def forget_peak() -> bool:
-    """Reset the high-water mark; return whether that was possible."""
-    try:
-        Path("/proc/self/clear_refs").write_text(_FORGET_PEAK)
-    except OSError:
-        return False
-    return True
-
-
-def give_back() -> bool:
-    """Let the C library return cached memory to the system; return whether it can."""
-    if sys.platform != "linux":
-        return False
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; musl has none
-    if trim is None:
-        return False
-    trim(0)
-    return True
-
-
-def private_bytes() -> int:
-    """Return the bytes that only this process holds."""
-    return int(psutil.Process().memory_full_info().uss)

@@ -11,10 +11,10 @@ from torch import nn
 
 from stepscope.data.dataset_registry import DataSet
 from stepscope.data.object_store.store_url import is_store_url
+from stepscope.hardware.process_memory import growth_during, trimmed_resident_bytes
 from stepscope.memory_forecast.cuda_allocator import reserved_for
 from stepscope.memory_forecast.memory_bill import Bill, How, Item, Limit, Pool, memory_limits
 from stepscope.meter.device_memory import Context, DeviceMemory
-from stepscope.meter.process_memory import growth_during, resident_bytes
 from stepscope.models.step_tensors import (
     NO_OPTIMIZER,
     OptimizerMemory,
@@ -120,7 +120,7 @@ def probe_steps(
         seen = StepProbe(
             logs=(logs[0], logs[1]),
             optimizer=optimizer,
-            runtime_bytes=resident_bytes() - on_host_bytes,
+            runtime_bytes=trimmed_resident_bytes() - on_host_bytes,
             parameters_bytes=parameters_bytes,
             gradients_bytes=_size_bytes(trained),
         )

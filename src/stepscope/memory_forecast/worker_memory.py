@@ -16,7 +16,7 @@ from stepscope.data.loaders.dataloader import Batches, make_loader
 from stepscope.data.record_dataset import RecordBatches
 from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.data.samples import MemorySamples
-from stepscope.meter.process_memory import private_bytes
+from stepscope.hardware.process_memory import private_bytes
 from stepscope.settings import RunSpec
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.split_loaders import start_worker

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from stepscope.hardware import gpu, host, process
+from stepscope.hardware import gpu, host, process_memory
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class DeviceMemory(Protocol):
 
 def host_memory() -> HostMemory:
     """Read the host's memory. Call it before the first use of a device that may share it."""
-    return HostMemory(host.available_bytes(), process.own_resident_bytes())
+    return HostMemory(host.available_bytes(), process_memory.own_resident_bytes())
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from stepscope.hardware import process
-from stepscope.hardware.malloc import read_allocator
-from stepscope.hardware.process import read_tree, with_workers_sizes
-from stepscope.meter.process_memory import WorkerMemory
+from stepscope.hardware import process_memory
+from stepscope.hardware.process import WorkerMemory, read_tree, with_workers_sizes
+from stepscope.hardware.process_memory import read_allocator
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,18 @@ class PhaseMemory:
 
     def lap(self, phase: str) -> None:
         """End a phase; the next one begins."""
-        peak = process.peak_bytes() if self._begun_anew else None
+        peak = process_memory.peak_bytes() if self._begun_anew else None
         found = read_allocator()
         self.sizes.append(
             PhaseSize(
                 phase,
-                process.own_resident_bytes(),
+                process_memory.own_resident_bytes(),
                 peak,
                 None if found is None else found.in_use_bytes,
                 None if found is None else found.kept_bytes,
             )
         )
-        self._begun_anew = process.forget_peak()
+        self._begun_anew = process_memory.forget_peak()
 
 
 @dataclass
@@ -66,7 +65,7 @@ class PeakWithWorkers:
 
     def begin(self) -> None:
         """Reset the high-water mark of this process."""
-        self._begun_anew = process.forget_peak()
+        self._begun_anew = process_memory.forget_peak()
 
     def look(self) -> None:
         """Measure the workers, which takes some milliseconds each."""
@@ -77,5 +76,5 @@ class PeakWithWorkers:
 
     def peak_bytes(self) -> int | None:
         """Return the peak; None where the high-water mark is missing or cannot be reset."""
-        own = process.peak_bytes() if self._begun_anew else None
+        own = process_memory.peak_bytes() if self._begun_anew else None
         return None if own is None else own + self.others_bytes

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from stepscope.hardware.die_with_parent import die_with_parent
-from stepscope.meter.process_memory import give_back
+from stepscope.hardware.process_memory import give_back
 
 LARGEST_REQUEST = 2**20
 MOST_DESCRIPTORS = 8

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from stepscope.errors import RequestError
+from stepscope.hardware.process_memory import give_back
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.phase_memory import PeakWithWorkers, PhaseMemory
-from stepscope.meter.process_memory import give_back
 from stepscope.processes.answer import answer_once
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate

@@ -33,8 +33,8 @@ from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
 from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.hardware.process_memory import peak_bytes
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.meter.process_memory import peak_bytes
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from stepscope.hardware.process_memory import trimmed_resident_bytes
 from stepscope.memory_forecast.fit_check import FitCheck, check_fit, require_fit
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.counter_window import open_hardware_counters
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.meter.device_timeline import queue_of
-from stepscope.meter.process_memory import resident_bytes
 from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.processes import loader_only
 from stepscope.processes.process_options import ProcessOptions
@@ -71,13 +71,13 @@ def run_session(
     send({"type": "forecast", "forecast": forecast.to_json()})
     if not options.force:
         require_fit(forecast)
-    before_data_bytes = resident_bytes()
+    before_data_bytes = trimmed_resident_bytes()
     add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
     built = training_setup.build(
         spec, model, data_dir, messages.fallback, messages.notice, add_listeners, process_group
     )
     process_group.require_alike(built.extent)
-    closing["measured_bytes"] = {"dataset": max(0, resident_bytes() - before_data_bytes)}
+    closing["measured_bytes"] = {"dataset": max(0, trimmed_resident_bytes() - before_data_bytes)}
     if info["kind"] == "trial":
         built = shorten(built)
     messages.ready(spec, began, process_group.describe(model, spec.batch_size))

@@ -18,10 +18,15 @@ import psutil
 
 from stepscope.hardware import host
 from stepscope.hardware.gpu import Devices
-from stepscope.hardware.process import TreeReading, read_tree, with_pss, with_workers_sizes
+from stepscope.hardware.process import (
+    TreeReading,
+    WorkerMemory,
+    read_tree,
+    with_pss,
+    with_workers_sizes,
+)
 from stepscope.hardware.thermal import find_zones
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.meter.process_memory import WorkerMemory
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog, number
 from stepscope.telemetry.energy_sampler import Note

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 import torch
 import torch.nn.functional as F
 
+from stepscope.hardware.process_memory import give_back
 from stepscope.meter.clock import now_ns, other_clock_ns, seconds
-from stepscope.meter.process_memory import give_back
 from stepscope.meter.step_meter import StepMeter
 from stepscope.meter.step_rows import (
     BACKWARD,
