@@ -10,10 +10,10 @@ input: one token per line, as in BERT's `vocab.txt`. Nothing is written to the d
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ from stepscope.data.image_index import shown
 from stepscope.data.loaders.dataloader import Batch
 from stepscope.data.sample_order import BatchKey
 from stepscope.errors import DataError
-from stepscope.files import cache_folder
+from stepscope.files import cache_folder, replace_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer, models
@@ -99,7 +99,8 @@ def vocabulary_of(texts: Sequence[str], most_tokens: int) -> list[str]:
         return cached.read_text(encoding="utf-8").split("\n")
     except OSError:  # not cached yet, or the cache is unusable
         tokens = train_vocabulary(texts, most_tokens)
-    _keep(cached, "\n".join(tokens))
+    with contextlib.suppress(OSError):  # a cache that is not writable: train again next time
+        replace_file(cached, ["\n".join(tokens).encode()])
     return tokens
 
 
@@ -163,16 +164,3 @@ def _alphabet(text: str) -> list[str]:
 def _use_one_thread() -> None:
     """Disable the library's thread pool, so that the work counts for the loader's process."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _keep(cached: Path, content: str) -> None:
-    """Write a cache file atomically; ignore errors."""
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=cached.parent, delete=False
-        ) as beside:
-            beside.write(content)
-        Path(beside.name).replace(cached)
-    except OSError:
-        return  # not writable: the next run trains again

@@ -6,15 +6,14 @@ without being drawn again. The script that draws charts is bundled once by vl-co
 
 from __future__ import annotations
 
+import contextlib
 import math
-import tempfile
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from stepscope.errors import MissingExtraError
-from stepscope.files import cache_folder
+from stepscope.files import cache_folder, replace_file
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.charts.vega_lite import to_vega_lite
 from stepscope.report.html.page_content import FigureList
@@ -152,7 +151,8 @@ def vega_script() -> str:
         return kept_as.read_text(encoding="utf-8")
     except OSError:
         script = _make()
-    _keep(kept_as, script)
+    with contextlib.suppress(OSError):  # a cache that is not writable: make it again next time
+        replace_file(kept_as, [script.encode()])
     return script
 
 
@@ -163,19 +163,3 @@ def _make() -> str:
     script = str(vl_convert.javascript_bundle(_SNIPPET, vl_version=newest))
     # The script must not contain a closing tag.
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _keep(kept_as: Path, script: str) -> None:
-    """Cache the script atomically; a cache that cannot be written is skipped."""
-    beside = None
-    try:
-        kept_as.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", newline="\n", dir=kept_as.parent, suffix=".tmp", delete=False
-        ) as file:
-            beside = Path(file.name)
-            file.write(script)
-        beside.replace(kept_as)
-    except OSError:  # the cache is not writable: the next page makes the script again
-        if beside is not None:
-            beside.unlink(missing_ok=True)
