@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "records": frozenset(),
     "settings": frozenset(),
     "hardware": frozenset({"records"}),
-    "data": frozenset(),
+    "data": frozenset({"records"}),
     "models": frozenset(),
 }
 

@@ -6,11 +6,11 @@ Needs neither torch nor numpy, so that the parent of a run can describe its data
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from stepscope.errors import RequestError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stepscope.data.loaders.dataloader import Batches
     from stepscope.data.object_store.bucket import FromBucket
     from stepscope.data.object_store.download import DownloadProgress
+    from stepscope.data.object_store.store_client import Account
     from stepscope.data.samples import MemorySamples, RecordFiles
 
 Split = Literal["train", "test"]
@@ -44,8 +45,9 @@ class DataSource:
     For texts: `sequence_length` is the maximum number of tokens, `tokens` the vocabulary size of
     the network, `vocabulary_dir` a folder with a vocabulary to use instead of training one.
 
-    For object stores: `journal` receives events in any process, so it must be picklable; `report`
-    receives the progress of a download, and may raise to end it.
+    For object stores: `on_retry` receives the requests of a split that were retried, in any
+    process, so it must be picklable; `report` receives the progress of a download, and may raise to
+    end it.
     """
 
     data_dir: Path = Path("data")
@@ -63,7 +65,7 @@ class DataSource:
     sequence_length: int = 128
     tokens: int = 30_522
     vocabulary_dir: Path | None = None
-    journal: Callable[[str, Mapping[str, Any]], None] | None = None
+    on_retry: Callable[[Split, Account], None] | None = None
     report: Callable[[Split, DownloadProgress], None] | None = None
 
 

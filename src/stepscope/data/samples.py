@@ -17,7 +17,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -150,7 +150,7 @@ class RecordFiles:
         if hasattr(self, "_descriptors"):
             self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> object:
         return {**self.__dict__, "_descriptors": {}, "_pid": -1}
 
 

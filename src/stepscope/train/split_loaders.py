@@ -28,6 +28,7 @@ from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import FromBucket
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
+from stepscope.data.object_store.store_client import Account
 from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.batch_timing import TimedDataset
@@ -35,6 +36,7 @@ from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import RequestLatency
 from stepscope.settings import RunSpec
 from stepscope.train.epoch_plan import Stage, plan_stages
 from stepscope.train.recorder import PROGRESS_EVERY_S, RunMessages
@@ -189,15 +191,22 @@ _ROW_TYPES: dict[Split, int] = {"train": 10, "test": 11}
 
 
 @dataclass(frozen=True)
-class RunJournal:
-    """Write events to a run folder, from any process."""
+class RetryJournal:
+    """Write retried requests to the events of a run folder, from any process."""
 
     folder: Path
     origin_ns: int
 
-    def __call__(self, event: str, detail: Mapping[str, Any]) -> None:
+    def __call__(self, split: Split, account: Account) -> None:
         """Append an event with the seconds since the run began."""
-        RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **detail)
+        RunFolder(self.folder).add_event(
+            "requests_retried",
+            seconds(now_ns() - self.origin_ns),
+            split=split,
+            retries=account.retries,
+            waited_s=round(account.waited_s, 3),
+            reasons=dict(account.retried),
+        )
 
 
 def with_listeners(
@@ -225,8 +234,8 @@ def with_listeners(
                 }
             )
 
-    journal = RunJournal(messages.folder.path, messages.origin_ns)
-    return replace(reading, journal=journal, report=report)
+    on_retry = RetryJournal(messages.folder.path, messages.origin_ns)
+    return replace(reading, on_retry=on_retry, report=report)
 
 
 def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
@@ -242,6 +251,6 @@ def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
                 records.append(f"{_ROW_TYPES[split]},0,{row}")
 
 
-def requests_of(buckets: Iterable[FromBucket]) -> dict[str, Any] | None:
+def requests_of(buckets: Iterable[FromBucket]) -> RequestLatency | None:
     """Return the number and latency of requests; None without a bucket."""
     return summarize([bucket.requests.counts() for bucket in buckets])

@@ -16,8 +16,7 @@ from stepscope.data.datasets import shapes
 from stepscope.data.object_store import bucket
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest
-from stepscope.data.object_store.retry_policy import RetryPolicy
-from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore
+from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore, RetryPolicy
 from stepscope.data.object_store.store_process import ask_store_process
 from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import tarfile
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def test_a_manifest_reads_back_as_it_was(
     train: list[ManifestEntry], test: list[ManifestEntry]
 ) -> None:
     manifest = Manifest("cifar10", "objects", tuple(train), tuple(test))
-    assert read_manifest(json.dumps(manifest.to_json()), "it") == manifest
+    assert read_manifest(manifest.to_json(), "it") == manifest
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_what_is_no_manifest_is_said_to_be_none(content: str) -> None:
 def test_a_key_that_leads_out_of_the_folder_is_refused(key: str) -> None:
     manifest = Manifest("d", "objects", (ManifestEntry(key, 1, "x", label=0),), ())
     with pytest.raises(DataError, match="leads out"):
-        read_manifest(json.dumps(manifest.to_json()), "it")
+        read_manifest(manifest.to_json(), "it")
 
 
 def test_the_first_samples_are_those_of_the_first_shards() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -201,7 +200,7 @@ def test_what_is_not_the_labs_own_is_not_written_over(store):
 
 def test_another_data_set_in_the_labs_place_is_not_taken_for_its_own(store):
     manifest = Manifest("cifar10", "objects", (), ())
-    below(store, "objects").put([FILE], [json.dumps(manifest.to_json()).encode()])
+    below(store, "objects").put([FILE], [manifest.to_json().encode()])
     with pytest.raises(DataError, match=r"wanted 20 samples of shapes .* found 0 of cifar10"):
         stock(store, SHAPES, print)
 

@@ -75,7 +75,7 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> From
 
     address = parse_address(reading.source, reading.endpoint_url)
     times = RequestTimes(reading.workers)
-    notes = RequestNotes(split, times, reading.journal)
+    notes = RequestNotes(split, times, reading.on_retry)
     if reading.access == "download":
         samples, download = _download(name, split, count, reading, address, notes)
         return FromBucket(samples, times, download)

@@ -66,15 +66,11 @@ class Manifest:
             held += entry.samples
         return tuple(taken)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the manifest as JSON values."""
-        return {
-            "format": FORMAT,
-            "data": self.data,
-            "layout": self.layout,
-            "train": [_plain(entry) for entry in self.train],
-            "test": [_plain(entry) for entry in self.test],
-        }
+    def to_json(self) -> str:
+        """Return the content of `manifest.json`."""
+        train, test = ([_plain(entry) for entry in each] for each in (self.train, self.test))
+        about = {"format": FORMAT, "data": self.data, "layout": self.layout}
+        return json.dumps({**about, "train": train, "test": test}, indent=0)
 
 
 def read_manifest(content: bytes | str, where: str) -> Manifest:
@@ -84,7 +80,13 @@ def read_manifest(content: bytes | str, where: str) -> Manifest:
         DataError: the content is not a manifest, or has a newer version.
     """
     try:
-        return manifest_of(json.loads(content))
+        values = json.loads(content)
+        if values["format"] != FORMAT:
+            raise ValueError(f"wanted format {FORMAT}, found {values['format']!r}")
+        if values["layout"] not in get_args(Layout):
+            raise ValueError(f"wanted layout objects or shards, found {values['layout']!r}")
+        splits = [tuple(_entry(each) for each in values[split]) for split in ("train", "test")]
+        return Manifest(str(values["data"]), values["layout"], *splits)
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{where} is no manifest that this version reads ({type(error).__name__}: {error}). "
@@ -92,31 +94,16 @@ def read_manifest(content: bytes | str, where: str) -> Manifest:
         ) from None
 
 
-def manifest_of(values: dict[str, Any]) -> Manifest:
-    """Return the manifest of JSON values; raise ValueError, KeyError or TypeError."""
-    if values["format"] != FORMAT:
-        raise ValueError(f"wanted format {FORMAT}, found {values['format']!r}")
-    if values["layout"] not in get_args(Layout):
-        raise ValueError(f"wanted layout objects or shards, found {values['layout']!r}")
-    splits = [tuple(_entry(each) for each in values[split]) for split in ("train", "test")]
-    return Manifest(str(values["data"]), values["layout"], *splits)
-
-
-def _plain(entry: ManifestEntry) -> dict[str, Any]:
+def _plain(entry: ManifestEntry) -> dict[str, str | int]:
     held = {"samples": entry.samples} if entry.label is None else {"label": entry.label}
     return {"key": entry.key, "bytes": entry.size_bytes, "sha256": entry.sha256, **held}
 
 
-def _entry(values: dict[str, Any]) -> ManifestEntry:
-    label = values.get("label")
-    samples = 1 if label is not None else int(values["samples"])
+def _entry(values: Any) -> ManifestEntry:
     key = str(values["key"])
     if key.startswith("/") or ".." in key.split("/"):  # it becomes a path when it is downloaded
         raise ValueError(f"key {key!r} leads out of the bucket")
-    return ManifestEntry(
-        key,
-        int(values["bytes"]),
-        str(values["sha256"]),
-        samples,
-        None if label is None else int(label),
-    )
+    size_bytes, sha256, label = int(values["bytes"]), str(values["sha256"]), values.get("label")
+    if label is not None:
+        return ManifestEntry(key, size_bytes, sha256, label=int(label))
+    return ManifestEntry(key, size_bytes, sha256, samples=int(values["samples"]))

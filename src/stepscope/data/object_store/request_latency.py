@@ -7,16 +7,17 @@ separate row: no locks are needed, and a killed worker does not damage other row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils.data import get_worker_info
 
+from stepscope.data.dataset import Split
 from stepscope.data.object_store.store_client import Account
+from stepscope.records.types import RequestLatency
 
-Journal = Callable[[str, Mapping[str, Any]], None]
+OnRetry = Callable[[Split, Account], None]
 
 _SHORTEST_S = 1e-5
 _GROWTH = 1.02
@@ -51,27 +52,18 @@ class RequestTimes:
 class RequestNotes:
     """Count the requests of a split, and report retries."""
 
-    split: str
+    split: Split
     times: RequestTimes
-    journal: Journal | None = None
+    on_retry: OnRetry | None = None
 
     def __call__(self, account: Account) -> None:
         """Add the requests of a batch."""
         self.times.add(account)
-        if account.retries and self.journal is not None:
-            self.journal("requests_retried", {"split": self.split, **retried(account)})
+        if account.retries and self.on_retry is not None:
+            self.on_retry(self.split, account)
 
 
-def retried(account: Account) -> dict[str, Any]:
-    """Return the details of a retry event."""
-    return {
-        "retries": account.retries,
-        "waited_s": round(account.waited_s, 3),
-        "reasons": dict(account.retried),
-    }
-
-
-def summarize(all_counts: Iterable[list[int]]) -> dict[str, Any] | None:
+def summarize(all_counts: Iterable[list[int]]) -> RequestLatency | None:
     """Return the number of requests, their bytes and latencies; None without requests.
 
     Percentiles are accurate to 1 %.
@@ -85,10 +77,10 @@ def summarize(all_counts: Iterable[list[int]]) -> dict[str, Any] | None:
         "retries": total[_RETRIES],
         "bytes": total[_BYTES],
         "mean_s": total[_TIME_NS] * 1e-9 / requests,
-        **{
-            f"p{percent}_s": _percentile(total[:_BUCKETS], percent / 100)
-            for percent in (50, 90, 95, 99)
-        },
+        "p50_s": _percentile(total[:_BUCKETS], 0.5),
+        "p90_s": _percentile(total[:_BUCKETS], 0.9),
+        "p95_s": _percentile(total[:_BUCKETS], 0.95),
+        "p99_s": _percentile(total[:_BUCKETS], 0.99),
         "max_s": _percentile(total[:_BUCKETS], 1.0),
     }
 

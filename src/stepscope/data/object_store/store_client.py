@@ -9,27 +9,52 @@ that forks workers which send requests must not send any itself (see
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from stepscope.data.object_store.aws_profile import profile_settings
 from stepscope.data.object_store.request_errors import Trouble, as_data_error, trouble_of
-from stepscope.data.object_store.retry_policy import RetryPolicy
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
+    from obstore.store import S3Config
 
 T = TypeVar("T")
 Check = Callable[[bytes], "str | None"]
 
 IN_FLIGHT = 32  # concurrent requests of a process
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """Timeouts and limits of one request.
+
+    answer_within_s: the timeout of an attempt.
+    first_wait_s, longest_wait_s: the back-off between attempts.
+    give_up_after_s: the total time for all attempts.
+    wrong_answers: the number of objects that may fail their check before giving up.
+    """
+
+    answer_within_s: float = 30.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+    give_up_after_s: float = 60.0
+    wrong_answers: int = 4
+
+    def waits_s(self) -> Iterator[float]:
+        """Yield the wait after each failure: exponential back-off with jitter."""
+        longest = self.first_wait_s
+        while True:
+            yield longest * random.uniform(0.5, 1.0)
+            longest = min(2 * longest, self.longest_wait_s)
 
 
 @dataclass
@@ -174,7 +199,7 @@ class ObjectStore:
             self._pid = os.getpid()
         return self._made
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> object:
         return {**self.__dict__, "_made": None, "_pid": -1}
 
 
@@ -192,30 +217,18 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
     except ImportError as error:
         raise MissingExtraError(f"reading {address.url}", "obstore", "s3") from error
 
-    # We retry ourselves, to count and report retries.
-    options: dict[str, Any] = {
-        "client_options": {
-            "timeout": f"{round(retry_policy.answer_within_s * 1000)}ms",
-            "connect_timeout": "5s",
-            "allow_http": (address.endpoint_url or "").startswith("http://"),
-        },
-        "retry_config": {"max_retries": 0},
-    }
-    if address.url.startswith("s3://"):
-        options |= profile_settings()
-        if address.endpoint_url is not None:
-            options["endpoint"] = address.endpoint_url
-            # S3-compatible servers ignore the region, but a signature must contain one.
-            if not _region_is_known(options):
-                options["region"] = "us-east-1"
-            # Otherwise the client requests credentials from AWS's metadata service, and waits.
-            if not _credentials_are_known(options):
-                raise DataError(
-                    f"no credentials for {address}. Set AWS_ACCESS_KEY_ID and "
-                    "AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials."
-                )
+    config = _s3_config(address) if address.url.startswith("s3://") else None
     try:
-        return from_url(address.url, **options)
+        return from_url(
+            address.url,
+            config=config,
+            client_options={
+                "timeout": f"{round(retry_policy.answer_within_s * 1000)}ms",
+                "connect_timeout": "5s",
+                "allow_http": (address.endpoint_url or "").startswith("http://"),
+            },
+            retry_config={"max_retries": 0},  # we retry ourselves, to count and report retries
+        )
     except Exception as error:  # the library's errors have no common root, and may quote settings
         raise DataError(
             f"cannot reach {address}: the settings of the client are refused "
@@ -223,11 +236,23 @@ def _open(address: Address, retry_policy: RetryPolicy) -> Handle:
         ) from None
 
 
-def _region_is_known(options: dict[str, Any]) -> bool:
-    named = ("AWS_REGION", "AWS_DEFAULT_REGION")
-    return "region" in options or any(os.environ.get(name) for name in named)
+def _s3_config(address: Address) -> S3Config:
+    config = profile_settings()
+    if address.endpoint_url is not None:
+        config["endpoint"] = address.endpoint_url
+        # S3-compatible servers ignore the region, but a signature must contain one.
+        if "region" not in config and not _is_set("AWS_REGION", "AWS_DEFAULT_REGION"):
+            config["region"] = "us-east-1"
+        # Otherwise the client requests credentials from AWS's metadata service, and waits.
+        if "aws_access_key_id" not in config and not _is_set(
+            "AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE"
+        ):
+            raise DataError(
+                f"no credentials for {address}. Set AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials."
+            )
+    return cast("S3Config", config)
 
 
-def _credentials_are_known(options: dict[str, Any]) -> bool:
-    named = ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "AWS_WEB_IDENTITY_TOKEN_FILE")
-    return "aws_access_key_id" in options or any(os.environ.get(name) for name in named)
+def _is_set(*variables: str) -> bool:
+    return any(os.environ.get(name) for name in variables)

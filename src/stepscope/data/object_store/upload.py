@@ -7,7 +7,6 @@ another kind of tag, everything is sent.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -51,7 +50,7 @@ def put(
         say(f"{split}: {len(samples):,} samples in {len(entries[split]):,} objects")
     manifest = Manifest(name, layout, entries["train"], entries["test"])
     sent = len(account.times_s)
-    _write_manifest(manifest, store)
+    store.put([FILE], [manifest.to_json().encode()])
     return Done(manifest, sent, kept, account.bytes, account.retries)
 
 
@@ -74,10 +73,8 @@ def _put_split(
 
     for entry, body in _objects(split, samples, layout):
         entries.append(entry)
-        if there.get(entry.key) == (
-            len(body),
-            hashlib.md5(body, usedforsecurity=False).hexdigest(),
-        ):
+        md5 = hashlib.md5(body, usedforsecurity=False).hexdigest()
+        if there.get(entry.key) == (len(body), md5):
             kept += 1
             continue
         pending.append((entry.key, body))
@@ -98,17 +95,11 @@ def _objects(
             yield _entry(f"{split}/{number:06d}.png", body, 1, label), body
         return
     for shard, start in enumerate(range(0, len(samples), BLOCK)):
-        images, labels = (
-            samples.images[start : start + BLOCK],
-            samples.labels[start : start + BLOCK],
-        )
-        body = pack_shard(start, images, labels)
-        yield _entry(f"{split}/shard-{shard:06d}.tar", body, len(labels), None), body
+        block = slice(start, start + BLOCK)
+        body = pack_shard(start, samples.images[block], samples.labels[block])
+        samples_in = len(samples.labels[block])
+        yield _entry(f"{split}/shard-{shard:06d}.tar", body, samples_in, None), body
 
 
 def _entry(key: str, body: bytes, samples: int, label: int | None) -> ManifestEntry:
     return ManifestEntry(key, len(body), hashlib.sha256(body).hexdigest(), samples, label)
-
-
-def _write_manifest(manifest: Manifest, store: ObjectStore) -> None:
-    store.put([FILE], [json.dumps(manifest.to_json(), indent=0).encode()])
