@@ -13,7 +13,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope.trace.allreduce_hooks import ON_DEVICE
-from stepscope.trace.detect.communication_time import CommunicationTime
+from stepscope.trace.detect.row_builder import CommunicationTime
 from stepscope.trace.event_buffer import HookState
 
 ALL_TIME = (0, 2**63)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import distributed
 
 from stepscope.meter.clock import now_ns
-from stepscope.trace.detect.communication_time import CommunicationTime
+from stepscope.trace.detect.row_builder import CommunicationTime
 
 if TYPE_CHECKING:
     from stepscope.trace.event_buffer import HookState

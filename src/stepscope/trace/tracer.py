@@ -28,8 +28,7 @@ from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
-from stepscope.trace.detect.communication_time import CommunicationTime
-from stepscope.trace.detect.row_builder import PlainRows
+from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
 from stepscope.trace.event_buffer import EventBuffer, HookState
 

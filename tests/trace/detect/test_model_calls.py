@@ -21,7 +21,7 @@ from simulated_loop import (
 )
 
 from stepscope.trace import event_buffer as e
-from stepscope.trace.detect.model_calls import ModelCalls
+from stepscope.trace.detect.pending_batches import ModelCalls
 from stepscope.trace.detect.steps import StepDetector
 
 METRIC = LOSS = CRITIC

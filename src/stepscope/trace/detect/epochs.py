@@ -1,207 +1,32 @@
-"""Tracking of the current step and epoch, and of loops whose purpose is not yet known.
+"""Beginning and end of steps and epochs.
 
-`EpochTracker` begins and ends steps and epochs as `trace.detect.steps` finds them. An iteration
-over a loader is a `LoopCandidate` until a backward pass makes it training, or its end makes it an
-evaluation.
+`EpochTracker` begins and ends them as `trace.detect.steps` finds them in the events. The epoch of a
+loop over a loader begins with its first backward pass; until then the loop may be an evaluation
+(`trace.detect.evaluations`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from stepscope.meter.clock import seconds
-from stepscope.meter.step_rows import OTHER, EpochTiming
+from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
-from stepscope.trace.detect.fast_path import RepeatedSteps
-from stepscope.trace.detect.pending_batches import PendingBatches
-from stepscope.trace.detect.row_builder import RowBuilder
-from stepscope.trace.detect.spans import Batch, Epoch, LoopCandidate, Moment, Step, is_anew, is_left
-from stepscope.trace.event_buffer import Iteration
+from stepscope.trace.detect.evaluations import (
+    LONG_BEFORE_NS,
+    LoopCandidate,
+    LoopTracker,
+    is_anew,
+    is_left,
+)
+from stepscope.trace.detect.spans import Batch, Epoch, Moment, Step
 
 
 @dataclass(slots=True)
-class SecondClock:
-    """The second clock, by which an epoch's total is checked.
+class EpochTracker(LoopTracker):
+    """Begins and ends steps and epochs; `steps` is the number of steps passed to the rows."""
 
-    It is read where an epoch begins or may end, because which of these it was is known only later.
-    Between two readings it is assumed to advance like the first clock.
-    """
-
-    _time_ns: int = 0
-    _other_ns: int = 0
-
-    def read(self, time_ns: int, other_ns: int) -> None:
-        """Store the readings of both clocks at one moment."""
-        self._time_ns, self._other_ns = time_ns, other_ns
-
-    def at(self, time_ns: int) -> int:
-        """Return its time at a moment of the first clock."""
-        return self._other_ns + time_ns - self._time_ns
-
-
-# A loop fetches its first batch at once and trains with it. Some scripts create an iterator, or
-# inspect a batch, and build their model only then.
-_LONG_BEFORE_NS = 100_000_000
-
-
-@dataclass(slots=True)
-class EpochTracker:
-    """The current step, epoch and candidates. `now_ns` is the time of the last event.
-
-    `tail` is what came after the last update of `step`, and may still become part of it.
-    `completed` is the last complete step and its end: batches left at the end of an epoch are added
-    to it.
-    """
-
-    rows: RowBuilder
     steps: int = 0
-    epochs: int = 0
-    now_ns: int = 0
-    second_clock: SecondClock = field(default_factory=SecondClock)
-    detail: str = schema.FULL
-
-    step: Step | None = None
-    tail: Step | None = None
-    completed: tuple[Step, int] | None = None
-    epoch: Epoch | None = None
-    candidates: list[LoopCandidate] = field(default_factory=list)
-    # An evaluation whose loader ended before its last batch was used, its end so far, and the time
-    # its loader took to end.
-    late: tuple[LoopCandidate, Moment, int] | None = None
-    pending: PendingBatches = field(default_factory=PendingBatches)
-    # The last single-use iteration, and the step in which it was.
-    _loose: tuple[Step, LoopCandidate] | None = None
-
-    def moment(self) -> Moment:
-        """Return the current moment of the step."""
-        step = self.tail or self.step
-        assert step is not None, "there is nothing to be candidate of"
-        return step.moment(self.now_ns, self.second_clock.at(self.now_ns))
-
-    # candidates
-
-    def find_candidate(self, key: int) -> LoopCandidate | None:
-        """Return the candidate of an iteration, if there is one."""
-        for candidate in self.candidates:
-            if candidate.key == key:
-                return candidate
-        return None
-
-    def innermost(self) -> LoopCandidate | None:
-        """Return the candidate in use that began last."""
-        for candidate in reversed(self.candidates):
-            if candidate.used:
-                return candidate
-        return None
-
-    def begin_candidate(self, key: int, earlier: Iteration | None = None) -> None:
-        """Begin or continue an iteration over a loader; its purpose is known later."""
-        if self.step is None:
-            self.step = Step(self.now_ns, self.detail)
-            self._begin_candidates_here()
-        now = self.moment()
-        candidate = LoopCandidate(key, now, now, made_ns=self.now_ns, is_made_here=earlier is None)
-        if earlier is not None:
-            candidate.length, candidate.loader = earlier
-        self.candidates.append(candidate)
-
-    def begin_calls(self) -> LoopCandidate:
-        """Begin a candidate for module calls without a loader, perhaps an evaluation.
-
-        If the batch came from a single-use iterator, the candidate begins with that.
-        """
-        if self.step is None:
-            self.step = Step(self.now_ns, self.detail)
-        begin = started = self.moment()
-        if self.pending.loose and self._loose and self._loose[0] is (self.tail or self.step):
-            begin, started = self._loose[1].begin, self._loose[1].started
-        self.candidates.append(LoopCandidate(None, begin, started))
-        return self.candidates[-1]
-
-    def let_loose(self, candidate: LoopCandidate) -> None:
-        """Keep the batch of a single-use iterator that is gone: its purpose is not known."""
-        step = self.tail or self.step
-        self._loose = None if step is None else (step, candidate)
-        self.pending.let_loose(candidate.fetched[0])
-
-    def use_candidate(self, candidate: LoopCandidate) -> None:
-        """Fetch a batch of a candidate.
-
-        If its iterator was created long before any training, the candidate begins now.
-        """
-        candidate.asked_ns = self.now_ns
-        if not candidate.used:
-            candidate.first_asked_ns = self.now_ns
-        made_ns = candidate.started.time_ns
-        is_first = self.epoch is None and not candidate.used
-        if is_first and self.now_ns - made_ns > _LONG_BEFORE_NS:
-            took_ns = made_ns - candidate.begin.time_ns
-            candidate.started = now = self.moment()
-            begin_ns, begin_other_ns = now.time_ns - took_ns, now.other_ns - took_ns
-            candidate.begin = now._replace(time_ns=begin_ns, other_ns=begin_other_ns)
-
-    def _begin_candidates_here(self) -> None:
-        """Begin the open candidates with the new step, in which their time is counted.
-
-        An iterator that was only created begins when it is used.
-        """
-        if not self.candidates:
-            return
-        self.candidates = [candidate for candidate in self.candidates if candidate.used]
-        for candidate in self.candidates:
-            candidate.begin = candidate.started = self.moment()
-            candidate.last_call = candidate.last_call and candidate.begin
-
-    def end_candidate(self, candidate: LoopCandidate, end: Moment, stop_ns: int = 0) -> None:
-        """End a candidate without training: an evaluation, if a module was called."""
-        self.candidates.remove(candidate)
-        self._give_away(candidate, end, stop_ns)
-
-    def end_later(self, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
-        """End an evaluation whose last batch may still be used."""
-        self.candidates.remove(candidate)
-        self.late = (candidate, end, stop_ns)
-
-    def end_late(self) -> None:
-        """End the evaluation whose last batch was used after its loader ended, if any."""
-        if self.late is not None:
-            (candidate, end, stop_ns), self.late = self.late, None
-            self._give_away(candidate, end, stop_ns)
-
-    def _give_away(self, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
-        step = self.tail or self.step
-        is_test = candidate.key is not None or candidate.is_of_trained
-        if candidate.last_call is not None and step is not None and is_test:
-            ended = None if self.epoch is None else self.epoch.ended
-            if ended is None or candidate.begin.time_ns >= ended.time_ns:
-                step.take_out(candidate.begin, end)
-                self._loose = None
-                for other in self.candidates:
-                    other.begin = other.begin.without(candidate.begin, end)
-                    other.started = other.started.without(candidate.begin, end)
-                    other.last_call = other.last_call and other.last_call.without(
-                        candidate.begin, end
-                    )
-            self.rows.evaluation(self.epochs, candidate, end, stop_ns)
-        if self.epoch is None and not self.candidates:
-            self.step = None
-
-    def end_evaluations(self, since: LoopCandidate | None = None) -> None:
-        """End evaluations whose loader was not exhausted: the training continues.
-
-        They end with their last call, as do those without a loader. With `since`, only candidates
-        that began after it are ended: they lie inside it.
-        """
-        if not self.candidates:
-            return
-        first = 0 if since is None else self.candidates.index(since) + 1
-        for candidate in [
-            candidate for candidate in self.candidates[first:] if candidate.is_evaluation
-        ]:
-            assert candidate.last_call is not None
-            if candidate.key is not None:
-                candidate.leave_unused()
-            self.end_candidate(candidate, candidate.last_call)
 
     def promote_candidates(self) -> None:
         """Turn open candidates that are not evaluations into training, at a backward pass."""
@@ -219,7 +44,7 @@ class EpochTracker:
         left = [
             candidate
             for candidate in self.candidates
-            if any(is_left(candidate, later, _LONG_BEFORE_NS) for later in self.candidates)
+            if any(is_left(candidate, later, LONG_BEFORE_NS) for later in self.candidates)
         ]
         self.candidates = [candidate for candidate in self.candidates if candidate not in left]
         # Of several loaders, the one that the loop iterates over is asked before those that it
@@ -308,44 +133,6 @@ class EpochTracker:
 
     # steps
 
-    def begin_plain_step(self, time_ns: int, key: int, phase: int, batches: int) -> Step | None:
-        """Begin a step with a fetch of the only loader; None if anything else is open."""
-        epoch, tail, step = self.epoch, self.tail, self.step
-        if epoch is None or tail is None or step is None or self.candidates:
-            return None
-        # Without a backward pass the step takes all pending batches, unless it is an epoch's first.
-        takes_all = not step.backwards and not self._is_first
-        is_ahead = self.pending.ahead or (self.pending and not takes_all)
-        if epoch.first_key != key or epoch.keys != {key} or is_ahead:
-            return None
-        tail.spent[phase] += time_ns - self.now_ns
-        self.now_ns = epoch.asked_ns = time_ns
-        self.end_step_at(time_ns)
-        if epoch.batches_left:
-            epoch.batches_left = max(0, epoch.batches_left - batches)
-        return self.step
-
-    def pass_repeats(self, repeats: RepeatedSteps, key: int, batches: int) -> Step:
-        """Advance from the first of several repeats, which is current, to the last.
-
-        Nothing can be added to those in between: they are passed to the rows as they are.
-        """
-        last, epoch = len(repeats) - 1, self.epoch
-        step = self.begin_plain_step(repeats.begins_ns[1], key, OTHER, batches)
-        assert step is not None, "nothing comes between two repeats"
-        assert epoch is not None
-        if last == 1:
-            return step
-        self._release_completed()
-        between = range(1, last)
-        self.steps += len(between)
-        self.rows.repeats(repeats, between, epoch, self.detail)
-        if epoch.batches_left:
-            epoch.batches_left = max(0, epoch.batches_left - len(between) * batches)
-        self.now_ns = epoch.asked_ns = repeats.begins_ns[last]
-        self.step = Step(self.now_ns, self.detail)
-        return self.step
-
     def begin_tail(self) -> Step:
         """Begin the tail after an update: it belongs to this step or to the next."""
         assert self.epoch is not None
@@ -383,18 +170,18 @@ class EpochTracker:
         else:
             self.join_tail()
             following = Step(time_ns, self.detail)
-        self.pending.end(step, is_first=self._is_first)
-        self._release_completed()
+        self.pending.end(step, is_first=self.is_first_step)
+        self.release_completed()
         self.completed = (step, time_ns)
         self.step = following
         self._begin_candidates_here()
 
     @property
-    def _is_first(self) -> bool:
+    def is_first_step(self) -> bool:
         """Whether the step is the first of its epoch."""
         return self.epoch is not None and not self.epoch.steps and self.completed is None
 
-    def _release_completed(self) -> None:
+    def release_completed(self) -> None:
         """Pass the completed step to the rows: another follows, or its epoch is over."""
         if self.completed is None or self.epoch is None:
             return
@@ -429,7 +216,7 @@ class EpochTracker:
         if self.epoch is None and self.innermost() is None:
             self.candidates.clear()
             self.step = Step(self.now_ns, self.detail)
-            self._open_epoch(self.now_ns, self.second_clock.at(self.now_ns), self.now_ns)
+            self._open_epoch(self.now_ns, self.now_ns + self.second_clock_ahead_ns, self.now_ns)
 
     def forget_trial(self) -> bool:
         """Discard an epoch without a loader that only called a model, to try it."""
@@ -479,13 +266,6 @@ class EpochTracker:
         self.epochs += 1
         return self.epoch
 
-    def has_trained_all(self) -> bool:
-        """Return whether the epoch's loader has ended and none of its batches is pending."""
-        epoch, step = self.epoch, self.step
-        if epoch is None or epoch.ended is None or step is None or self.innermost() is not None:
-            return False
-        return self.tail is None and not step.batches and not self.pending
-
     def is_over(self, epoch: Epoch, iterated: int, loader: int | None) -> bool:
         """Return whether the epoch is over when an iteration begins.
 
@@ -521,7 +301,7 @@ class EpochTracker:
             if self.completed and not self.completed[0].backwards and epoch.batches_left == 0:
                 self.pending.take_all(self.completed[0])
         last_end_ns = self.completed[1] if self.completed else None
-        self._release_completed()
+        self.release_completed()
         self.epoch = self.step = self.tail = None
         self.pending.clear()
         if last_end_ns is None:
@@ -530,7 +310,7 @@ class EpochTracker:
         timing = epoch.timing
         if ended_ns is None:  # work without a further update
             ended_ns = last_end_ns
-        other_ns = epoch.ended.other_ns if epoch.ended else self.second_clock.at(ended_ns)
+        other_ns = epoch.ended.other_ns if epoch.ended else ended_ns + self.second_clock_ahead_ns
         timing.loader_stop_s = seconds(max(0, ended_ns - last_end_ns))
         timing.total_s = seconds(other_ns - epoch.begin_other_ns - epoch.out_other_ns)
         self.rows.epoch(epoch)

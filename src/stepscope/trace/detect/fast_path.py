@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import add, sub
 from typing import Any
 
 from stepscope.meter.step_rows import FORWARD, OTHER, Load, load_of_step
 from stepscope.trace import event_buffer as e
-from stepscope.trace.detect.model_calls import ModelCalls
-from stepscope.trace.detect.spans import Batch, read_losses
+from stepscope.trace.detect.epochs import EpochTracker
+from stepscope.trace.detect.pending_batches import ModelCalls
+from stepscope.trace.detect.spans import Batch, Phases, Step, read_losses
 
 # A letter for each event, upper case where a span begins; spans that are only a phase have none. A
 # plain step is one of: batches with a backward pass each, then an update; a batch, then several
@@ -243,3 +245,122 @@ def pattern_of(events: Sequence[e.Event], phases: Sequence[int]) -> StepPattern 
     is_once_each = len(set(updates)) == len(updates)
     is_plain = is_of_one and is_called and is_on_host and is_once_each
     return StepPattern(events, phases) if is_plain else None
+
+
+@dataclass(slots=True)
+class FastPath:
+    """Takes the steps that repeat the last plain one, many at once.
+
+    `events` are those of the current step, `phases_after` the phase that was open after each.
+    """
+
+    tracker: EpochTracker
+    phases: Phases
+    calls: ModelCalls
+    events: list[e.Event] = field(default_factory=list)
+    phases_after: list[int] = field(default_factory=list)
+    _pattern: StepPattern | None = None
+
+    def take(self, columns: Sequence[list[Any]], begin: int) -> int:
+        """Process the repeats from a fetch on; return the number of their events, or 0."""
+        tracker = self.tracker
+        step = tracker.step
+        is_inside = tracker.tail is None and step is not None and step.batches
+        if is_inside and len(self.events) <= LONGEST_STEP:  # a step of several batches
+            return 0
+        if self.events:
+            self._pattern = pattern_of(self.events, self.phases_after) or self._pattern
+            self.events.clear()
+            self.phases_after.clear()
+        known = self._pattern
+        found = known and known.find(columns, begin, self.calls)
+        if not known or not found:
+            return 0
+        step = self._begin_step(known, found.begins_ns[0], self.phases.now)
+        if step is None:
+            return 0
+        self._fill(step, known, found, 0)
+        last = len(found) - 1
+        if last:
+            self._fill(self._pass_to_last(known, found), known, found, last)
+        tracker.updates += len(found) * len(known.optimizers)
+        self.phases.begin_anew()
+        tracker.pending.loose.clear()
+        return len(found) * known.events
+
+    def _begin_step(self, known: StepPattern, time_ns: int, phase: int) -> Step | None:
+        """Begin a step with a fetch of the only loader; None if anything else is open."""
+        tracker = self.tracker
+        epoch, tail, step, pending = tracker.epoch, tracker.tail, tracker.step, tracker.pending
+        if epoch is None or tail is None or step is None or tracker.candidates:
+            return None
+        # Without a backward pass the step takes all pending batches, unless it is an epoch's first.
+        takes_all = not step.backwards and not tracker.is_first_step
+        is_ahead = pending.ahead or (pending and not takes_all)
+        if epoch.first_key != known.key or epoch.keys != {known.key} or is_ahead:
+            return None
+        tail.spent[phase] += time_ns - tracker.now_ns
+        tracker.now_ns = epoch.asked_ns = time_ns
+        tracker.end_step_at(time_ns)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - known.batches)
+        return tracker.step
+
+    def _pass_to_last(self, known: StepPattern, found: RepeatedSteps) -> Step:
+        """Advance from the first of several repeats, which is current, to the last.
+
+        Nothing can be added to those in between: they are passed to the rows as they are.
+        """
+        tracker = self.tracker
+        last, epoch = len(found) - 1, tracker.epoch
+        step = self._begin_step(known, found.begins_ns[1], OTHER)
+        assert step is not None, "nothing comes between two repeats"
+        assert epoch is not None
+        if last == 1:
+            return step
+        tracker.release_completed()
+        between = range(1, last)
+        tracker.steps += len(between)
+        tracker.rows.repeats(found, between, epoch, tracker.detail)
+        if epoch.batches_left:
+            epoch.batches_left = max(0, epoch.batches_left - len(between) * known.batches)
+        tracker.now_ns = epoch.asked_ns = found.begins_ns[last]
+        tracker.step = step = Step(tracker.now_ns, tracker.detail)
+        return step
+
+    def _fill(self, step: Step, known: StepPattern, found: RepeatedSteps, number: int) -> None:
+        """Fill a step that has just begun from one repeat, up to its last event."""
+        tail_ns = [each_ns[number] for each_ns in found.tails_ns]
+        tail = [
+            (phase, end_ns - begin_ns)
+            for phase, (begin_ns, end_ns) in zip(found.tail_phases, pairwise(tail_ns), strict=False)
+        ]
+        for phase, spent_ns in enumerate(found.spent):
+            step.spent[phase] += spent_ns[number]
+        for phase, took_ns in (*tail, (OTHER, found.begins_ns[number + 1] - tail_ns[-1])):
+            step.spent[phase] -= took_ns
+        tracker = self.tracker
+        if known.has_detail or number < len(found) - 1:
+            step.batches = known.batches
+            for batches in found.batches:
+                step.take_batch(batches[number])
+        else:  # no backward pass was recorded that used it
+            tracker.keep_batch(known.key, found.batches[0][number])
+        step.backwards = found.backwards
+        for module, each in found.learned:
+            if module is not None:
+                _, training, samples = each[number]
+                self.calls.take(module, training, samples)
+                continue
+            if each[number] is not None:
+                step.losses.append(each[number])
+            self.calls.end_for(step, in_update=self.phases.updating > 0)
+        step.optimizers |= known.optimizers
+        if tracker.epoch is not None:
+            tracker.epoch.asked_ns = found.asked_ns[number]
+        tracker.now_ns = tail_ns[0]
+        tracker.second_clock_ahead_ns = found.updated_other_ns[number] - tracker.now_ns
+        spent_after = tracker.begin_tail().spent
+        for phase, took_ns in tail:
+            spent_after[phase] += took_ns
+        tracker.now_ns = tail_ns[-1]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, repeat
+from itertools import chain, count, pairwise, repeat
 from operator import sub
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from stepscope.meter.clock import seconds
 from stepscope.meter.step_rows import (
@@ -25,9 +25,11 @@ from stepscope.meter.step_rows import (
     load_of_step,
 )
 from stepscope.records import schema
-from stepscope.trace.detect.communication_time import CommunicationTime
-from stepscope.trace.detect.fast_path import RepeatedSteps
-from stepscope.trace.detect.spans import Epoch, LoopCandidate, Moment, Step
+from stepscope.trace.detect.spans import Epoch, Moment, Step
+
+if TYPE_CHECKING:
+    from stepscope.trace.detect.evaluations import LoopCandidate
+    from stepscope.trace.detect.fast_path import RepeatedSteps
 
 # The format of most rows: on a host, with a load timing, every time below one second. Then a
 # nanosecond is the ninth digit, and integers are formatted in half the time.
@@ -111,6 +113,38 @@ class PlainRows:
         return ["%.9f" % ((ns - origin_ns) * 1e-9) for ns in times_ns]
 
 
+@dataclass(slots=True)
+class CommunicationTime:
+    """The end and the exposed communication time of each backward pass that no step has yet.
+
+    That is the part of the pass that only waits for the allreduce.
+    """
+
+    _passes: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def add(self, end_ns: int, communication_ns: int) -> None:
+        """Add a backward pass. Passes must be added in the order in which they end."""
+        self._passes.append((end_ns, communication_ns))
+
+    def between(self, begin_ns: int, end_ns: int) -> float | None:
+        """Return the communication seconds of a step, or None if it had none.
+
+        Steps must be asked for in their order.
+        """
+        total_ns = None
+        while self._passes and self._passes[0][0] <= end_ns:
+            ended_ns, communication_ns = self._passes.popleft()
+            if ended_ns >= begin_ns:
+                total_ns = (total_ns or 0) + communication_ns
+        return None if total_ns is None else seconds(total_ns)
+
+    def by_step(self, bounds_ns: Sequence[int]) -> list[float | None]:
+        """Return the same for consecutive steps: each lasts until the next one begins."""
+        if not self._passes:
+            return [None] * (len(bounds_ns) - 1)
+        return [self.between(begin_ns, end_ns) for begin_ns, end_ns in pairwise(bounds_ns)]
+
+
 class Sink(Protocol):
     """The receiver of the rows."""
 
@@ -182,9 +216,9 @@ class RowBuilder:
         timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
         self.sink.epoch("train", timing, epoch.loss)
 
-    def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment, stop_ns: int) -> None:
-        """Write an evaluation whose loader took `stop_ns` to end."""
-        begin, started = candidate.begin, candidate.started
+    def evaluation(self, epoch: int, candidate: LoopCandidate, end: Moment) -> None:
+        """Write an evaluation."""
+        begin, started, stop_ns = candidate.begin, candidate.started, candidate.stop_ns
         samples = candidate.called_samples if candidate.samples is None else candidate.samples
         timing = EpochTiming(
             epoch,

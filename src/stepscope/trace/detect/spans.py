@@ -1,7 +1,12 @@
-"""The parts of a training while they are assembled: step, epoch, loop candidate.
+"""The parts of a training while they are assembled: steps, epochs, and the phases of their time.
 
-They hold what was recorded so far; they can be added, cut at a moment and taken out of each other.
-`trace.detect.epochs` and `trace.detect.steps` decide where they begin and end.
+They hold what was recorded so far; a step can be added to another, cut at a moment, and have time
+taken out. `trace.detect.steps` and `trace.detect.epochs` decide where they begin and end.
+
+A step's time belongs to the innermost open span: a fetch, a move, a call. After a call with
+gradients, time belongs to the forward pass until the backward pass begins, because the loss is
+computed there. But after a backward pass the call may be that of a metric. Then the time is
+assigned as if there had been no call, and moved to the forward pass if a backward pass follows.
 """
 
 from __future__ import annotations
@@ -11,7 +16,17 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepscope.meter.step_rows import EpochTiming, Load
+from stepscope.meter.step_rows import (
+    BACKWARD,
+    DATA,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    TRANSFER,
+    EpochTiming,
+    Load,
+)
+from stepscope.trace import event_buffer as e
 
 if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceMark
@@ -23,6 +38,17 @@ Batch = tuple[int | None, Load | None]
 
 # Device time outside the phases of the step: an evaluation.
 _TAKEN_OUT = -1
+
+_PHASE_OF = {
+    e.ITERATE: DATA,
+    e.FETCH: DATA,
+    e.MOVE: TRANSFER,
+    e.CALL: FORWARD,
+    e.BACKWARD: BACKWARD,
+    e.STEP: OPTIMIZER,
+    e.ZERO: OPTIMIZER,
+    e.OWN: OTHER,
+}
 
 
 class Moment(NamedTuple):
@@ -178,94 +204,6 @@ class Step:
 
 
 @dataclass(slots=True)
-class LoopCandidate:
-    """An iteration, or calls without a loader, that may be training or an evaluation."""
-
-    key: int | None
-    begin: Moment
-    started: Moment
-    # Without a loader it is an evaluation if one of these modules was trained before, or is trained
-    # right after it.
-    modules: set[int] = field(default_factory=set)
-    is_of_trained: bool = False
-    last_call: Moment | None = None
-    called_with_grad: bool = False
-    length: int | None = None
-    # The loader, when its iteration began, and when its first and last batch were asked for.
-    loader: int | None = None
-    made_ns: int = 0
-    is_made_here: bool = False  # not continued long after its creation
-    first_asked_ns: int = 0
-    asked_ns: int = 0
-    batches: int = 0
-    samples: int | None = None
-    fetched: list[Batch] = field(default_factory=list)
-    # The number of batches with a module call, and the samples of these calls, where known.
-    called_batches: int = 0
-    called_samples: int | None = None
-    # Without a loader, by module: the number of its calls and their samples.
-    _tested: dict[int, tuple[int, int | None]] = field(default_factory=dict)
-    _is_called: bool = True
-    _is_ahead: bool = False
-
-    @property
-    def used(self) -> bool:
-        """Whether it is more than an iterator that was created."""
-        return self.key is None or self.batches > 0
-
-    @property
-    def is_evaluation(self) -> bool:
-        """Whether modules were called in it, and never with gradients."""
-        return self.last_call is not None and not self.called_with_grad
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether its loader has given all of its batches, where their number is known."""
-        return self.length is None or self.batches >= self.length
-
-    @property
-    def has_one_left(self) -> bool:
-        """Whether its last batch is still to be used: its loop is one batch behind."""
-        return self.is_evaluation and self._is_ahead and self.called_batches == self.batches - 1
-
-    def take_batch(self, batch: Batch) -> None:
-        """Keep a batch until its purpose is known."""
-        self.batches += 1
-        self.samples = sum_known(self.samples, batch[0])
-        self.fetched.append(batch)
-        self._is_ahead |= self.batches == 2 and not self.called_batches
-        self._is_called = False
-
-    def take_call(self, module: int, samples: int | None) -> None:
-        """Count a module's call with the last batch or the one before it."""
-        self.modules.add(module)
-        if not self._is_called:
-            self._is_called = True
-            self.called_batches += 1
-            self.called_samples = sum_known(self.called_samples, samples)
-
-    def take_test(self, module: int, samples: int | None, usual: int | None) -> None:
-        """Count a module's call without a loader: each call is a batch.
-
-        Where a module continues with the output of another, as a decoder does, only one of them
-        counts: the `usual` one, or else the first with known samples.
-        """
-        self.modules.add(module)
-        calls, earlier = self._tested.get(module, (0, None))
-        self._tested[module] = (calls + 1, sum_known(earlier, samples))
-        countable = [each for each, (_, known) in self._tested.items() if known is not None]
-        which = usual if usual in countable else (countable or [*self._tested])[0]
-        self.batches, self.samples = self._tested[which]
-
-    def leave_unused(self) -> None:
-        """Discard batches after the last call: the loop was interrupted there."""
-        del self.fetched[self.called_batches :]
-        self.batches = len(self.fetched)
-        known = [samples for samples, _ in self.fetched if samples is not None]
-        self.samples = sum(known) if known else None
-
-
-@dataclass(slots=True)
 class Epoch:
     """An epoch of the training, so far."""
 
@@ -318,15 +256,97 @@ class Epoch:
         return self.loss_sum / self.loss_samples
 
 
-def is_anew(earlier: LoopCandidate | Epoch, later: LoopCandidate) -> bool:
-    """Return whether a loader was restarted after its batches were inspected or abandoned."""
-    known = later.loader is not None and earlier is not later
-    return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
+class _Unsure(NamedTuple):
+    """A call that may have begun a forward pass.
+
+    `phase` is the phase to which time is assigned meanwhile, `spent_ns` and `device_laps` are what
+    that phase and the device had at the call.
+    """
+
+    module: int | None
+    step: Step
+    phase: int
+    spent_ns: int
+    device_laps: int
 
 
-def is_left(earlier: LoopCandidate, later: LoopCandidate, after_ns: int) -> bool:
-    """Return whether a loader was only inspected, or is outside one that began since."""
-    return later.is_made_here and 0 < earlier.asked_ns < later.made_ns - after_ns
+@dataclass(slots=True)
+class Phases:
+    """The open phase (`now`) and the number of open updates: a closure runs inside one."""
+
+    now: int = OTHER
+    updating: int = 0
+    _open: list[int] = field(default_factory=list)
+    _unsure: _Unsure | None = None
+
+    @property
+    def _base(self) -> int:
+        return OPTIMIZER if self.updating else OTHER
+
+    def begin_anew(self) -> None:
+        """Close everything at a fetch: an update that raised never recorded its end."""
+        self.now, self.updating, self._unsure = OTHER, 0, None
+        self._open.clear()
+
+    def enter(self, kind: int) -> None:
+        """Open a span inside the open one."""
+        self._open.append(self.now)
+        self.now = _PHASE_OF[kind]
+
+    def leave(self) -> None:
+        """Close the innermost span and resume the one around it."""
+        self.now = self._open.pop() if self._open else self._base
+
+    def leave_to_base(self) -> None:
+        """Close the innermost span and those around it."""
+        self.leave()
+        self.now = self._base
+
+    def begin_update(self) -> None:
+        """Begin an optimiser's step: earlier calls are not a forward pass any more."""
+        self.forget_call()
+        self.updating += 1
+        self.enter(e.STEP)
+
+    def end_update(self) -> None:
+        """End an optimiser's step.
+
+        It may lie inside a backward pass: some scripts update each weight as soon as its gradient
+        is ready.
+        """
+        self.updating = max(0, self.updating - 1)
+        self.leave()
+        if self.now != BACKWARD:
+            self.now = self._base
+
+    # time after a call
+
+    @property
+    def unsure_of(self) -> int | None:
+        """The module whose call may have begun a forward pass."""
+        return None if self._unsure is None else self._unsure.module
+
+    def go_forward(self, module: int | None, step: Step, *, is_sure: bool) -> None:
+        """Begin the forward pass after a call, for sure or if a backward pass follows."""
+        self.now = FORWARD if is_sure else self._base
+        if not is_sure and (self._unsure is None or self._unsure.step is not step):
+            laps = len(step.device_laps)
+            self._unsure = _Unsure(module, step, self.now, step.spent[self.now], laps)
+
+    def forget_call(self) -> None:
+        """Discard the last call: it did not begin the forward pass."""
+        self._unsure = None
+
+    def be_sure(self, step: Step | None) -> None:
+        """Move the time since the uncertain call to the forward pass: a backward pass began."""
+        unsure, self._unsure = self._unsure, None
+        if unsure is not None and unsure.step is step:
+            forward_ns = max(0, step.spent[unsure.phase] - unsure.spent_ns)
+            step.spent[unsure.phase] -= forward_ns
+            step.spent[FORWARD] += forward_ns
+            for lap, (phase, mark) in enumerate(step.device_laps):
+                if lap >= unsure.device_laps and phase == unsure.phase:
+                    step.device_laps[lap] = (FORWARD, mark)
 
 
 def read_losses(losses: Iterable[Loss | None]) -> float | None:

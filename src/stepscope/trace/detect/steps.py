@@ -10,18 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from stepscope.meter.step_rows import OTHER
 from stepscope.trace import event_buffer as e
-from stepscope.trace.detect.communication_time import CommunicationTime
 from stepscope.trace.detect.epochs import EpochTracker
-from stepscope.trace.detect.fast_path import LONGEST_STEP, RepeatedSteps, StepPattern, pattern_of
-from stepscope.trace.detect.model_calls import Acting, ModelCalls
-from stepscope.trace.detect.phases import Phases
-from stepscope.trace.detect.row_builder import RowBuilder, Sink
-from stepscope.trace.detect.spans import Batch, LoopCandidate, Moment, Step
+from stepscope.trace.detect.fast_path import LONGEST_STEP, FastPath
+from stepscope.trace.detect.pending_batches import ModelCalls
+from stepscope.trace.detect.row_builder import CommunicationTime, RowBuilder, Sink
+from stepscope.trace.detect.spans import Batch, Moment, Phases, Step
 
 if TYPE_CHECKING:
     from stepscope.meter.device_timeline import DeviceMark
@@ -42,15 +38,13 @@ class StepDetector:
     sink: Sink
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
-    updates: int = 0
 
-    _rows: RowBuilder = field(init=False)
     _tracker: EpochTracker = field(init=False)
+    _fast_path: FastPath = field(init=False)
     _phases: Phases = field(default_factory=Phases)
     _mark: DeviceMark | None = None
     _calls: ModelCalls = field(default_factory=ModelCalls)
     _module: int | None = None  # the module called last
-    _samples_trained: int | None = None
     _called_ns: int = 0
     _made_ns: int = 0
     _call_is_candidate: bool = False
@@ -58,23 +52,17 @@ class StepDetector:
     _fetch_ns: int = 0
     _at_fetch: tuple[Step, Moment] | None = None
     _iterations: dict[int, e.Iteration] = field(default_factory=dict)  # still open
-    _trained: set[int] = field(default_factory=set)
     _made: set[int] = field(default_factory=set)  # optimisers made since the last update
-    _acting: Acting = field(default_factory=Acting)
-    _pattern: StepPattern | None = None
-    # The events of the current step, and the phase that was open after each.
-    _passed: list[e.Event] = field(default_factory=list)
-    _phases_passed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._rows = RowBuilder(self.sink, self.origin_ns, self.communication)
-        self._tracker = EpochTracker(self._rows)
+        self._tracker = EpochTracker(RowBuilder(self.sink, self.origin_ns, self.communication))
+        self._fast_path = FastPath(self._tracker, self._phases, self._calls)
 
-    def take(self, notes: list[Any]) -> None:
+    def take(self, fields: list[Any]) -> None:
         """Process the next events, given as a flat list of five fields each."""
-        tracker = self._tracker
-        phases, passed, phases_passed = self._phases, self._passed, self._phases_passed
-        columns = [notes[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
+        tracker, phases = self._tracker, self._phases
+        passed, phases_after = self._fast_path.events, self._fast_path.phases_after
+        columns = [fields[field :: len(e.FIELDS)] for field in range(len(e.FIELDS))]
         kinds, times_ns, subjects, details, marks = columns
         position = 0
         while position < len(kinds):
@@ -105,77 +93,21 @@ class StepDetector:
                 _HANDLERS[kind](self, kind, time_ns, subject, detail)
             if len(passed) <= LONGEST_STEP:  # without a loader the list is never cleared
                 passed.append((kind, time_ns, subject, detail, mark))
-                phases_passed.append(phases.now)
-        self._rows.write()
+                phases_after.append(phases.now)
+        tracker.rows.write()
 
     def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-        """Process repeats of the last pattern; return the number of their events, or 0."""
-        step = self._tracker.step
-        is_inside = self._tracker.tail is None and step is not None and step.batches
-        if is_inside and len(self._passed) <= LONGEST_STEP:  # a step of several batches
-            return 0
-        if self._passed:
-            self._pattern = pattern_of(self._passed, self._phases_passed) or self._pattern
-            self._passed.clear()
-            self._phases_passed.clear()
-        known, tracker = self._pattern, self._tracker
-        found = known and known.find(columns, begin, self._calls)
-        if not known or not found:
-            return 0
-        begin_ns, phase = found.begins_ns[0], self._phases.now
-        step = tracker.begin_plain_step(begin_ns, known.key, phase, known.batches)
-        if step is None:
-            return 0
-        self._take_repeat(step, known, found, 0)
-        last = len(found) - 1
-        if last:
-            step = tracker.pass_repeats(found, known.key, known.batches)
-            self._take_repeat(step, known, found, last)
-        self.updates += len(found) * len(known.optimizers)
-        self._made.clear()
-        self._phases.begin_anew()
-        self._at_fetch = None
-        tracker.pending.loose.clear()
-        return len(found) * known.events
+        """Process repeated steps at once; return the number of their events, or 0."""
+        taken = self._fast_path.take(columns, begin)
+        if taken:
+            self._made.clear()
+            self._at_fetch = None
+        return taken
 
-    def _take_repeat(
-        self, step: Step, known: StepPattern, found: RepeatedSteps, number: int
-    ) -> None:
-        """Fill a step that has just begun from one repeat, up to its last event."""
-        tail_ns = [each_ns[number] for each_ns in found.tails_ns]
-        tail = [
-            (phase, end_ns - begin_ns)
-            for phase, (begin_ns, end_ns) in zip(found.tail_phases, pairwise(tail_ns), strict=False)
-        ]
-        for phase, spent_ns in enumerate(found.spent):
-            step.spent[phase] += spent_ns[number]
-        for phase, took_ns in (*tail, (OTHER, found.begins_ns[number + 1] - tail_ns[-1])):
-            step.spent[phase] -= took_ns
-        tracker = self._tracker
-        if known.has_detail or number < len(found) - 1:
-            step.batches = known.batches
-            for batches in found.batches:
-                step.take_batch(batches[number])
-        else:  # no backward pass was recorded that used it
-            tracker.keep_batch(known.key, found.batches[0][number])
-        step.backwards = found.backwards
-        for module, each in found.learned:
-            if module is not None:
-                _, training, samples = each[number]
-                self._calls.take(module, training, samples)
-                continue
-            if each[number] is not None:
-                step.losses.append(each[number])
-            self._take_called_samples(step)
-        step.optimizers |= known.optimizers
-        if tracker.epoch is not None:
-            tracker.epoch.asked_ns = found.asked_ns[number]
-        tracker.now_ns = tail_ns[0]
-        tracker.second_clock.read(tracker.now_ns, found.updated_other_ns[number])
-        spent_after = tracker.begin_tail().spent
-        for phase, took_ns in tail:
-            spent_after[phase] += took_ns
-        tracker.now_ns = tail_ns[-1]
+    @property
+    def updates(self) -> int:
+        """Return the number of updates so far."""
+        return self._tracker.updates
 
     @property
     def steps(self) -> int:
@@ -204,7 +136,7 @@ class StepDetector:
     def finish(self) -> None:
         """End the epoch and write all rows. Waits for the device."""
         self._tracker.close_epoch()
-        self._rows.wait()
+        self._tracker.rows.wait()
 
     # time and phases
 
@@ -216,7 +148,7 @@ class StepDetector:
         self._mark = mark
 
     def _on_clocks(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
-        self._tracker.second_clock.read(time_ns, detail)
+        self._tracker.second_clock_ahead_ns = detail - time_ns
 
     def _on_detail(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._tracker.detail = subject
@@ -230,7 +162,7 @@ class StepDetector:
     def _on_iterate(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         tracker = self._tracker
         other_ns, loader = detail
-        tracker.second_clock.read(time_ns, other_ns)
+        tracker.second_clock_ahead_ns = other_ns - time_ns
         if self._phases.updating:  # a closure that iterates over the data
             self._phases.enter(kind)
             return
@@ -296,14 +228,14 @@ class StepDetector:
             self._fetch_ns = time_ns
         self._iterations.pop(subject, None)
         tracker = self._tracker
-        tracker.second_clock.read(time_ns, detail)
+        tracker.second_clock_ahead_ns = detail - time_ns
         epoch = tracker.epoch
         candidate = tracker.find_candidate(subject)
         if epoch is not None:
             epoch.around.discard(subject)  # it has no further batch
         if candidate is not None:
-            tracker.end_evaluations(since=candidate)
-            self._end_candidate(candidate, kind, tracker.moment(), time_ns - self._fetch_ns)
+            is_exhausted = kind == e.EXHAUSTED
+            tracker.end_loader(candidate, time_ns - self._fetch_ns, is_exhausted=is_exhausted)
         elif epoch is None or epoch.ended is not None:
             pass
         elif epoch.first_key == subject or tracker.end_inner(epoch, subject):
@@ -315,28 +247,13 @@ class StepDetector:
         else:
             epoch.keys.discard(subject)
 
-    def _end_candidate(
-        self, candidate: LoopCandidate, kind: int, end: Moment, stop_ns: int
-    ) -> None:
-        """End an iteration whose batches were not trained with."""
-        tracker = self._tracker
-        is_whole = kind == e.EXHAUSTED and candidate.is_whole
-        if is_whole and candidate.has_one_left:
-            tracker.end_later(candidate, end, stop_ns)
-            return
-        if candidate.last_call is not None and not is_whole:
-            candidate.leave_unused()
-        elif candidate.last_call is None and len(candidate.fetched) == 1:
-            tracker.let_loose(candidate)
-        tracker.end_candidate(candidate, end, stop_ns)
-
     # calls, backward passes, updates
 
     def _on_call(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         call = e.Call(*detail)
         tracker = self._tracker
         if tracker.late is not None:
-            if not call.grad and subject in tracker.late[0].modules:
+            if not call.grad and subject in tracker.late.modules:
                 self._phases.enter(kind)
                 return
             tracker.end_late()
@@ -351,10 +268,10 @@ class StepDetector:
             tracker.end_evaluations()
             self._forget_trial(is_late=time_ns - self._called_ns > _TRIAL_BEFORE_NS)
             tracker.begin_without_loader(anew=bool(self._made))
-        elif self._is_evaluation(subject, call, innermost):
+        elif tracker.is_evaluation(subject, call, self._calls.samples_trained):
             if innermost is None:
                 innermost = tracker.begin_calls()
-            innermost.is_of_trained |= subject in self._trained
+            innermost.is_of_trained |= subject in tracker.trained
             samples = call.samples
             if samples is None and tracker.pending.loose:
                 samples = tracker.pending.loose[-1][0]
@@ -362,14 +279,14 @@ class StepDetector:
             tracker.pending.loose.clear()
         else:  # a teacher's call in the next step
             self._call_is_candidate = False
-            if not call.training and subject in self._trained:
+            if not call.training and subject in tracker.trained:
                 tracker.pending.loose.clear()
         if call.grad:
             has_loader = tracker.epoch is not None and tracker.epoch.first_key is not None
             if not has_loader and subject == self._calls.usual != self._phases.unsure_of:
                 self._phases.forget_call()  # the forward pass begins here
             self._module = subject
-            self._trained.add(subject)
+            tracker.trained.add(subject)
             self._calls.take(subject, call.training, call.samples)
         self._phases.enter(kind)
 
@@ -379,31 +296,12 @@ class StepDetector:
         if was_before and not self._phases.updating and self._tracker.forget_trial():
             self._calls.clear()
 
-    def _is_evaluation(self, module: int, call: e.Call, before: LoopCandidate | None) -> bool:
-        """Return whether a call without gradients belongs to an evaluation.
-
-        An evaluation comes after an update, in eval mode; other such calls are those of a teacher.
-        """
-        tracker = self._tracker
-        epoch, tail = tracker.epoch, tracker.tail
-        if epoch is None:  # the module may be trained later
-            is_test = not call.training
-        else:
-            if epoch.ended is not None:
-                waiting = before is not None or tracker.has_trained_all()
-            else:
-                waiting = tail is not None and tail.batches == 0 and not tail.losses
-            is_test = waiting and not call.training and module in self._trained
-        is_one_of_many = call.samples == 1 and self._samples_trained != 1
-        return is_test and not (is_one_of_many and self._acting.is_usual(self.updates))
-
     def _on_called(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._called_ns = time_ns
         self._phases.leave()
         tracker = self._tracker
         if tracker.late is not None:
-            candidate, _, stop_ns = tracker.late
-            tracker.late = (candidate, tracker.moment(), stop_ns)
+            tracker.late.end = tracker.moment()
             return
         innermost = tracker.innermost()
         current = tracker.tail or tracker.step
@@ -435,16 +333,8 @@ class StepDetector:
         if current is not None:
             if detail is not None:
                 current.losses.append(detail)
-            self._take_called_samples(current)
+            self._calls.end_for(current, in_update=self._phases.updating > 0)
         self._calls.clear()
-
-    def _take_called_samples(self, current: Step) -> None:
-        samples = self._calls.end()
-        # A closure is called several times, with the same samples.
-        again = self._phases.updating and current.called_samples
-        if samples is not None and not again:
-            current.called_samples.append(samples)
-            self._samples_trained = samples
 
     def _on_step(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         tracker = self._tracker
@@ -469,10 +359,10 @@ class StepDetector:
         self._phases.end_update()
         self._made.clear()
         tracker = self._tracker
-        tracker.second_clock.read(time_ns, detail)
+        tracker.second_clock_ahead_ns = detail - time_ns
         if not self._phases.updating and tracker.step is not None and tracker.epoch is not None:
             tracker.begin_tail()
-            self.updates += 1
+            tracker.updates += 1
 
 
 _HANDLERS = {
