@@ -54,13 +54,13 @@ def test_every_column_is_in_the_table_of_its_file_in_order(file: str) -> None:
 
 
 def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
-    from stepscope.analyze.run_summary import summarize
+    from stepscope.analyze.run_summary import Measured, summarize
     from stepscope.records.run_reader import Run
 
     documented = {row[0] for rows in tables_of(text_of("docs/run-folder.md")) for row in rows}
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
     assert statuses | {schema.FAILED} <= documented
-    assert set(summarize(Run(Path("nowhere"), {}), {})) <= documented
+    assert set(summarize(Run(Path("nowhere"), {}), Measured())) <= documented
 
 
 def test_every_option_of_trace_is_on_its_page() -> None:

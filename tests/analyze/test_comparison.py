@@ -229,7 +229,7 @@ def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path, lost_in: str)
         if lost_in == "metrics":
             trial["metrics"]["workers_lost"] = int(number < 2)
         elif number < 2:
-            event = {"event": "workers_fallback", "from": 2, "to": 1}
+            event = {"time_s": 1.0, "event": "workers_fallback", "from": 2, "to": 1}
             (sweep / trial["run"] / "events.jsonl").write_text(json.dumps(event) + "\n")
     (sweep / "sweep.json").write_text(json.dumps(info))
     found = compared(sweep)

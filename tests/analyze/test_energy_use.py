@@ -16,11 +16,10 @@ from written_tables import epoch_row, step, write_table, write_tables
 from stepscope.analyze.energy_curve import curve_of
 from stepscope.analyze.energy_use import ON_DEVICE, energy_of, joules_by_phase, left_out, seen_steps
 from stepscope.analyze.findings import findings_of
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.records.throttled_steps import Held, touched
 
 RANGE_J = 262_143.328850
 POWER_W = {"data": 5.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}
@@ -370,8 +369,9 @@ def test_when_a_boards_input_fails_its_rails_take_over_and_it_is_said_when(
     energy = rows_of(board, [(0.0, 10.0), (4.0, 10.0)])
     for rail in rails:
         energy += rows_of(rail, [(0.0, 3.0), (4.0, 3.0), (10.0, 3.0)])
-    failed = {"event": "energy_sensor_failed", "time_s": 4.0, "sensor": "ina3221 VDD_IN"}
-    run = recorded([found(board, *rails), {**failed, "reason": "gone", "next": None}], energy)
+    failed = {"time_s": 4.0, "sensor": "ina3221 VDD_IN", "domain": "VDD_IN"}
+    failed |= {"event": "energy_sensor_failed", "reason": "gone", "next": None}
+    run = recorded([found(board, *rails), failed], energy)
     figures, _ = energy_of(run, {})
     assert figures is not None
     assert figures["joules"] == pytest.approx(4 * 10.0 + 6 * 6.0)
@@ -431,7 +431,7 @@ def test_rails_of_which_nobody_knows_what_they_feed_have_no_total(
 def test_without_joules_there_is_a_reason_and_no_zero(
     events: list[Any], spec: dict[str, Any], reason: str, recorded: Callable[..., Run]
 ) -> None:
-    summary = summarize(recorded(events, spec=spec, steps=steps_of(SAME)), {})
+    summary = summarize(recorded(events, spec=spec, steps=steps_of(SAME)), Measured())
     assert (summary["energy"], summary["energy_j"]) == (None, None)
     assert reason in summary["absent"]["energy_j"]
 
@@ -439,25 +439,7 @@ def test_without_joules_there_is_a_reason_and_no_zero(
 def test_a_run_from_before_there_was_energy_still_reads(recorded: Callable[..., Run]) -> None:
     run = recorded([], steps=steps_of(SAME))
     (run.path / schema.ENERGY).unlink()
-    assert summarize(run, {})["energy_j"] is None
-
-
-MOMENTS = st.floats(0.0, 20.0)
-
-
-@given(
-    st.lists(st.tuples(MOMENTS, st.one_of(MOMENTS, st.just(float("inf")))), max_size=6),
-    st.lists(st.tuples(MOMENTS, st.floats(0.01, 3.0)), max_size=12),
-)
-def test_a_step_is_touched_by_whatever_time_it_shares_a_moment_with(
-    times: list[tuple[float, float]], steps: list[tuple[float, float]]
-) -> None:
-    held = [Held("clock", from_s, from_s + lasted_s, {}) for from_s, lasted_s in times]
-    began_s, took_s = [began for began, _ in steps], [took for _, took in steps]
-    assert touched(began_s, took_s, held) == [
-        any(began < each.to_s and began + took > each.from_s for each in held)
-        for began, took in steps
-    ]
+    assert summarize(run, Measured())["energy_j"] is None
 
 
 def test_steps_in_a_time_of_throttling_are_a_finding(recorded: Callable[..., Run]) -> None:

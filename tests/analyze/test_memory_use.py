@@ -19,11 +19,8 @@ def forecast(**pools: str) -> dict[str, Any]:
 
 
 def test_each_pool_has_its_error_and_what_stays_unexplained() -> None:
-    known = {
-        "forecast": forecast(device_context="device", activations="device"),
-        "measured_bytes": {"device_context": 250},
-    }
-    bill, _ = compare_with_forecast(known, 400, 800)
+    expected = forecast(device_context="device", activations="device")
+    bill, _ = compare_with_forecast(expected, {"device_context": 250}, 400, 800)
     assert bill is not None
     assert bill["pools"]["host"] == {
         "total_bytes": 300,
@@ -41,15 +38,14 @@ def test_each_pool_has_its_error_and_what_stays_unexplained() -> None:
 
 def test_memory_that_is_shared_has_one_pool_with_both_peaks() -> None:
     names = dict.fromkeys(("runtime", "device_context", "activations"), "unified")
-    bill, _ = compare_with_forecast({"forecast": forecast(**names)}, 400, 800)
+    bill, _ = compare_with_forecast(forecast(**names), {}, 400, 800)
     assert bill is not None
     assert list(bill["pools"]) == ["unified"]
     assert bill["pools"]["unified"]["peak_bytes"] == bill["peak_memory_bytes"] == 1200
 
 
 def test_the_peak_of_a_run_that_took_no_step_is_not_held_against_its_forecast() -> None:
-    known = {"forecast": forecast()}
-    bill, _ = compare_with_forecast(known, 400, took_a_step=False)
+    bill, _ = compare_with_forecast(forecast(), {}, 400, took_a_step=False)
     assert bill is not None
     assert bill["peak_memory_bytes"] == 400
     assert "error_share" not in bill
@@ -57,8 +53,8 @@ def test_the_peak_of_a_run_that_took_no_step_is_not_held_against_its_forecast() 
 
 
 def test_a_peak_that_is_unknown_stays_unknown() -> None:
-    known = {"forecast": forecast(device_context="device", activations="device")}
-    bill, _ = compare_with_forecast(known, 400, None)
+    expected = forecast(device_context="device", activations="device")
+    bill, _ = compare_with_forecast(expected, {}, 400, None)
     assert bill is not None
     assert bill["pools"]["device"] == {"total_bytes": 700, "peak_bytes": None}
     assert bill["peak_memory_bytes"] is None
@@ -70,11 +66,12 @@ def test_a_bill_from_before_there_were_pools_is_the_hosts() -> None:
     old = forecast()
     for item in old["items"].values():
         del item["pool"]
-    bill, _ = compare_with_forecast({"forecast": old}, 1000)
+    bill, _ = compare_with_forecast(old, {}, 1000)
     assert bill is not None
     assert list(bill["pools"]) == ["host"]
     assert bill["error_share"] == 0
 
 
 def test_without_a_forecast_there_is_a_reason() -> None:
-    assert compare_with_forecast({}, 10) == (None, "the run ended before its memory was forecast")
+    reason = "the run ended before its memory was forecast"
+    assert compare_with_forecast(None, {}, 10) == (None, reason)

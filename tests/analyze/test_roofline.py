@@ -10,7 +10,7 @@ import pytest
 from written_runs import write_run
 
 from stepscope.analyze.roofline import attainable_flop_per_s, how_near_the_limit
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 
@@ -83,7 +83,7 @@ def test_without_a_peak_the_rate_is_known_and_the_share_is_not(tmp_path: Path) -
 def test_a_run_without_a_step_or_a_count_has_none_of_it_and_says_why(tmp_path: Path) -> None:
     for number, rows in enumerate(((), (STEP,))):
         run = run_of(tmp_path / str(number), *rows)
-        summary = summarize(run, {"flops": FLOPS if not rows else None, "absent": {}})
+        summary = summarize(run, Measured(flops=FLOPS if not rows else None))
         for name in ("flop_per_s", "share_of_peak", "roofline"):
             assert summary[name] is None
             assert summary["absent"][name]
@@ -92,15 +92,15 @@ def test_a_run_without_a_step_or_a_count_has_none_of_it_and_says_why(tmp_path: P
 
 def test_a_network_without_a_counted_operation_has_a_summary_all_the_same(tmp_path: Path) -> None:
     nothing = {**FLOPS, "per_sample": 0.0, "forward": 0, "backward": 0}
-    summary = summarize(run_of(tmp_path, STEP), {"flops": nothing})
+    summary = summarize(run_of(tmp_path, STEP), Measured(flops=nothing))
     for name in ("flop_per_s", "share_of_peak", "roofline"):
         assert summary[name] is None
         assert "no operation that is counted" in summary["absent"][name]
 
 
 def test_a_trace_says_that_its_operations_are_not_counted(tmp_path: Path) -> None:
-    summary = summarize(run_of(tmp_path, STEP, kind="trace"), {})
-    assert "foreign script" in summary["absent"]["flop_per_s"]
+    summary = summarize(run_of(tmp_path, STEP, kind="trace"), Measured())
+    assert "user script" in summary["absent"]["flop_per_s"]
     assert "runs of our own" not in summary["absent"]["flop_per_s"]
 
 

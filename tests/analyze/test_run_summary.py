@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stepscope.analyze.phase_shares import dropped_epochs, time_by_phase
 from stepscope.analyze.run_summary import (
-    closure,
+    Measured,
+    accounted_share,
     figures_so_far,
     summarize,
 )
@@ -38,7 +39,7 @@ epoch,split,loader_start_s,loader_stop_s,loading_s,training_s,total_s,accuracy,t
 2,train,0.2,0.1,1.1,3.9,5.2,0.5,0.875,32
 2,test,0.1,0.1,0.3,0.2,0.6,0.45,0.9,20
 """
-MEASURED = {"wall_s": 10.0, "preparation_s": 0.4, "peak_memory_bytes": 10**8}
+MEASURED = Measured(wall_s=10.0, preparation_s=0.4, peak_memory_bytes=10**8)
 
 
 def make_run(path: Path, steps: str = STEPS, epochs: str = EPOCHS, **info: Any) -> Run:
@@ -123,7 +124,8 @@ def test_accuracies_are_the_last_ones(summary: dict[str, Any]) -> None:
 
 
 def test_figures_of_no_table_are_passed_on(summary: dict[str, Any]) -> None:
-    assert {name: summary[name] for name in MEASURED} == MEASURED
+    names = ("wall_s", "preparation_s", "peak_memory_bytes")
+    assert [summary[name] for name in names] == [10.0, 0.4, 10**8]
 
 
 def test_the_first_of_more_epochs_is_dropped_and_named(summary: dict[str, Any]) -> None:
@@ -154,7 +156,9 @@ def test_the_only_epoch_is_not_dropped(tmp_path: Path) -> None:
     assert set(summary["absent"]) == nones(summary)
 
 
-def test_an_epoch_that_was_not_finished_takes_no_part_in_closure(tmp_path: Path) -> None:
+def test_an_epoch_that_was_not_finished_takes_no_part_in_the_accounted_share(
+    tmp_path: Path,
+) -> None:
     run = make_run(tmp_path, STEPS, first_lines(EPOCHS, 4))  # stopped in epoch 2
     summary = summarize(run, MEASURED)
     assert summary["closure"] == pytest.approx(1)
@@ -178,7 +182,7 @@ def test_a_run_without_steps_has_a_reason_for_every_figure_that_it_lacks(
     if files == "missing":
         (tmp_path / "steps.csv").unlink()
         (tmp_path / "epochs.csv").unlink()
-    summary = summarize(run, {})
+    summary = summarize(run, Measured())
     assert (summary["epochs"], summary["steps"], summary["samples"]) == (0, 0, 0)
     assert summary["dropped_epochs"] == []
     assert summary["phases"] is None
@@ -206,8 +210,8 @@ def test_steps_without_any_phases_say_so(tmp_path: Path) -> None:
 def test_closure_below_one_shows_time_that_no_part_owns() -> None:
     steps = Table({"epoch": [1, 1], "step_s": [1.0, 2.0]})
     row = {"epoch": 1, "loader_start_s": 0.5, "loader_stop_s": 0.5, "total_s": 5.0}
-    assert closure(steps, [row]) == pytest.approx(4.0 / 5.0)
-    assert closure(steps, []) is None
+    assert accounted_share(steps, [row]) == pytest.approx(4.0 / 5.0)
+    assert accounted_share(steps, []) is None
 
 
 @pytest.mark.parametrize(
@@ -272,7 +276,7 @@ def test_how_cold_the_files_were_is_that_of_the_first_time(tmp_path: Path) -> No
         ({}, "kept as it was: --page-cache cold"),
         ({"spec": {"page_cache": "keep"}}, "kept as it was: --page-cache cold"),
         ({"spec": {"page_cache": "cold"}}, "the run ended before its first epoch"),
-        ({"kind": "trace"}, "kept as it was: a foreign script's files are its own"),
+        ({"kind": "trace"}, "kept as it was: a user script's files are its own"),
     ],
 )
 def test_where_nothing_was_made_cold_the_reason_says_why(

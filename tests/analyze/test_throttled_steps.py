@@ -18,12 +18,17 @@ from written_tables import step, write_tables
 
 from stepscope.analyze.comparison import compare
 from stepscope.analyze.comparison_sides import read_sides
-from stepscope.analyze.run_summary import summarize
-from stepscope.analyze.throttled_time import slowdown, touched_ranges
+from stepscope.analyze.run_summary import Measured, summarize
+from stepscope.analyze.throttled_time import slowdown, throttled_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Numbers, Table
-from stepscope.records.throttled_steps import Held, times_held_back, touched, what_was_watched
+from stepscope.records.throttled_steps import (
+    ThrottledTime,
+    mark_throttled,
+    throttled_times,
+    watched_sources,
+)
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.charts.vega_lite import to_vega_lite
 from stepscope.report.html.chart_embed import in_words
@@ -62,7 +67,7 @@ def recorded(tmp_path: Path) -> Callable[..., Run]:
         run = write_tables(tmp_path / name, steps, **info)
         lines = "".join(f"{json.dumps(event)}\n" for event in events)
         (run.path / schema.EVENTS).write_text(lines)
-        summary = summarize(load_run(run.path), {})
+        summary = summarize(load_run(run.path), Measured())
         return write_tables(tmp_path / name, steps, summary=summary, **info)
 
     return record
@@ -78,8 +83,6 @@ HAPPENED = st.lists(
         st.builds(began, MOMENTS, KINDS),
         st.builds(ended, MOMENTS, KINDS),
         st.builds(lambda time_s: {"event": "resume", "time_s": time_s}, MOMENTS),
-        st.just({"event": "throttling", "what": "clock"}),  # of nobody knows when
-        st.just(began(float("nan"))),
     ),
     max_size=12,
 )
@@ -89,9 +92,9 @@ HAPPENED = st.lists(
 def test_whatever_happened_in_whatever_order_a_step_is_marked_by_the_times_it_meets(
     events: list[Event], steps: list[tuple[float, float]]
 ) -> None:
-    held = times_held_back(events)
+    held = throttled_times(events)
     assert [each.from_s for each in held] == sorted(each.from_s for each in held)
-    marked = touched([start for start, _ in steps], [took for _, took in steps], held)
+    marked = mark_throttled([start for start, _ in steps], [took for _, took in steps], held)
     assert marked == [
         any(start < max(each.from_s, each.to_s) and start + took > each.from_s for each in held)
         for start, took in steps
@@ -106,7 +109,7 @@ def test_ranges_are_exactly_the_marked_rows_and_none_crosses_an_epoch(
     epochs = [epoch for _, epoch in rows]
     run.__dict__["steps"] = Table({"epoch": epochs, "step": list(range(len(rows)))})
     run.__dict__["throttled"] = [mark for mark, _ in rows]
-    ranges = touched_ranges(run)
+    ranges = throttled_ranges(run)
     within = [row for each in ranges for row in range(each.first_row, each.last_row + 1)]
     assert within == [row for row, (mark, _) in enumerate(rows) if mark]
     for each in ranges:
@@ -115,13 +118,13 @@ def test_ranges_are_exactly_the_marked_rows_and_none_crosses_an_epoch(
 
 
 def test_a_time_without_an_end_lasts_to_the_end_of_a_run_that_was_killed() -> None:
-    (held,) = times_held_back([began(3.5)])
-    assert touched([2.0, 3.0, 99.0], [1.0, 1.0, 1.0], [held]) == [False, True, True]
+    (held,) = throttled_times([began(3.5)])
+    assert mark_throttled([2.0, 3.0, 99.0], [1.0, 1.0, 1.0], [held]) == [False, True, True]
 
 
 def test_what_went_on_when_a_run_was_killed_is_over_when_it_is_resumed() -> None:
     events = [began(3.5), {"event": "resume", "time_s": 5.0}, began(8.0), ended(9.0)]
-    assert [(each.from_s, each.to_s) for each in times_held_back(events)] == [
+    assert [(each.from_s, each.to_s) for each in throttled_times(events)] == [
         (3.5, 5.0),
         (8.0, 9.0),
     ]
@@ -129,28 +132,31 @@ def test_what_went_on_when_a_run_was_killed_is_over_when_it_is_resumed() -> None
 
 def test_a_resume_ends_what_is_told_of_the_time_before_it_only_later() -> None:
     events = [{"event": "resume", "time_s": 5.0}, began(3.5), began(8.0, "temperature")]
-    assert [each.to_s for each in times_held_back(events)] == [5.0, math.inf]
+    assert [each.to_s for each in throttled_times(events)] == [5.0, math.inf]
 
 
 def test_a_clock_that_goes_back_marks_the_moment_alone() -> None:
-    held = times_held_back([began(10.0), ended(8.0)])
-    assert touched([7.0, 8.5, 9.5, 10.5], [1.0] * 4, held) == [False, False, True, False]
+    held = throttled_times([began(10.0), ended(8.0)])
+    assert mark_throttled([7.0, 8.5, 9.5, 10.5], [1.0] * 4, held) == [False, False, True, False]
 
 
 def test_a_step_of_which_nobody_knows_when_it_was_is_not_marked_either_way() -> None:
-    assert touched([None, 1.0], [1.0, None], [Held("clock", 0.0, 9.0, {})]) == [None, None]
+    assert mark_throttled([None, 1.0], [1.0, None], [ThrottledTime(began(0.0), 9.0)]) == [
+        None,
+        None,
+    ]
 
 
 def test_a_million_steps_and_ten_thousand_times_are_marked_one_by_one() -> None:
     steps = 1_000_000
-    held = [Held("clock", 100.0 * n + 0.5, 100.0 * n + 30.5, {}) for n in range(steps // 100)]
+    held = [ThrottledTime(began(100.0 * n + 0.5), 100.0 * n + 30.5) for n in range(steps // 100)]
     starts = Numbers("d", map(float, range(steps)))
-    marked = touched(starts, Numbers("d", [1.0]) * steps, held)
+    marked = mark_throttled(starts, Numbers("d", [1.0]) * steps, held)
     assert marked.count(True) == 31 * len(held)
     run = Run(Path(), {})
     columns = {"epoch": Numbers("q", [1]) * steps, "step": Numbers("q", range(1, steps + 1))}
     run.__dict__.update(steps=Table(columns), throttled=marked)
-    assert len(touched_ranges(run)) == len(held)
+    assert len(throttled_ranges(run)) == len(held)
 
 
 # --- the summary ----------------------------------------------------------------------------------
@@ -207,7 +213,7 @@ def test_a_record_from_before_it_said_what_it_watched_is_marked_too(
 ) -> None:
     run = recorded([began(1.2), ended(1.3)], seconds(3))
     assert run.throttled == [False, True, False]
-    assert what_was_watched(run.events) == ["clock"]
+    assert watched_sources(run.events) == ["clock"]
 
 
 def test_many_ranges_are_counted_and_only_the_first_are_listed(
@@ -221,7 +227,7 @@ def test_many_ranges_are_counted_and_only_the_first_are_listed(
 def test_few_steps_have_a_ratio_and_no_interval_and_one_side_has_none() -> None:
     few = slowdown([0.2, 0.1, 0.1, 0.1], [True, False, False, None])
     assert few is not None
-    assert (few.ratio, few.low, few.high) == (pytest.approx(2.0), None, None)
+    assert (few["ratio"], few["low"], few["high"]) == (pytest.approx(2.0), None, None)
     assert slowdown([0.2, 0.1], [True, True]) is None
     assert slowdown([0.0, 0.1], [True, False]) is None  # a step of no time is none
     assert slowdown([], []) is None
@@ -237,9 +243,9 @@ def test_equal_steps_are_seldom_called_slower() -> None:
             times.append(0.1 * (1 + drift) ** 2)
         found = slowdown(times, [100 <= row < 300 for row in range(400)])
         assert found is not None
-        assert found.low is not None
-        assert found.high is not None
-        called += not found.low <= 1 <= found.high
+        assert found["low"] is not None
+        assert found["high"] is not None
+        called += not found["low"] <= 1 <= found["high"]
     assert called / 200 < 0.2
 
 

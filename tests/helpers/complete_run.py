@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
 from stepscope.records.run_folder import create_at
 from stepscope.records.run_reader import load_run
@@ -37,14 +37,15 @@ def write_whole_run(path: Path, name: str = "lenet", **changes: Any) -> Path:
     _append(path / schema.EPOCHS, schema.EPOCH_COLUMNS, _epochs())
     _append(path / schema.TELEMETRY, schema.TELEMETRY_COLUMNS, map(_sample, range(30)))
     folder.add_event("checkpoint", 1.5, stage=1, note=changes.get("note", "kept"))
-    measured = {
-        "wall_s": 4.0,
-        "peak_memory_bytes": 400 * 2**20,
-        "layers": _LAYERS,
-        "memory_bill": {"forecast": _BILL, "measured_bytes": {"runtime": 310 * 2**20}},
-    }
+    measured = Measured(
+        wall_s=4.0,
+        peak_memory_bytes=400 * 2**20,
+        layers=_LAYERS,
+        forecast=_BILL,
+        measured_bytes={"runtime": 310 * 2**20},
+    )
     environment = {"hostname": "board", "cpu": "A57", "device": "cpu"}
-    summary = summarize(load_run(path), {**measured, **changes.get("summary", {})})
+    summary = {**summarize(load_run(path), measured), **changes.get("summary", {})}
     folder.close(status=schema.COMPLETED, environment=environment, summary=summary)
     return path
 

@@ -149,10 +149,12 @@ def test_a_run_json_that_is_not_utf_8_is_refused_by_name(tmp_path: Path) -> None
         load_run(tmp_path)
 
 
-def test_events_that_are_cut_or_no_objects_are_left_out(tmp_path: Path) -> None:
+def test_lines_that_are_no_event_with_a_time_are_left_out(tmp_path: Path) -> None:
     path = make_run(tmp_path / "one")
     (path / "events.jsonl").write_bytes(
-        b'{"event": "one"}\nnot json\n[1]\n\n\xff\n{"event": "two"}\n{"event": "thr'
+        b'{"event": "one", "time_s": 1}\nnot json\n[1]\n\n\xff\n'
+        b'{"event": "never"}\n{"event": "never", "time_s": NaN}\n{"time_s": 2}\n'
+        b'{"event": "two", "time_s": 2.5}\n{"event": "thr'
     )
     assert [event["event"] for event in load_run(path).events] == ["one", "two"]
 

@@ -12,7 +12,7 @@ from stepscope_command import ENVIRONMENT, closes
 
 from stepscope.analyze.findings.rank_findings import straggler
 from stepscope.analyze.findings.run_view import RunView
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import run_folder
 from stepscope.records.run_reader import Run, load_run
 
@@ -109,6 +109,6 @@ def test_a_slow_rank_is_named_though_all_end_their_steps_together(two_ranks: Tra
 
 def test_a_rank_that_exchanged_nothing_says_why_nothing_is_known(tmp_path: Path) -> None:
     made = run_folder.create_rank(tmp_path, 0, "trace", {"rank": 0})
-    summary = summarize(load_run(made.path), {})
+    summary = summarize(load_run(made.path), Measured())
     assert summary["communication"] is None
     assert summary["absent"]["communication"].startswith("no DistributedDataParallel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records.run_reader import load_run
 from stepscope.records.table import read_table
 
@@ -75,8 +75,8 @@ def test_its_summary_says_why_figures_of_a_network_are_not_there(load):
     closing, messages = {}, []
     run = load(closing=closing, messages=messages)
     forecast = next(each["forecast"] for each in messages if each["type"] == "forecast")
-    told = {"absent": closing["absent"], "memory_bill": {"forecast": forecast}}
-    summary = summarize(load_run(run.path), told)
+    measured = Measured(absent=closing["absent"], forecast=forecast)
+    summary = summarize(load_run(run.path), measured)
     network = ("train_accuracy", "test_accuracy", "test_top5", "layers", "memory_bill")
     for name in network:
         assert summary[name] is None

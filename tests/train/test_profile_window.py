@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from user_networks import BLOCKS, same_weights
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import load_run
@@ -98,7 +98,7 @@ def test_the_steps_that_are_looked_at_say_so_and_have_no_phases(train):
 
 def test_medians_shares_and_means_are_those_of_the_other_steps(train):
     run = train(epochs=1, layers=2)
-    phases = summarize(run, {})["phases"]
+    phases = summarize(run, Measured())["phases"]
     full_s = [row["forward_s"] for row in run.steps.rows() if row["detail"] == "full"]
     assert len(full_s) == 4
     assert phases["forward"]["mean_s"] == pytest.approx(sum(full_s) / 4)
@@ -154,7 +154,9 @@ def summed_up(train, **settings):
     """Train without a parent, and write down what a parent would."""
     closing = {}
     run = train(**{"samples": 96, "epochs": 1, **settings}, closing=closing)
-    RunFolder(run.path).update_info(summary=summarize(run, closing))
+    looked_at = {name: closing.get(name) for name in ("layers", "counters")}
+    summary = summarize(run, Measured(**looked_at, absent=closing["absent"]))
+    RunFolder(run.path).update_info(summary=summary)
     return load_run(run.path)
 
 

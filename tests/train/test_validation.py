@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from user_networks import same_weights
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.sample_order import hold_out
 from stepscope.errors import RequestError
@@ -29,7 +29,7 @@ def test_a_run_is_evaluated_on_held_out_samples_where_it_would_be_tested(train):
     splits = ["validation", "train", "validation", "train", "validation"]
     assert run.epochs["split"] == splits
     assert run.epochs["samples"] == [HELD, 192 - HELD, HELD, 192 - HELD, HELD]
-    summary = summarize(run, closing)
+    summary = summarize(run, Measured(absent=closing["absent"]))
     assert summary["validation_accuracy"] == run.epochs["accuracy"][-1]
     assert summary["test_accuracy"] is None
     assert "never opens the test set" in summary["absent"]["test_accuracy"]
@@ -40,7 +40,7 @@ def test_a_run_is_evaluated_on_held_out_samples_where_it_would_be_tested(train):
 
 
 def test_a_run_without_held_out_samples_says_why_there_is_no_accuracy_on_them(trained):
-    summary = summarize(trained(), {})
+    summary = summarize(trained(), Measured())
     assert summary["absent"]["validation_accuracy"] == "no samples were held out: --validation N"
 
 

@@ -245,7 +245,9 @@ def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
     for run in runs:
         rate = throughput_of(run)
         if run.status != schema.COMPLETED:
-            left_out.append(f"{run.path.name} is left out: {_how_it_stands(run.info)}")
+            left_out.append(
+                f"{run.path.name} is left out: {_how_it_stands(run.status, run.info.get('reason'))}"
+            )
         elif rate.samples_per_s is None:
             left_out.append(f"{run.path.name} is left out: no throughput: {rate.basis}")
         else:
@@ -268,7 +270,7 @@ def _side_of_setting(name: str, sweep: Sweep, values: dict[str, Any]) -> Side:
 def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
     """Return a trial's figures, or the reason why there are none."""
     if trial.status != schema.COMPLETED:
-        return _how_it_stands(vars(trial))
+        return _how_it_stands(trial.status, trial.reason)
     run = _run_of(sweep, trial)
     rate, basis = rate_of_trial(trial.metrics)
     if rate is None:
@@ -284,12 +286,11 @@ def _run_of(sweep: Sweep, trial: Trial) -> Run | None:
     return load_run(folder) if (folder / schema.RUN).exists() else None
 
 
-def _how_it_stands(record: dict[str, Any]) -> str:
-    status = str(record.get("status")).replace("_", " ")
+def _how_it_stands(status: str, reason: str | None) -> str:
     if status == schema.RUNNING:
         return "still running, or never closed"
-    reason = record.get("reason")
-    return f"{status} ({reason})" if reason else status
+    ended = status.replace("_", " ")
+    return f"{ended} ({reason})" if reason else ended
 
 
 # --- Groups of runs with the same settings and machine

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stepscope.records import schema
 from stepscope.records.table import Table
+from stepscope.records.types import DeviceTime, PhaseTime
 from stepscope.stats import quantile
 
 _PHASES = ("transfer", "forward", "backward", "optimizer")
@@ -15,7 +14,7 @@ _HOST_BOUND_FROM = 0.9
 _WAITING_FROM = 0.1
 
 
-def device_time(steps: Table, dropped: list[int]) -> dict[str, Any] | None:
+def device_time(steps: Table, dropped: list[int]) -> DeviceTime | None:
     """Return the device's time by phase beside the host's; None without such a device."""
     rows = [
         row
@@ -44,7 +43,7 @@ def _bound_by(idle_s: float, busy_s: float, issue_s: float) -> str | None:
     return "host" if issue_s >= _HOST_BOUND_FROM * busy_s else "device"
 
 
-def _distribution(values: list[float], of_s: float) -> dict[str, float]:
+def _distribution(values: list[float], of_s: float) -> PhaseTime:
     ordered = sorted(values)
     total_s = sum(ordered)
     return {

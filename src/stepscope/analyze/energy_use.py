@@ -13,13 +13,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 from stepscope.analyze.energy_curve import Curve, Reading, Stretch, add_up, curve_of, joined
 from stepscope.records import schema
 from stepscope.records.energy_readings import EVERYTHING
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import (
+    CoveredTime,
+    EnergyFigures,
+    EnergyIdleEvent,
+    EnergySensor,
+    EnergySensorFigures,
+    EnergySensorsEvent,
+    EnergyUse,
+    PhaseEnergy,
+    Summary,
+)
 from stepscope.stats import median
 from stepscope.stats.least_squares import least_squares
 
@@ -61,7 +71,7 @@ def left_out(
     return [*said, _OF_PARTS]
 
 
-def changes_of(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
+def changes_of(stretches: Sequence[Stretch]) -> list[CoveredTime]:
     """List which domains were added when; empty if that never changed."""
     all_s = sum(each.to_s - each.from_s for each in stretches)
     long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
@@ -98,7 +108,7 @@ class SeenSteps:
 
 def joules_by_phase(
     seen: SeenSteps, curve: Curve, lag_s: float, *, in_one_piece: bool
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, PhaseEnergy]:
     """Return joules, method and interval by phase.
 
     `lag_s` is the largest age of a reading. `in_one_piece` says that every phase comes once a step
@@ -116,7 +126,7 @@ def joules_by_phase(
     }
 
 
-def unknown_by_phase(seen: SeenSteps, reason: str) -> dict[str, dict[str, Any]]:
+def unknown_by_phase(seen: SeenSteps, reason: str) -> dict[str, PhaseEnergy]:
     """Return the result of `joules_by_phase` where no phase can be measured."""
     return {phase: _unknown(reason) for phase in seen.phases}
 
@@ -146,7 +156,7 @@ def seen_steps(steps: Table) -> SeenSteps | None:
     return SeenSteps(column("start_s"), step_s, phases, before_s, unseen)
 
 
-def _measure(seen: SeenSteps, phase: str, curve: Curve) -> dict[str, Any] | None:
+def _measure(seen: SeenSteps, phase: str, curve: Curve) -> PhaseEnergy | None:
     """Cut a phase out of the curve; None if it is too short for that, or was not read."""
     times_s = seen.phases[phase]
     if median(times_s) < _SEVERAL * (curve.period_s or 0.0):
@@ -162,22 +172,26 @@ def _measure(seen: SeenSteps, phase: str, curve: Curve) -> dict[str, Any] | None
     return {"joules": total_j * seen.unseen, "how": MEASURED, "interval": None, "reason": None}
 
 
-def _estimate(seen: SeenSteps, curve: Curve, lag_s: float) -> dict[str, dict[str, Any]]:
+def _estimate(seen: SeenSteps, curve: Curve, lag_s: float) -> dict[str, PhaseEnergy]:
     """Fit the power of each phase over windows, and combine the fits for both reading ages."""
     fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
     return {phase: _either(fresh[phase], old[phase]) for phase in seen.phases}
 
 
-def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    for each in (one, other):
-        if each["joules"] is None:
-            return each
-    low = min(one["interval"][0], other["interval"][0])
-    high = max(one["interval"][1], other["interval"][1])
-    return {**one, "joules": (one["joules"] + other["joules"]) / 2, "interval": [low, high]}
+def _either(one: PhaseEnergy, other: PhaseEnergy) -> PhaseEnergy:
+    if one["joules"] is None or one["interval"] is None:
+        return one
+    if other["joules"] is None or other["interval"] is None:
+        return other
+    (low, high), (other_low, other_high) = one["interval"], other["interval"]
+    return {
+        **one,
+        "joules": (one["joules"] + other["joules"]) / 2,
+        "interval": [min(low, other_low), max(high, other_high)],
+    }
 
 
-def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, dict[str, Any]]:
+def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, PhaseEnergy]:
     all_s = sum(map(sum, seen.phases.values()))
     fitted = [name for name, took in seen.phases.items() if sum(took) >= _LEAST_SHARE * all_s]
     short = f"less than {_LEAST_SHARE:.0%} of the time: too short to be told from the rest"
@@ -208,7 +222,7 @@ def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, dict[str, Any
     return found
 
 
-def _unknown(reason: str) -> dict[str, Any]:
+def _unknown(reason: str) -> PhaseEnergy:
     return {"joules": None, "how": None, "interval": None, "reason": reason}
 
 
@@ -251,19 +265,19 @@ def _spent_until(seen: SeenSteps, time_s: float) -> dict[str, float]:
 _NOT_READ = "nobody read energy sensors during this run"
 _NOT_ADDED = "phases are told of the domains that are added up"
 _TOTAL = ""  # beside the names of domains, in the same mapping
-_Phases = dict[str, dict[str, Any]]
+_Phases = dict[str, PhaseEnergy]
 
 
 @dataclass(frozen=True)
 class _Read:
     """What the run folder records about energy, by sensor."""
 
-    sensors: dict[str, dict[str, Any]]  # by name, from `Sensor.describe`
+    sensors: dict[str, EnergySensor]  # by name
     readings: dict[str, list[Reading]]
     curves: dict[str, Curve]
     domains: dict[str, Curve]
     contains: dict[str, list[str]]  # of domains that can be added up
-    refresh_s: dict[str, float]  # by sensor, where it was observed
+    refresh_s: dict[str, float | None]  # by sensor, where it was observed
 
     def lag_s(self, domains: Sequence[str]) -> float:
         """Return the largest age of a reading of these domains: the sensor's period."""
@@ -278,13 +292,14 @@ class _Read:
         )
 
 
-def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
     """Return the energy figures, or None and the reason.
 
     `summary` has the run's other figures. `joules` is None where the domains read cannot be added
     up.
     """
-    sensor_events = _events(run, "energy_sensors")
+    sensor_events = [event for event in run.events if event["event"] == "energy_sensors"]
+    idle_events = [event for event in run.events if event["event"] == "energy_idle"]
     if run.spec.get("energy") == "off":
         return None, "not asked for: --energy auto"
     if not sensor_events:
@@ -294,24 +309,36 @@ def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | No
         return None, f"the ranks were on {len(hosts)} machines, and only one of them was read"
     if not any(event["sensors"] for event in sensor_events):
         return None, str(sensor_events[-1].get("reason") or _NOT_READ)
-    read = _read(run, sensor_events)
+    read = _read(run, sensor_events, idle_events)
     if not read.domains:
         return None, "energy sensors answered, and none of them gave two readings that differ"
     total, stretches = add_up({name: read.domains[name] for name in read.contains}, read.contains)
     main = max(stretches, key=lambda each: each.to_s - each.from_s, default=None)
     covers = list(main.domains) if main else []
-    idle_w = _idle_w(run, read)
+    # Those of a resume do not count: the machine is still warm then.
+    idle = idle_events[0]["readings"] if idle_events else {}
+    idle_w = _idle_w(idle, read)
     phases_of = _phases_of(run, read, covers, total, stretches)
-    figures = {
+    figures: EnergyFigures = {
         "joules": None,
         "sensors": [_about_sensor(name, read) for name in read.curves],
         "refused": {name: why for event in sensor_events for name, why in event["refused"].items()},
-        "failed": [_without_kind(event) for event in _events(run, "energy_sensor_failed")],
+        "failed": [
+            {
+                "time_s": event["time_s"],
+                "sensor": event["sensor"],
+                "domain": event["domain"],
+                "reason": event["reason"],
+                "next": event["next"],
+            }
+            for event in run.events
+            if event["event"] == "energy_sensor_failed"
+        ],
         "covers": covers,
         "leaves_out": left_out(covers, read.domains, read.contains),
         "covers_by_time": changes_of(stretches),
         "idle_w": _sum_known([idle_w.get(name) for name in covers]),
-        "idle_lasted_s": _idle_lasted_s(run),
+        "idle_lasted_s": max((each[-1][0] for each in idle.values() if each), default=None),
         "domains": {
             name: {
                 "sensor": read.sensor_of(name),
@@ -323,12 +350,25 @@ def energy_of(run: Run, summary: Mapping[str, Any]) -> tuple[dict[str, Any] | No
     }
     if total is None:
         return figures, "what the rails feed is not known, so they are not added up"
-    figures |= _of_curve(run, total, phases_of.get(_TOTAL))
-    figures |= _per_joule(summary, figures)
-    return figures, ""
+    whole = _of_curve(run, total, phases_of.get(_TOTAL))
+    joules, wall_s = whole["joules"], summary.get("wall_s")
+    samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
+    resting_w = figures["idle_w"]
+    return {
+        **figures,
+        **whole,
+        "above_idle_j": None if resting_w is None else joules - resting_w * whole["covered_s"],
+        "samples_per_j": samples / joules if samples and joules else None,
+        "accuracy_per_j": accuracy / joules if accuracy is not None and joules else None,
+        "accuracy_per_s": accuracy / wall_s if accuracy is not None and wall_s else None,
+    }, ""
 
 
-def _read(run: Run, sensor_events: Sequence[Mapping[str, Any]]) -> _Read:
+def _read(
+    run: Run,
+    sensor_events: Sequence[EnergySensorsEvent],
+    idle_events: Sequence[EnergyIdleEvent],
+) -> _Read:
     sensors = {each["name"]: each for event in sensor_events for each in event["sensors"]}
     readings: dict[str, list[Reading]] = defaultdict(list)
     table = run.energy
@@ -337,7 +377,7 @@ def _read(run: Run, sensor_events: Sequence[Mapping[str, Any]]) -> _Read:
         value = power_w if energy_j is None else energy_j
         if name in sensors and time_s is not None and value is not None:
             readings[name].append((time_s, value))
-    away_s = [event["time_s"] for event in _events(run, "resume")]
+    away_s = [event["time_s"] for event in run.events if event["event"] == "resume"]
     curves: dict[str, Curve] = {}
     by_domain: dict[str, list[Curve]] = defaultdict(list)
     for name, about in sensors.items():
@@ -351,12 +391,13 @@ def _read(run: Run, sensor_events: Sequence[Mapping[str, Any]]) -> _Read:
         for about in sensors.values()
         if about["addable"] and about["domain"] in domains
     }
-    seen = [event.get("refresh_s") or {} for event in _events(run, "energy_idle")]
-    refresh_s = {name: took_s for each in seen for name, took_s in each.items()}
+    refresh_s: dict[str, float | None] = {}
+    for event in idle_events:
+        refresh_s |= event.get("refresh_s") or {}
     return _Read(sensors, readings, curves, domains, contains, refresh_s)
 
 
-def _about_sensor(name: str, read: _Read) -> dict[str, Any]:
+def _about_sensor(name: str, read: _Read) -> EnergySensorFigures:
     about, curve = read.sensors[name], read.curves[name]
     return {
         "name": name,
@@ -370,7 +411,7 @@ def _about_sensor(name: str, read: _Read) -> dict[str, Any]:
     }
 
 
-def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> dict[str, Any]:
+def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> EnergyUse:
     """Return the joules and the power of a curve, by run and by epoch."""
     return {
         "joules": curve.joules[-1],
@@ -384,8 +425,7 @@ def _of_curve(run: Run, curve: Curve, phases: _Phases | None) -> dict[str, Any]:
                 "split": row["split"],
                 "joules": curve.between(row["start_s"], row["start_s"] + row["total_s"]),
             }
-            for row in run.epochs.rows()
-            if row["start_s"] is not None and row["total_s"] is not None
+            for row in run.epoch_rows()
         ],
         "phases": phases,
     }
@@ -415,48 +455,17 @@ def _phases_of(
     return found
 
 
-def _per_joule(summary: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return samples and accuracy per joule, and accuracy per second."""
-    joules, idle_w, wall_s = figures["joules"], figures["idle_w"], summary.get("wall_s")
-    samples, accuracy = summary.get("samples"), summary.get("test_accuracy")
-    above_j = None if idle_w is None else joules - idle_w * figures["covered_s"]
-    return {
-        "above_idle_j": above_j,
-        "samples_per_j": samples / joules if samples and joules else None,
-        "accuracy_per_j": accuracy / joules if accuracy is not None and joules else None,
-        "accuracy_per_s": accuracy / wall_s if accuracy is not None and wall_s else None,
-    }
-
-
-def _idle_w(run: Run, read: _Read) -> dict[str, float]:
+def _idle_w(idle: Mapping[str, list[tuple[float, float]]], read: _Read) -> dict[str, float]:
     """Return the idle power of each domain, where it was read before the run."""
     found: dict[str, float] = {}
-    for event in _events(run, "energy_idle")[
-        :1
-    ]:  # not those of a resume: the machine is still warm then
-        for name, readings in event["readings"].items():
-            about = read.sensors[name]
-            curve = curve_of([(t, v) for t, v in readings], about["kind"], about["range_j"])
-            if curve is not None:
-                found[about["domain"]] = curve.mean_w
+    for name, readings in idle.items():
+        about = read.sensors[name]
+        curve = curve_of([(t, v) for t, v in readings], about["kind"], about["range_j"])
+        if curve is not None:
+            found[about["domain"]] = curve.mean_w
     return found
-
-
-def _idle_lasted_s(run: Run) -> float | None:
-    readings = [
-        each for event in _events(run, "energy_idle")[:1] for each in event["readings"].values()
-    ]
-    return max((several[-1][0] for several in readings if several), default=None)
 
 
 def _sum_known(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
-
-
-def _events(run: Run, kind: str) -> list[dict[str, Any]]:
-    return [event for event in run.events if event.get("event") == kind]
-
-
-def _without_kind(event: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in event.items() if name != "event"}

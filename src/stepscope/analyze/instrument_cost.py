@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
 from stepscope.records import schema
 from stepscope.records.table import Table
+from stepscope.records.types import OffBlockCost
 from stepscope.stats import median, quantile
 
 NEIGHBOURS = 20
 LEAST_BLOCKS = 5
 
 
-def cost_by_off_blocks(steps: Table) -> dict[str, Any] | None:
+def cost_by_off_blocks(steps: Table) -> OffBlockCost | None:
     """Compare each block with as many full steps on both sides; None with too few blocks.
 
     A machine's speed drifts, so only neighbours are compared. The cost is the median of the

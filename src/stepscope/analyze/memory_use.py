@@ -8,29 +8,31 @@ same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
+
+from stepscope.records.types import BillItem, MemoryBill, MemoryForecast, PoolUse
 
 _POOLS = ("host", "device", "unified")
 
 
 def compare_with_forecast(
-    known: dict[str, Any],
+    forecast: MemoryForecast | None,
+    measured_bytes: Mapping[str, int],
     host_peak_bytes: int | None,
     device_peak_bytes: int | None = None,
     *,
     took_a_step: bool = True,
-) -> tuple[dict[str, Any] | None, str]:
+) -> tuple[MemoryBill | None, str]:
     """Return the memory bill of a finished run, or None and the reason.
 
     `pools` compares each pool; the same figures beside it are sums over all pools. The forecast is
     of a training step, so a run without a step has no comparison.
     """
-    forecast: dict[str, Any] = known.get("forecast") or {}
-    if "items" not in forecast:
-        return None, forecast.get("reason") or "the run ended before its memory was forecast"
-    measured: dict[str, int] = known.get("measured_bytes") or {}
-    items = {
-        name: {**item, "measured_bytes": measured.get(name)}
+    if forecast is None or "items" not in forecast:
+        reason = (forecast or {}).get("reason")
+        return None, reason or "the run ended before its memory was forecast"
+    items: dict[str, BillItem] = {
+        name: {**item, "measured_bytes": measured_bytes.get(name)}
         for name, item in forecast["items"].items()
     }
     peaks = {
@@ -51,32 +53,36 @@ def compare_with_forecast(
         _together([each["peak_bytes"] for each in pools.values()]),
         took_a_step,
     )
-    whole["peak_memory_bytes"] = whole.pop("peak_bytes")
-    return {**forecast, "items": items, "pools": pools, **whole}, ""
+    bill = cast("MemoryBill", {**forecast, "items": items, "pools": pools})
+    bill["peak_memory_bytes"] = whole["peak_bytes"]
+    if "error_share" in whole:
+        bill["error_share"] = whole["error_share"]
+        bill["unexplained_bytes"] = whole["unexplained_bytes"]
+        bill["unexplained_share"] = whole["unexplained_share"]
+    return bill, ""
 
 
-def pools_of(items: Mapping[str, dict[str, Any]]) -> list[str]:
+def pools_of(items: Mapping[str, BillItem]) -> list[str]:
     """Return the pools of a bill's items."""
     used = {item.get("pool", "host") for item in items.values()}
     return [pool for pool in _POOLS if pool in used]
 
 
-def _compare(
-    items: list[dict[str, Any]], peak_bytes: int | None, took_a_step: bool
-) -> dict[str, Any]:
+def _compare(items: list[BillItem], peak_bytes: int | None, took_a_step: bool) -> PoolUse:
     forecast_bytes = sum(item["bytes"] for item in items)
-    compared: dict[str, Any] = {"total_bytes": forecast_bytes, "peak_bytes": peak_bytes}
-    if peak_bytes and took_a_step:
-        explained = sum(
-            item["bytes"] if item["measured_bytes"] is None else item["measured_bytes"]
-            for item in items
-        )
-        compared |= {
-            "error_share": forecast_bytes / peak_bytes - 1,
-            "unexplained_bytes": peak_bytes - explained,
-            "unexplained_share": (peak_bytes - explained) / peak_bytes,
-        }
-    return compared
+    if not peak_bytes or not took_a_step:
+        return {"total_bytes": forecast_bytes, "peak_bytes": peak_bytes}
+    explained = sum(
+        item["bytes"] if item["measured_bytes"] is None else item["measured_bytes"]
+        for item in items
+    )
+    return {
+        "total_bytes": forecast_bytes,
+        "peak_bytes": peak_bytes,
+        "error_share": forecast_bytes / peak_bytes - 1,
+        "unexplained_bytes": peak_bytes - explained,
+        "unexplained_share": (peak_bytes - explained) / peak_bytes,
+    }
 
 
 def _together(peaks: list[int | None]) -> int | None:

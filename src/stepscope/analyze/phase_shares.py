@@ -7,13 +7,13 @@ steps without phases enter them by extrapolation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress
-from typing import Any
 
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import PhaseTime, Summary
 from stepscope.stats import quantile
 
 DROP_EPOCHS = 1  # the default of `--drop-epochs`, also used for traces
@@ -30,7 +30,7 @@ def dropped_epochs_of(run: Run) -> list[int]:
     return dropped_epochs(run.steps, run.spec.get("drop_epochs", DROP_EPOCHS))
 
 
-def dropped_note(figures: Mapping[str, Any]) -> str:
+def dropped_note(figures: Summary) -> str:
     """Return a note on the epochs that are excluded from means, or an empty string."""
     dropped = figures.get("dropped_epochs") or []
     return f"without epoch {', '.join(map(str, dropped))}" if dropped else ""
@@ -44,12 +44,12 @@ def counted_steps(steps: Table, dropped: Sequence[int]) -> list[bool]:
     ]
 
 
-def share_and_mean(total_s: float, whole_s: float, count: int) -> dict[str, float]:
+def share_and_mean(total_s: float, whole_s: float, count: int) -> PhaseTime:
     """Return a phase's share of the time of `count` steps, and its mean."""
     return {"share": total_s / whole_s, "mean_s": total_s / count}
 
 
-def phase_shares(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, float]] | None:
+def phase_shares(steps: Table, dropped: Sequence[int]) -> dict[str, PhaseTime] | None:
     """Return share and mean of each phase; None without a counted step.
 
     Medians and tails are left to `time_by_phase`: sorting a million steps takes longer than reading
@@ -66,7 +66,7 @@ def phase_shares(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, fl
     }
 
 
-def time_by_phase(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, float]] | None:
+def time_by_phase(steps: Table, dropped: Sequence[int]) -> dict[str, PhaseTime] | None:
     """Return total, share, mean, median and tails of each phase; None without a counted step."""
     full = [detail == schema.FULL for detail in steps["detail"]]
     counted = counted_steps(steps, dropped)
@@ -74,19 +74,15 @@ def time_by_phase(steps: Table, dropped: Sequence[int]) -> dict[str, dict[str, f
     if not whole_s:
         return None
     extrapolation = sum(steps["step_s"]) / sum(compress(steps["step_s"], full))
-    return {
-        phase: {
-            "total_s": sum(compress(steps[f"{phase}_s"], full)) * extrapolation,
-            **_distribution(sorted(compress(steps[f"{phase}_s"], counted)), whole_s),
+    found: dict[str, PhaseTime] = {}
+    for phase in schema.PHASES:
+        phase_s = steps[f"{phase}_s"]
+        ordered_s = sorted(compress(phase_s, counted))
+        found[phase] = {
+            "total_s": sum(compress(phase_s, full)) * extrapolation,
+            **share_and_mean(sum(ordered_s), whole_s, len(ordered_s)),
+            "median_s": quantile(ordered_s, 0.5),
+            "p95_s": quantile(ordered_s, 0.95),
+            "p99_s": quantile(ordered_s, 0.99),
         }
-        for phase in schema.PHASES
-    }
-
-
-def _distribution(ordered_s: list[float], whole_s: float) -> dict[str, float]:
-    return {
-        **share_and_mean(sum(ordered_s), whole_s, len(ordered_s)),
-        "median_s": quantile(ordered_s, 0.5),
-        "p95_s": quantile(ordered_s, 0.95),
-        "p99_s": quantile(ordered_s, 0.99),
-    }
+    return found

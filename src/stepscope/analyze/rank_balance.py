@@ -7,11 +7,10 @@ time: the step, and `backward`, without communication.
 
 from __future__ import annotations
 
-from typing import Any
-
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
+from stepscope.records.types import CommunicationShare, PhaseTime, RankFigures, SlowestRank
 from stepscope.stats import quantile
 
 
@@ -31,52 +30,50 @@ def ranks_of(run: Run) -> list[Run]:
     ]
 
 
-def summarize_ranks(run: Run) -> dict[str, Any]:
-    """Return the figures that only a distributed run has; {} for one process."""
-    ranks = [_of_rank(rank) for rank in ranks_of(run)]
-    if not ranks:
-        return {}
-    return {"ranks": ranks, "slowest_rank": slowest_by_phase(ranks)}
-
-
-def slowest_by_phase(ranks: list[dict[str, Any]]) -> dict[str, dict[str, Any]] | None:
+def slowest_by_phase(ranks: list[RankFigures]) -> dict[str, SlowestRank] | None:
     """Return for each phase the rank with the longest mean, and the mean of the others.
 
     None if fewer than two ranks have phases.
     """
-    timed = [rank for rank in ranks if rank["own_s"] is not None]
+    timed = [(rank, rank["own_s"]) for rank in ranks if rank["own_s"] is not None]
     if len(timed) < 2:
         return None
-    slowest = {}
+    slowest: dict[str, SlowestRank] = {}
     for phase in schema.PHASES:
-        first, *others = sorted(timed, key=lambda rank: float(rank["own_s"][phase]), reverse=True)
+        (first, longest_s), *others = sorted(
+            ((rank, own_s[phase]) for rank, own_s in timed), key=lambda each: each[1], reverse=True
+        )
         slowest[phase] = {
             "rank": first["rank"],
             "host": first["host"],
-            "mean_s": first["own_s"][phase],
-            "others_mean_s": sum(rank["own_s"][phase] for rank in others) / len(others),
+            "mean_s": longest_s,
+            "others_mean_s": sum(mean_s for _, mean_s in others) / len(others),
         }
     return slowest
 
 
-def _of_rank(rank: Run) -> dict[str, Any]:
+def figures_of_rank(rank: Run) -> RankFigures:
     """Return the figures of a rank from its summary; None if it was cut short."""
     summary, environment = rank.summary, rank.info.get("environment") or {}
-    distributed = environment.get("distributed") or {}
-    names = ("steps", "samples", "closure", "phases", "communication", "peak_memory_bytes")
-    figures = {name: summary.get(name) for name in names}
+    distributed = environment.get("distributed")
+    phases, communication = summary.get("phases"), summary.get("communication")
     return {
         "rank": int(rank.path.name),
-        "host": distributed.get("host") or environment.get("hostname"),
+        "host": distributed["host"] if distributed else environment.get("hostname"),
         "status": rank.status,
-        "share": distributed.get("share"),
-        **figures,
-        "own_s": _own_s(figures["phases"], figures["communication"]),
+        "share": distributed["share"] if distributed else None,
+        "steps": summary.get("steps"),
+        "samples": summary.get("samples"),
+        "closure": summary.get("closure"),
+        "phases": phases,
+        "communication": communication,
+        "peak_memory_bytes": summary.get("peak_memory_bytes"),
+        "own_s": _own_s(phases, communication),
     }
 
 
 def _own_s(
-    phases: dict[str, dict[str, float]] | None, communication: dict[str, float] | None
+    phases: dict[str, PhaseTime] | None, communication: CommunicationShare | None
 ) -> dict[str, float] | None:
     """Return the mean of each phase, without the communication in `backward`."""
     if phases is None:
@@ -90,7 +87,7 @@ def _own_s(
 # --- Exposed communication
 
 
-def exposed_communication(steps: Table, dropped: list[int]) -> dict[str, float] | None:
+def exposed_communication(steps: Table, dropped: list[int]) -> CommunicationShare | None:
     """Return the time per step of communication that no computation hides; None if unknown."""
     known = [
         (exposed, took)

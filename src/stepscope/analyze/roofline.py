@@ -12,12 +12,11 @@ have the device's time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import compress
-from typing import Any
 
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.table import Table
+from stepscope.records.types import PeakRecord, RooflinePhase, StepFlops, Summary
 
 PHASES = ("forward", "backward")
 FIGURES = ("flop_per_s", "share_of_peak", "roofline")
@@ -29,43 +28,39 @@ NOTHING_COUNTED = (
 def how_near_the_limit(
     steps: Table,
     dropped: list[int],
-    flops: Mapping[str, Any] | None,
-    peak: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+    flops: StepFlops | None,
+    peak: PeakRecord | None,
+) -> Summary:
     """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None if unknown."""
     chosen = list(compress(range(len(steps)), counted_steps(steps, dropped)))
     step_s = _sum_of(steps, "step_s", chosen)
     if flops is None or not flops["per_sample"] or not step_s:
-        return dict.fromkeys(FIGURES)
+        return {"flop_per_s": None, "share_of_peak": None, "roofline": None}
     samples = sum(steps["samples"][number] for number in chosen)
     flop_per_s = flops["per_sample"] * samples / step_s
-    full_steps = samples * flops["per_sample"] / sum(flops[phase] for phase in PHASES)
+    full_steps = samples * flops["per_sample"] / (flops["forward"] + flops["backward"])
+    placed: dict[str, RooflinePhase] = {
+        phase: _placed(flop, moved_bytes, _phase_s(steps, phase, chosen) / full_steps, peak)
+        for phase, flop, moved_bytes in (
+            ("forward", flops["forward"], flops["estimated_bytes"]["forward"]),
+            ("backward", flops["backward"], flops["estimated_bytes"]["backward"]),
+        )
+    }
     return {
         "flop_per_s": flop_per_s,
         "share_of_peak": flop_per_s / peak["flop_per_s"] if peak else None,
-        "roofline": {
-            "peak": dict(peak) if peak else None,
-            "phases": {
-                phase: _placed(
-                    flops[phase],
-                    flops["estimated_bytes"][phase],
-                    _phase_s(steps, phase, chosen) / full_steps,
-                    peak,
-                )
-                for phase in PHASES
-            },
-        },
+        "roofline": {"peak": peak, "phases": placed},
     }
 
 
-def attainable_flop_per_s(peak: Mapping[str, Any], flop_per_byte: float) -> float:
+def attainable_flop_per_s(peak: PeakRecord, flop_per_byte: float) -> float:
     """Return the height of the roof at an arithmetic intensity."""
-    return min(float(peak["flop_per_s"]), float(peak["bytes_per_s"]) * flop_per_byte)
+    return min(peak["flop_per_s"], peak["bytes_per_s"] * flop_per_byte)
 
 
 def _placed(
-    flop: int, estimated_bytes: int, took_s: float, peak: Mapping[str, Any] | None
-) -> dict[str, float | None]:
+    flop: int, estimated_bytes: int, took_s: float, peak: PeakRecord | None
+) -> RooflinePhase:
     """Return the position of a phase under the roof, from its operations, bytes and time."""
     flop_per_byte = flop / estimated_bytes
     flop_per_s = flop / took_s if took_s else None

@@ -8,44 +8,88 @@ have a reason in `absent`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, cast
 
 from stepscope.analyze.device_time import device_time
 from stepscope.analyze.energy_use import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.memory_use import compare_with_forecast
 from stepscope.analyze.phase_shares import dropped_epochs_of, phase_shares, time_by_phase
-from stepscope.analyze.rank_balance import exposed_communication, summarize_ranks
+from stepscope.analyze.rank_balance import (
+    exposed_communication,
+    figures_of_rank,
+    ranks_of,
+    slowest_by_phase,
+)
 from stepscope.analyze.roofline import FIGURES, NOTHING_COUNTED, how_near_the_limit
 from stepscope.analyze.throttled_time import throttling_of
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import (
+    ColdCache,
+    EpochRow,
+    LayerTime,
+    MemoryForecast,
+    PeakRecord,
+    PhaseCounters,
+    RequestLatency,
+    RunRecord,
+    StepFlops,
+    Summary,
+)
 
 _NO_SAMPLES = "neither its batches nor the calls of its modules tell how many samples they have"
 _ACCURACIES = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy")
 
 
-def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary of a run.
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a run that are in no table, and in `absent` the reasons for missing ones.
 
-    `measured` holds figures that are in no table and, as `absent`, the reasons for missing ones.
+    `measured_bytes` has items of the memory bill, `peak` the rates of the machine.
     """
-    steps, epochs = run.steps, run.epochs
-    trained = [row for row in epochs.rows() if row["split"] == "train"]
-    tested = [row for row in epochs.rows() if row["split"] == "test"]
-    validated = [row for row in epochs.rows() if row["split"] == "validation"]
+
+    wall_s: float | None = None
+    preparation_s: float | None = None
+    peak_memory_bytes: int | None = None
+    device_peak_memory_bytes: int | None = None
+    layers: list[LayerTime] | None = None
+    flops: StepFlops | None = None
+    counters: PhaseCounters | None = None
+    requests: RequestLatency | None = None
+    forecast: MemoryForecast | None = None
+    measured_bytes: Mapping[str, int] = field(default_factory=dict)
+    peak: PeakRecord | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+def summarize(run: Run, measured: Measured) -> Summary:
+    """Return the summary of a run."""
+    steps = run.steps
+    trained = run.epoch_rows("train")
+    tested = run.epoch_rows("test")
+    validated = run.epoch_rows("validation")
     dropped = dropped_epochs_of(run)
     kept = [row for row in trained if row["epoch"] not in dropped]
     phases = time_by_phase(steps, dropped)
-    summary: dict[str, Any] = {
+    bill, without_bill = compare_with_forecast(
+        measured.forecast,
+        measured.measured_bytes,
+        measured.peak_memory_bytes,
+        measured.device_peak_memory_bytes,
+        took_a_step=len(steps) > 0,
+    )
+    throttling, not_watched = throttling_of(run, dropped)
+    summary: Summary = {
         "epochs": len(trained),
         "steps": len(steps),
         "samples": samples_in(steps),
         "dropped_epochs": dropped,
-        "wall_s": None,
-        "preparation_s": None,
+        "wall_s": measured.wall_s,
+        "preparation_s": measured.preparation_s,
         "samples_per_s": _rate(kept),
-        "closure": closure(steps, trained),
+        "closure": accounted_share(steps, trained),
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
         "device": device_time(steps, dropped),
@@ -55,105 +99,119 @@ def summarize(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
         "test_accuracy": tested[-1]["accuracy"] if tested else None,
         "test_top5": tested[-1]["top5"] if tested else None,
         "validation_accuracy": validated[-1]["accuracy"] if validated else None,
-        "peak_memory_bytes": None,
-        "device_peak_memory_bytes": None,
-        "layers": None,
-        "flops": None,
-        "counters": None,
+        "peak_memory_bytes": measured.peak_memory_bytes,
+        "device_peak_memory_bytes": measured.device_peak_memory_bytes,
+        "layers": measured.layers,
+        "flops": measured.flops,
+        "counters": measured.counters,
         "page_cache": made_cold(run),
         "bad_samples": bad_samples(run),
-        "requests": None,
-        **summarize_ranks(run),
-        **measured,
+        "requests": measured.requests,
+        "memory_bill": bill,
+        **how_near_the_limit(steps, dropped, measured.flops, measured.peak),
+        "throttling": throttling,
     }
-    peak = (measured.get("roofline") or {}).get("peak")
-    summary |= how_near_the_limit(steps, dropped, summary["flops"], peak)
-    summary["memory_bill"], without_bill = compare_with_forecast(
-        measured.get("memory_bill") or {},
-        summary["peak_memory_bytes"],
-        summary["device_peak_memory_bytes"],
-        took_a_step=len(steps) > 0,
-    )
-    summary["energy"], without_energy = energy_of(run, summary)
-    summary["energy_j"] = (summary["energy"] or {}).get("joules")
-    summary["throttling"], not_watched = throttling_of(run, dropped)
+    if ranks := [figures_of_rank(rank) for rank in ranks_of(run)]:
+        summary["ranks"], summary["slowest_rank"] = ranks, slowest_by_phase(ranks)
+    energy, without_energy = energy_of(run, summary)
+    summary["energy"] = energy
+    summary["energy_j"] = energy["joules"] if energy else None
     reasons = {
+        **_reasons(run, summary, kept),
         **dict.fromkeys(("energy", "energy_j"), without_energy),
         "throttling": not_watched,
-        **dict.fromkeys(("closure", "samples_per_s", "train_accuracy"), "no epoch was finished"),
+        "memory_bill": without_bill,
+        **_reasons_of_user_script(run),
+        **measured.absent,
+    }
+    if measured.flops is None:
+        reasons |= dict.fromkeys(FIGURES, reasons["flops"])
+    elif not measured.flops["per_sample"]:
+        reasons |= dict.fromkeys(FIGURES, NOTHING_COUNTED)
+    summary["absent"] = {name: reasons[name] for name in reasons if summary.get(name) is None}
+    return summary
+
+
+def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]:
+    """Return the reason that each figure would be missing for."""
+    spec, dropped = run.spec, summary["dropped_epochs"]
+    no_rate = "no epoch was finished"
+    if kept:
+        no_rate = _NO_SAMPLES
+    elif summary["epochs"] and len(dropped) > 1:
+        no_rate = f"only the first {len(dropped)} epochs were finished, and they are left out"
+    elif summary["epochs"]:
+        no_rate = "only the first epoch was finished, and it carries start-up cost"
+    no_phases = (
+        "no step was measured in full detail" if summary["steps"] else "no step was finished"
+    )
+    no_validation = "no samples were held out: --validation N"
+    if spec.get("validation"):
+        no_validation = "no validation was finished"
+    not_cold = "kept as it was: --page-cache cold"
+    if spec.get("page_cache", "keep") != "keep":
+        not_cold = "the run ended before its first epoch"
+    no_counters = "not asked for: --counters N"
+    if spec.get("counters"):
+        no_counters = "the run ended before its counters were read"
+    no_layers = "not asked for: --layers N"
+    if spec.get("layers"):
+        no_layers = "the run ended before its layers were measured"
+    device = (run.info.get("environment") or {}).get("device")
+    no_device_peak = "the training did not tell what it held of its device"
+    if device is None or device.startswith("cpu"):
+        no_device_peak = "the device is the CPU, whose memory is the host's"
+    return {
+        **dict.fromkeys(("closure", "train_accuracy"), "no epoch was finished"),
+        "samples_per_s": no_rate,
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
-        "validation_accuracy": "no samples were held out: --validation N",
-        **dict.fromkeys(("unattributed_share", "phases"), "no step was finished"),
+        "validation_accuracy": no_validation,
+        **dict.fromkeys(("unattributed_share", "phases", *FIGURES), no_phases),
         "wall_s": "the run was not timed as a whole",
         "preparation_s": "the training did not get as far as its first step",
         "peak_memory_bytes": "this system keeps no high-water mark of a process's memory",
-        "device_peak_memory_bytes": _no_device_peak(run),
+        "device_peak_memory_bytes": no_device_peak,
         "device": "the device works in step with the host: its times are the host's",
         "communication": "the training is one process",
         "off_blocks": "too few steps: blocks without detail begin after 2,000, and five are needed",
-        "layers": "the run ended before its layers were measured",
+        "layers": no_layers,
         "flops": "the run ended before its operations were counted",
-        "counters": "the run ended before its counters were read",
-        "memory_bill": without_bill,
-        "page_cache": "kept as it was: --page-cache cold",
+        "counters": no_counters,
+        "page_cache": not_cold,
         "requests": "no object store was asked",
         "samples": _NO_SAMPLES,
-        "bad_samples": "what a foreign script cannot read is its own affair",
     }
-    if not run.spec.get("counters"):
-        reasons["counters"] = "not asked for: --counters N"
-    if not run.spec.get("layers"):
-        reasons["layers"] = "not asked for: --layers N"
-    if run.spec.get("validation"):
-        reasons["validation_accuracy"] = "no validation was finished"
-    if run.spec.get("page_cache", "keep") != "keep":
-        reasons["page_cache"] = "the run ended before its first epoch"
-    if kept and summary["samples_per_s"] is None:
-        reasons["samples_per_s"] = _NO_SAMPLES
-    if trained and not kept:
-        reasons["samples_per_s"] = "only the first epoch was finished, and it carries start-up cost"
-        if len(dropped) > 1:
-            first = f"the first {len(dropped)} epochs"
-            reasons["samples_per_s"] = f"only {first} were finished, and they are left out"
-    if run.info.get("kind") == "trace":
-        theirs = dict.fromkeys(_ACCURACIES, "a foreign script keeps its accuracy to itself")
-        reasons |= {
-            **theirs,
-            "memory_bill": "the memory of a foreign script is measured, not forecast",
-            "preparation_s": "where a foreign script's preparation ends is unknown",
-            "page_cache": "kept as it was: a foreign script's files are its own",
-            "flops": "the operations of a foreign script are not counted",
-            "counters": "the counters are read in runs of our own",
-        }
-        if "rank" in run.spec:
-            reasons["communication"] = (
-                "no DistributedDataParallel exchanged gradients in it, and how long a script takes "
-                "to exchange them by other means is not known"
-            )
-    if len(steps):
-        reasons["phases"] = reasons["unattributed_share"] = "no step was measured in full detail"
-    reasons |= dict.fromkeys(FIGURES, reasons["phases"])
-    reasons |= measured.get("absent", {})
-    if summary["flops"] is None:
-        reasons |= dict.fromkeys(FIGURES, reasons["flops"])
-    elif not summary["flops"]["per_sample"]:
-        reasons |= dict.fromkeys(FIGURES, NOTHING_COUNTED)
-    absent = {name: reasons[name] for name in reasons if summary.get(name) is None}
-    return {**summary, "absent": absent}
 
 
-def _no_device_peak(run: Run) -> str:
-    device = (run.info.get("environment") or {}).get("device")
-    if device is None or str(device).startswith("cpu"):
-        return "the device is the CPU, whose memory is the host's"
-    return "the training did not tell what it held of its device"
+def _reasons_of_user_script(run: Run) -> dict[str, str]:
+    """Return the reasons that only a traced script has."""
+    if run.info.get("kind") != "trace":
+        return {}
+    reasons = {
+        **dict.fromkeys(_ACCURACIES, "a user script does not report its accuracy"),
+        "memory_bill": "the memory of a user script is measured, not forecast",
+        "preparation_s": "where a user script's preparation ends is unknown",
+        "page_cache": "kept as it was: a user script's files are its own",
+        "flops": "the operations of a user script are not counted",
+        "counters": "the counters are read in runs of our own",
+        "bad_samples": "a user script handles unreadable samples itself",
+    }
+    if "rank" in run.spec:
+        reasons["communication"] = (
+            "no DistributedDataParallel exchanged gradients in it, and how long a script takes "
+            "to exchange them by other means is not known"
+        )
+    return reasons
 
 
-def made_cold(run: Run) -> dict[str, Any] | None:
+def made_cold(run: Run) -> ColdCache | None:
     """Return how cold the page cache was made at the start; None if it was kept."""
     for event in run.events:
-        if event.get("event") == "page_cache":
-            return {name: event[name] for name in event if name not in ("event", "time_s")}
+        if event["event"] == "page_cache":
+            figures = {
+                name: value for name, value in event.items() if name not in ("event", "time_s")
+            }
+            return cast("ColdCache", figures)
     return None
 
 
@@ -161,7 +219,7 @@ def bad_samples(run: Run) -> int | None:
     """Return the number of distinct unreadable samples; None for a traced script."""
     if run.info.get("kind") == "trace":
         return None
-    return len({event["path"] for event in run.events if event.get("event") == "bad_sample"})
+    return len({event["path"] for event in run.events if event["event"] == "bad_sample"})
 
 
 def samples_in(steps: Table) -> int | None:
@@ -175,8 +233,8 @@ def samples_in(steps: Table) -> int | None:
     return round(sum(known) * len(steps) / len(known)) if known else None
 
 
-def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
-    """Return the accounted share: the parts of all epochs over their own clock; 1 is complete."""
+def accounted_share(steps: Table, trained: list[EpochRow]) -> float | None:
+    """Return the parts of all epochs over their own clock: 1 if no time is lost."""
     finished = {row["epoch"] for row in trained}
     by_clock_s = sum(row["total_s"] for row in trained)
     if not by_clock_s:
@@ -190,20 +248,17 @@ def closure(steps: Table, trained: list[dict[str, Any]]) -> float | None:
     return float((parts_s + in_steps_s) / by_clock_s)
 
 
-def _rate(epochs: list[dict[str, Any]]) -> float | None:
+def _rate(epochs: list[EpochRow]) -> float | None:
     """Return samples over time; an epoch without a sample count may still have a rate."""
-    total_s = sum(row["total_s"] for row in epochs)
-    samples = [_samples_at_its_rate(row) for row in epochs]
-    if not total_s or None in samples:
-        return None
-    return float(sum(each for each in samples if each is not None) / total_s)
-
-
-def _samples_at_its_rate(epoch: dict[str, Any]) -> float | None:
-    if epoch["samples"] is not None:
-        return float(epoch["samples"])
-    rate = epoch["samples_per_s"]
-    return None if rate is None else float(rate * epoch["total_s"])
+    total_s, samples = sum(row["total_s"] for row in epochs), 0.0
+    for row in epochs:
+        if row["samples"] is not None:
+            samples += row["samples"]
+        elif row["samples_per_s"] is not None:
+            samples += row["samples_per_s"] * row["total_s"]
+        else:
+            return None
+    return samples / total_s if total_s else None
 
 
 # --- Figures of a run in progress
@@ -216,7 +271,7 @@ _ONLY_WHEN_CLOSED = (
 )
 
 
-def figures_so_far(run: Run) -> dict[str, Any]:
+def figures_so_far(run: Run) -> Summary:
     """Return the summary of a run or, until it is closed, the figures of its steps so far."""
     if run.summary:
         return run.summary
@@ -242,10 +297,9 @@ def evaluation_split(run: Run) -> str:
     return next((split for split in run.epochs["split"] if split in EVALUATION_SPLITS), "test")
 
 
-def evaluations(run: Run) -> dict[int, dict[str, Any]]:
+def evaluations(run: Run) -> dict[int, EpochRow]:
     """Return the rows of a run's evaluations, by epoch."""
-    split = evaluation_split(run)
-    return {row["epoch"]: row for row in run.epochs.rows() if row["split"] == split}
+    return {row["epoch"]: row for row in run.epoch_rows(evaluation_split(run))}
 
 
 # --- Environment
@@ -256,7 +310,7 @@ TEMPERATURES = ("temperature_start_c", "temperature_end_c")
 _ASIDE = ("temperature_c", "absent", "changed")
 
 
-def flat_environment(info: Mapping[str, Any]) -> dict[str, Any]:
+def flat_environment(info: RunRecord) -> dict[str, Any]:
     """Return the environment of a run, with its conditions on the same level.
 
     A condition that changed during the run is `before -> after`.

@@ -8,13 +8,13 @@ interval is of this run alone, and includes whatever else changed at the same ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import compress, groupby, pairwise
-from typing import Any
 
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.run_reader import Run
-from stepscope.records.throttled_steps import what_was_watched
+from stepscope.records.throttled_steps import watched_sources
+from stepscope.records.types import SlowdownFigures, ThrottlingFigures
 from stepscope.stats import median, ratio_of_sets
 from stepscope.units import format_share
 
@@ -34,26 +34,12 @@ class Range:
     last_row: int
 
 
-@dataclass(frozen=True)
-class Slowdown:
-    """Medians of the throttled steps and of the others, and their ratio with its 95 % interval.
-
-    The ends are None if either has fewer than ten steps.
-    """
-
-    median_s: float
-    others_median_s: float
-    ratio: float
-    low: float | None
-    high: float | None
-
-
-def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | None, str]:
+def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[ThrottlingFigures | None, str]:
     """Return the summary's figures on throttling, or None and the reason.
 
     Shares are of all steps. Medians leave out the dropped epochs and steps without full detail.
     """
-    watched = what_was_watched(run.events)
+    watched = watched_sources(run.events)
     if watched is None:
         return None, "nobody watched for it during this run"
     if not watched:
@@ -61,9 +47,8 @@ def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | No
     steps, marked = run.steps, run.throttled
     if not len(steps):
         return None, "no step was finished"
-    ranges = touched_ranges(run)
+    ranges = throttled_ranges(run)
     kept = counted_steps(steps, dropped)
-    cost = slowdown(list(compress(steps["step_s"], kept)), list(compress(marked, kept)))
     return {
         "watched": watched,
         "steps": marked.count(True),
@@ -74,11 +59,11 @@ def throttling_of(run: Run, dropped: Sequence[int]) -> tuple[dict[str, Any] | No
             for each in ranges[:_MOST_RANGES]
         ],
         "more_ranges": max(0, len(ranges) - _MOST_RANGES),
-        "slowdown": None if cost is None else asdict(cost),
+        "slowdown": slowdown(list(compress(steps["step_s"], kept)), list(compress(marked, kept))),
     }, ""
 
 
-def touched_ranges(run: Run) -> list[Range]:
+def throttled_ranges(run: Run) -> list[Range]:
     """List the throttled steps as ranges within an epoch."""
     epochs, numbers = run.steps["epoch"], run.steps["step"]
     found, at = [], 0
@@ -96,8 +81,11 @@ def share_of_time(run: Run) -> float | None:
     return sum(compress(run.steps["step_s"], run.throttled)) / all_s if all_s else None
 
 
-def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> Slowdown | None:
-    """Compare the throttled steps with the others; None if there are none of either."""
+def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> SlowdownFigures | None:
+    """Compare the throttled steps with the others; None if there are none of either.
+
+    The interval is of 95 %; its ends are None if either has fewer than ten steps.
+    """
     inside, outside = (
         [took_s for took_s, mark in zip(step_s, marked, strict=True) if mark is wanted and took_s]
         for wanted in (True, False)
@@ -105,7 +93,13 @@ def slowdown(step_s: Sequence[float], marked: Sequence[bool | None]) -> Slowdown
     ratio = ratio_of_sets(_medians_of_blocks(outside), _medians_of_blocks(inside))
     if ratio is None:
         return None
-    return Slowdown(median(inside), median(outside), ratio.ratio, ratio.low, ratio.high)
+    return {
+        "median_s": median(inside),
+        "others_median_s": median(outside),
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
+    }
 
 
 def throttled_on_one_side(baseline: Sequence[Run], other: Sequence[Run]) -> str | None:

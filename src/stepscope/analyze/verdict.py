@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
+from stepscope.records.types import Summary
 from stepscope.units import format_duration, format_share
 
 _ACTIVITIES = {
@@ -20,11 +20,11 @@ _ACTIVITIES = {
 }
 
 
-def verdict_on(run: Run, figures: Mapping[str, Any]) -> Iterator[str]:
+def verdict_on(run: Run, figures: Summary) -> Iterator[str]:
     """Yield the sentences of the verdict; `figures` is the summary of the run so far."""
     phases = figures.get("phases")
     if phases:
-        most = max(phases, key=lambda phase: float(phases[phase]["share"]))
+        most, _ = max(phases.items(), key=lambda each: each[1]["share"])
         step_s = sum(phase["mean_s"] for phase in phases.values())
         share, mean_s = format_share(phases[most]["share"]), format_duration(phases[most]["mean_s"])
         yield (
@@ -45,12 +45,12 @@ def verdict_on(run: Run, figures: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
 
 
-def _reliability(run: Run, figures: Mapping[str, Any]) -> Iterator[str]:
+def _reliability(run: Run, figures: Summary) -> Iterator[str]:
     yield f"{figures.get('steps', 0):,} steps"
     if dropped := dropped_note(figures):
         yield f"figures {dropped}"
-    if (closure := figures.get("closure")) is not None:
-        yield f"closure {closure:.4f} (1 is: no time is lost)"
+    if (accounted := figures.get("closure")) is not None:
+        yield f"closure {accounted:.4f} (1 is: no time is lost)"
     if (share := figures.get("unattributed_share")) is not None:
         yield f"{format_share(share)} of it in no phase"
     cost = (run.info.get("instrument") or {}).get("overhead_share")

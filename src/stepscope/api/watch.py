@@ -15,10 +15,11 @@ from typing import Any
 
 from rich.console import Console
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.host import describe_host
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import LayerTime
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
@@ -71,7 +72,7 @@ class Session:
         error: BaseException | None,
         instrument: dict[str, Any],
         environment: dict[str, Any],
-        layers: list[dict[str, Any]] | None = None,
+        layers: list[LayerTime] | None = None,
         absent: dict[str, str] | None = None,
         device_memory: dict[str, int] | None = None,
     ) -> None:
@@ -82,13 +83,13 @@ class Session:
         if os.getpid() != self.process:
             return
         sampled = self._end_sampler()
-        measured = {
-            "wall_s": seconds(now_ns() - self.origin_ns),
-            "peak_memory_bytes": sampled.get("peak_memory_bytes"),
-            "device_peak_memory_bytes": (device_memory or {}).get("peak_bytes"),
-            "layers": layers,
-            "absent": (absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
-        }
+        measured = Measured(
+            wall_s=seconds(now_ns() - self.origin_ns),
+            peak_memory_bytes=sampled.get("peak_memory_bytes"),
+            device_peak_memory_bytes=(device_memory or {}).get("peak_bytes"),
+            layers=layers,
+            absent=(absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
+        )
         info = self.made.read_info()
         summary = summarize(run_reader.load_run(self.made.path), measured)
         status, reason = _judge(error)

@@ -41,6 +41,7 @@ from stepscope.experiments.trial import SilentListener, temporary_folder, try_ou
 from stepscope.hardware import host
 from stepscope.memory_forecast.memory_bill import Limit, host_limit
 from stepscope.records import run_reader, schema
+from stepscope.records.types import LoaderEvent
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast
@@ -393,7 +394,7 @@ def _try(request: TraceRequest, batch: int | None, limit: Limit) -> tuple[BatchT
         return _judge(run, outcome, own_batch, limit), made["samples"] if made else None
 
 
-def _own_batch(loader: dict[str, Any] | None, outcome: Outcome) -> int:
+def _own_batch(loader: LoaderEvent | None, outcome: Outcome) -> int:
     """Return the batch that the script has by itself, which is no more than its samples.
 
     Raises:
@@ -409,7 +410,8 @@ def _own_batch(loader: dict[str, Any] | None, outcome: Outcome) -> int:
             "the batch size cannot be set in the script's DataLoader: its "
             f"{loader['batches_by']} makes the batches."
         )
-    batch: int = loader["found"]["batch_size"]
+    batch = loader["found"]["batch_size"]
+    assert batch is not None, "the loader makes the batches"
     return batch if loader["samples"] is None else min(batch, loader["samples"])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stepscope.records.run_reader import Run
+from stepscope.records.types import LoaderEvent
 
 NO_LOADER = (
     "the script makes no DataLoader of torch's in its main process: there is nothing whose "
@@ -16,12 +17,12 @@ NO_LOADER = (
 _OF_WORKERS = ("prefetch_factor", "persistent_workers")
 
 
-def loaders_of(run: Run) -> list[dict[str, Any]]:
+def loaders_of(run: Run) -> list[LoaderEvent]:
     """Return the loaders that the script made, those that are all alike once."""
     return [event for event in run.events if event["event"] == "loader"]
 
 
-def training_loader(run: Run) -> dict[str, Any] | None:
+def training_loader(run: Run) -> LoaderEvent | None:
     """Return the loader that the script most likely trains from.
 
     That is the first one that shuffles; else the first with a batch sampler; else the one with the
@@ -62,7 +63,8 @@ def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
 
 def warnings_of(run: Run) -> list[str]:
     """Return what is to be doubted about a script with other settings in its loaders."""
-    return list(dict.fromkeys(each["warning"] for each in loaders_of(run) if each.get("warning")))
+    found = (each["warning"] for each in loaders_of(run))
+    return list(dict.fromkeys(warning for warning in found if warning))
 
 
 def _refusal(name: str, reason: str) -> str:

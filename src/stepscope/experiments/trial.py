@@ -104,9 +104,11 @@ def _judge(
     spec: RunSpec, limit: Limit, pool: str, run: run_reader.Run, exit_code: int
 ) -> BatchTrial:
     """Say from a folder whether a run like this one fits; its figures are all of one pool."""
-    pools = (run.summary.get("memory_bill") or {}).get("pools") or {}
-    seen = pools.get(pool) or {}
-    peak = run.summary.get("peak_memory_bytes") if pool == "host" else seen.get("peak_bytes")
+    bill = run.summary.get("memory_bill")
+    seen = bill.get("pools", {}).get(pool) if bill else None
+    peak = seen["peak_bytes"] if seen else None
+    if pool == "host":
+        peak = run.summary.get("peak_memory_bytes")
     reason: str | None = run.info.get("reason")
     if run.status == schema.OUT_OF_MEMORY and reason:
         reason = reason.partition(". ")[0]  # what it advises beyond that is a mere forecast
@@ -116,7 +118,7 @@ def _judge(
         spec,
         run.status == schema.COMPLETED and reason is None,
         peak_memory_bytes=peak,
-        forecast_bytes=seen.get("total_bytes"),
+        forecast_bytes=seen["total_bytes"] if seen else None,
         status=run.status,
         reason=reason,
         exit_code=exit_code,

@@ -18,11 +18,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, MachineError, RequestError, disk_full
 from stepscope.records import schema
 from stepscope.records.csv_log import append_columns
+from stepscope.records.types import RecordedSpec, RunRecord
 
 # --- Record folders
 
@@ -33,24 +34,26 @@ _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
 
+Record = TypeVar("Record", bound=Mapping[str, object])
+
+
 @dataclass(frozen=True)
-class RecordFolder:
+class RecordFolder(Generic[Record]):
     """A record's folder on disk, open for writing."""
 
     INFO: ClassVar[str]
 
     path: Path
 
-    def read_info(self) -> dict[str, Any]:
+    def read_info(self) -> Record:
         """Return the content of the record's JSON file."""
         try:
             text = (self.path / self.INFO).read_text(encoding="utf-8")
         except FileNotFoundError as error:
             raise self._gone() from error
-        info: dict[str, Any] = json.loads(text)
-        return info
+        return cast("Record", json.loads(text))
 
-    def write_info(self, info: Mapping[str, Any]) -> None:
+    def write_info(self, info: Record) -> None:
         """Replace the JSON file atomically, releasing the reserve if the disk is full."""
         target = self.path / self.INFO
         text = json.dumps(info, indent=2, allow_nan=False) + "\n"
@@ -70,13 +73,13 @@ class RecordFolder:
     def _gone(self) -> MachineError:
         return MachineError(f"{self.path / self.INFO} is gone: who removed it?")
 
-    def update_info(self, **changes: Any) -> dict[str, Any]:
+    def update_info(self, **changes: Any) -> Record:
         """Replace some of its fields; return all of them."""
-        info = {**self.read_info(), **changes}
+        info = cast("Record", {**self.read_info(), **changes})
         self.write_info(info)
         return info
 
-    def close(self, **changes: Any) -> dict[str, Any]:
+    def close(self, **changes: Any) -> Record:
         """Write the last fields and release the reserve."""
         info = self.update_info(**changes)
         (self.path / _RESERVE).unlink(missing_ok=True)
@@ -214,7 +217,7 @@ def point_latest(out: Path, name: str) -> None:
             link.unlink(missing_ok=True)
 
 
-class RunFolder(RecordFolder):
+class RunFolder(RecordFolder[RunRecord]):
     """A run folder on disk, open for writing."""
 
     INFO = schema.RUN
@@ -258,7 +261,7 @@ class RunFolder(RecordFolder):
             raise
 
 
-def create(out: Path, name: str, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+def create(out: Path, name: str, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `out/<time>-<name>/` with all its files, and point `out/latest` to it."""
     made = _create(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", name, kind, spec)
     point_latest(out, made.path.name)
@@ -269,8 +272,8 @@ def create_at(
     path: Path,
     name: str,
     kind: str,
-    spec: Mapping[str, Any],
-    choice: Mapping[str, Any] | None = None,
+    spec: RecordedSpec,
+    choice: RecordedSpec | None = None,
 ) -> RunFolder:
     """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`.
 
@@ -284,7 +287,7 @@ def create_at(
     return _create(path.parent, path.name, name, kind, spec, choice)
 
 
-def create_rank(run: Path, rank: int, kind: str, spec: Mapping[str, Any]) -> RunFolder:
+def create_rank(run: Path, rank: int, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `ranks/<rank>/` in a distributed run's folder, which is a run folder too."""
     return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
 
@@ -294,30 +297,30 @@ def _create(
     wanted: str,
     name: str,
     kind: str,
-    spec: Mapping[str, Any],
-    choice: Mapping[str, Any] | None = None,
+    spec: RecordedSpec,
+    choice: RecordedSpec | None = None,
 ) -> RunFolder:
     def fill(building: Path, identity: str) -> None:
         for file, columns in schema.COLUMNS.items():
             (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
         (building / schema.EVENTS).touch()
-        RunFolder(building).write_info(
-            {
-                "schema": schema.SCHEMA,
-                "id": identity,
-                "name": name,
-                "kind": kind,
-                "status": schema.RUNNING,
-                "reason": None,
-                "started_unix_s": time.time(),
-                "process": None,
-                "spec": dict(spec),
-                "environment": {},
-                "instrument": {},
-                "summary": {},
-                **({} if choice is None else {"choice": dict(choice)}),
-            }
-        )
+        info: RunRecord = {
+            "schema": schema.SCHEMA,
+            "id": identity,
+            "name": name,
+            "kind": kind,
+            "status": schema.RUNNING,
+            "reason": None,
+            "started_unix_s": time.time(),
+            "process": None,
+            "spec": spec,
+            "environment": {},
+            "instrument": {},
+            "summary": {},
+        }
+        if choice is not None:
+            info["choice"] = choice
+        RunFolder(building).write_info(info)
 
     return RunFolder(make_folder(out, wanted, fill))
 
@@ -325,7 +328,7 @@ def _create(
 # --- Reading
 
 
-def read_record(path: str | Path, name: str, what: str) -> tuple[Path, dict[str, Any]]:
+def read_record(path: str | Path, name: str, what: str) -> tuple[Path, Any]:
     """Read the record in a folder, or named by its file; return folder and content.
 
     `what` is the kind of record for messages: a run, a sweep.

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from stepscope.records import schema
 from stepscope.records.run_folder import read_record
 from stepscope.records.table import Table, read_table
-from stepscope.records.throttled_steps import times_held_back, touched, what_was_watched
+from stepscope.records.throttled_steps import mark_throttled, throttled_times, watched_sources
+from stepscope.records.types import EpochRow, RecordedSpec, RunEvent, RunRecord, Summary
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Run:
     """A recorded run. Tables are read on first access."""
 
     path: Path
-    info: dict[str, Any] = field(repr=False)
+    info: RunRecord = field(repr=False)
     read: Callable[[Path], Table] = field(default=read_table, repr=False, compare=False)
 
     @property
@@ -29,14 +31,14 @@ class Run:
         return str(self.info.get("status"))
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """The summary; empty until the run is closed."""
-        return dict(self.info.get("summary") or {})
+        return self.info.get("summary") or {}
 
     @property
-    def spec(self) -> dict[str, Any]:
+    def spec(self) -> RecordedSpec:
         """The settings as a plain mapping, whatever version wrote them."""
-        return dict(self.info.get("spec") or {})
+        return self.info.get("spec") or {}
 
     @cached_property
     def steps(self) -> Table:
@@ -49,6 +51,11 @@ class Run:
         """Epochs, one row for each split."""
         return self.read(self.path / schema.EPOCHS)
 
+    def epoch_rows(self, *splits: str) -> list[EpochRow]:
+        """Return the rows of `epochs`, of these splits or of all."""
+        rows = cast("Iterator[EpochRow]", self.epochs.rows())
+        return [row for row in rows if not splits or row["split"] in splits]
+
     @cached_property
     def telemetry(self) -> Table:
         """Samples of memory, CPU, I/O and pressure."""
@@ -60,17 +67,17 @@ class Run:
         return self.read(self.path / schema.ENERGY)
 
     @cached_property
-    def events(self) -> list[dict[str, Any]]:
-        """Events with their times; an incomplete line is left out."""
+    def events(self) -> list[RunEvent]:
+        """Events with their times; a line without a kind or a time is left out."""
         return list(_read_events(self.path / schema.EVENTS))
 
     @cached_property
     def throttled(self) -> list[bool | None]:
         """Whether each step was throttled; None if unknown."""
-        if not what_was_watched(self.events):
+        if not watched_sources(self.events):
             return [None] * len(self.steps)
-        held = times_held_back(self.events)
-        return touched(self.steps["start_s"], self.steps["step_s"], held)
+        times = throttled_times(self.events)
+        return mark_throttled(self.steps["start_s"], self.steps["step_s"], times)
 
 
 def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Run:
@@ -78,7 +85,7 @@ def load_run(path: str | Path, read: Callable[[Path], Table] = read_table) -> Ru
     return Run(*read_record(path, schema.RUN, "run"), read)
 
 
-def _read_events(path: Path) -> Iterator[dict[str, Any]]:
+def _read_events(path: Path) -> Iterator[RunEvent]:
     if not path.exists():
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -86,5 +93,7 @@ def _read_events(path: Path) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:
             continue
-        if isinstance(event, dict):
-            yield event
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            time_s = event.get("time_s")
+            if isinstance(time_s, int | float) and math.isfinite(time_s):
+                yield cast("RunEvent", event)

@@ -65,7 +65,7 @@ class Sweep:
         return self.path / (trial.run or made)
 
 
-class SweepFolder(RecordFolder):
+class SweepFolder(RecordFolder[dict[str, Any]]):
     """A sweep folder on disk, open for writing."""
 
     INFO = schema.SWEEP

@@ -4,66 +4,69 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from stepscope.records.types import RunEvent, ThrottlingEvent
 
 
 @dataclass(frozen=True)
-class Held:
+class ThrottledTime:
     """A period of throttling; without an end it lasted until the end of the run."""
 
-    what: str
-    from_s: float
+    began: ThrottlingEvent
     to_s: float
-    figures: dict[str, Any]
+
+    @property
+    def from_s(self) -> float:
+        """When it began."""
+        return self.began["time_s"]
 
 
-def what_was_watched(events: Iterable[Mapping[str, Any]]) -> list[str] | None:
+def watched_sources(events: Iterable[RunEvent]) -> list[str] | None:
     """Return the sources that were watched for throttling; None if none were."""
     found: dict[str, None] | None = None
     for event in events:
-        # Older records only have the second.
-        if event.get("event") in ("throttling_watched", "throttling"):
-            what = event.get("what")
-            found = (found or {}) | dict.fromkeys(what if isinstance(what, list) else [what])
-    return None if found is None else [str(what) for what in found]
+        if event["event"] == "throttling_watched":
+            found = (found or {}) | dict.fromkeys(event["what"])
+        elif event["event"] == "throttling":  # older records only have this
+            found = (found or {}) | {event["what"]: None}
+    return None if found is None else list(found)
 
 
-def times_held_back(events: Iterable[Mapping[str, Any]]) -> list[Held]:
+def throttled_times(events: Iterable[RunEvent]) -> list[ThrottledTime]:
     """Return the periods of throttling, by their start.
 
     A period that was open at a kill ends at the resume, as nothing was watched in between.
     """
-    found: list[Held] = []
-    going_on: dict[str, Mapping[str, Any]] = {}
+    found: list[ThrottledTime] = []
+    going_on: dict[str, ThrottlingEvent] = {}
     resumed_s: list[float] = []
     for event in events:
-        kind, what, time_s = event.get("event"), str(event.get("what")), event.get("time_s")
-        if not isinstance(time_s, int | float) or not math.isfinite(time_s):
-            continue
-        if kind == "throttling":
-            going_on.setdefault(what, event)
-        elif kind == "throttling_ended" and what in going_on:
-            found.append(_held(going_on.pop(what), time_s))
-        elif kind == "resume":
-            found += [_held(each, time_s) for each in going_on.values()]
+        if event["event"] == "throttling":
+            going_on.setdefault(event["what"], event)
+        elif event["event"] == "throttling_ended" and event["what"] in going_on:
+            found.append(ThrottledTime(going_on.pop(event["what"]), event["time_s"]))
+        elif event["event"] == "resume":
+            found += [ThrottledTime(each, event["time_s"]) for each in going_on.values()]
             going_on.clear()
-            resumed_s.append(time_s)
+            resumed_s.append(event["time_s"])
     for each in going_on.values():  # events of a rank may be written after the resume
         later_s = [time_s for time_s in resumed_s if time_s > each["time_s"]]
-        found.append(_held(each, min(later_s, default=math.inf)))
+        found.append(ThrottledTime(each, min(later_s, default=math.inf)))
     return sorted(found, key=lambda each: each.from_s)
 
 
-def touched(
-    start_s: Sequence[float | None], step_s: Sequence[float | None], held: Sequence[Held]
+def mark_throttled(
+    start_s: Sequence[float | None],
+    step_s: Sequence[float | None],
+    throttled: Sequence[ThrottledTime],
 ) -> list[bool | None]:
     """Return for each step whether it overlaps a period of throttling.
 
     None if the start of the step is unknown.
     """
-    merged = _merged(held)
+    merged = _merged(throttled)
     if not merged:
         return [False] * len(start_s)
     ends_s = [to_s for _, to_s in merged]
@@ -77,18 +80,13 @@ def touched(
     return marked
 
 
-def _merged(held: Sequence[Held]) -> list[tuple[float, float]]:
+def _merged(throttled: Sequence[ThrottledTime]) -> list[tuple[float, float]]:
     """Merge overlapping periods; return their starts and ends, in order."""
     merged: list[tuple[float, float]] = []
-    for each in sorted(held, key=lambda time: time.from_s):
+    for each in sorted(throttled, key=lambda time: time.from_s):
         to_s = max(each.from_s, each.to_s)  # a clock went back
         if merged and each.from_s <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(merged[-1][1], to_s))
         else:
             merged.append((each.from_s, to_s))
     return merged
-
-
-def _held(began: Mapping[str, Any], to_s: float) -> Held:
-    figures = {name: began[name] for name in began if name not in ("event", "time_s", "what")}
-    return Held(str(began.get("what")), began["time_s"], to_s, figures)

@@ -26,6 +26,13 @@ from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import (
+    LayerTime,
+    MemoryForecast,
+    PhaseCounters,
+    RequestLatency,
+    StepFlops,
+)
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess
 from stepscope.telemetry.energy_sampler import EnergyWatch
@@ -65,17 +72,17 @@ class Outcome:
     exit_code: int = 70
     traceback: str | None = None
     instrument: dict[str, Any] = field(default_factory=dict)
-    layers: list[dict[str, Any]] | None = None
-    flops: dict[str, Any] | None = None
-    counters: dict[str, Any] | None = None
+    layers: list[LayerTime] | None = None
+    flops: StepFlops | None = None
+    counters: PhaseCounters | None = None
     absent: dict[str, str] = field(default_factory=dict)
     preparation_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
-    forecast: dict[str, Any] | None = None
+    forecast: MemoryForecast | None = None
     measured_bytes: dict[str, int] = field(default_factory=dict)
     device_memory: dict[str, int] | None = None
-    requests: dict[str, Any] | None = None
+    requests: RequestLatency | None = None
     asked_to_stop: bool = False
 
 
@@ -222,7 +229,7 @@ class ChildWatch:
     outcome: Outcome | None = None
     ready: dict[str, Any] = field(default_factory=dict)
     last_words: dict[str, Any] = field(default_factory=dict)
-    forecast: dict[str, Any] | None = None
+    forecast: MemoryForecast | None = None
     trouble: MachineError | None = None
     overdue: int = 0
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 from stepscope.errors import MachineError
 from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pressure_percent
 from stepscope.hardware.machine_setup import is_prepared
 from stepscope.hardware.peak_flops import Conditions, Peak, conditions_of, find_peak, keep_better
 from stepscope.hardware.procfs import system_root
+from stepscope.records.types import PeakRecord, RunRecord
 from stepscope.supervisor.ask_process import ask_process
 
 MATRIX_SIZES = (256, 512, 1024, 2048, 4096, 8192)
@@ -84,7 +85,7 @@ def _named(left_out: Mapping[str, Any]) -> str:
     return f"{left_out['precision']}{_with_threads(left_out['threads'])}"
 
 
-def peak_for(info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
     """Return the peak to compare a run with, or the reason why there is none."""
     precision = str(info["spec"].get("precision", "fp32"))
     conditions = conditions_of(info["environment"], precision)
@@ -93,7 +94,7 @@ def peak_for(info: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str | None
     peak = find_peak(conditions)
     if peak is None:
         return None, _not_kept(conditions)
-    return asdict(peak), None
+    return cast("PeakRecord", asdict(peak)), None
 
 
 def _not_kept(conditions: Conditions) -> str:

@@ -15,6 +15,7 @@ from stepscope.errors import DISK_FULL_ERRNOS, disk_full
 from stepscope.records import run_reader, schema
 from stepscope.records.csv_log import CsvLog, file_identity, number
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import RunRecord
 from stepscope.supervisor.child_supervisor import Outcome, StopSignals
 
 Row = dict[str, str]
@@ -288,17 +289,17 @@ def outcome_of(ranks: list[run_reader.Run], world: int) -> Outcome | None:
         reason = f"{world} ranks were wanted, {len(ranks)} left a folder"
         return Outcome(schema.FAILED, reason, **figures)
     worst = min(ended_badly, key=_how_telling)
-    reason = worst.info["reason"]
-    alike = len(ranks) > 1 and all(run.info["reason"] == reason for run in ranks)
+    said = worst.info["reason"]
+    alike = len(ranks) > 1 and all(run.info["reason"] == said for run in ranks)
     if not alike and worst.status != schema.INTERRUPTED:
-        reason = f"{worst.info['name']}: {reason}"
+        said = f"{worst.info['name']}: {said}"
     code = worst.info.get("exit_code")
-    return Outcome(worst.status, reason, 70 if code is None else code, **figures)
+    return Outcome(worst.status, said, 70 if code is None else code, **figures)
 
 
-def absent_of(first: dict[str, Any]) -> dict[str, str]:
+def absent_of(first: RunRecord) -> dict[str, str]:
     """Return why figures of the whole run are missing, from the reasons of rank 0."""
-    said: dict[str, str] = first["summary"].get("absent") or {}
+    said = first["summary"].get("absent") or {}
     if first["kind"] == "trace":
         return said
     return {**said, **dict.fromkeys(("flops", "memory_bill"), "each rank has its own: ranks/0")}
@@ -358,10 +359,13 @@ def _write_tables(top: RunFolder, ranks: list[run_reader.Run]) -> None:
     for file in (schema.TELEMETRY, schema.ENERGY):
         write_samples(top.path / file, first / file, resumed_s)
     known = run_reader.load_run(top.path).events  # of the run before it was resumed
-    for event in map(dict, events):
-        of_machine = (schema.ENERGY_EVENTS, schema.THROTTLING_EVENTS)
-        if str(event["event"]).startswith(of_machine) and event not in known:
-            top.add_event(event.pop("event"), event.pop("time_s"), **event)
+    of_machine = (schema.ENERGY_EVENTS, schema.THROTTLING_EVENTS)
+    for event in events:
+        if event["event"].startswith(of_machine) and event not in known:
+            detail = {
+                name: value for name, value in event.items() if name not in ("event", "time_s")
+            }
+            top.add_event(event["event"], event["time_s"], **detail)
 
 
 def _whole(

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.conditions import describe_conditions, describe_end
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.procfs import system_root
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import Environment, RunRecord, Summary
 from stepscope.supervisor.child_supervisor import (
     Outcome,
     RunListener,
@@ -55,8 +56,8 @@ def run_to_end(
             )
             if outcome.traceback is not None:
                 made.add_event("fault", outcome.wall_s, traceback=outcome.traceback)
-            run, measured = run_reader.load_run(made.path), _measured(outcome, before["summary"])
-            summary = summarize(run, _beside_peak(run, measured))
+            run = run_reader.load_run(made.path)
+            summary = summarize(run, _measured(run, outcome, before["summary"]))
         except BaseException as error:
             made.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
@@ -81,46 +82,44 @@ def lived_s(run: run_reader.Run) -> float:
     return max(ends)
 
 
-def _at_the_end(environment: dict[str, Any], root: Path) -> dict[str, Any]:
+def _at_the_end(environment: Environment, root: Path) -> dict[str, Any]:
     """Add the machine's conditions at the end of the run to its environment."""
     return {**environment, "conditions": describe_end(environment["conditions"], root)}
 
 
-def _asks_for_energy(info: dict[str, Any]) -> bool:
+def _asks_for_energy(info: RunRecord) -> bool:
     """Return whether to read energy sensors: rank 0 does, temporary trials do not."""
     spec = info["spec"]
     return info["kind"] != "trial" and spec.get("energy") != "off" and not spec.get("rank")
 
 
-def _measured(outcome: Outcome, earlier: dict[str, Any] | None) -> dict[str, Any]:
+def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measured:
     """Return the figures that are in no table, with those from before a resume."""
-    earlier, device = earlier or {}, outcome.device_memory or {}
-    measured_bytes = {**outcome.measured_bytes}
+    device, measured_bytes = outcome.device_memory or {}, {**outcome.measured_bytes}
     if "context_bytes" in device:
         measured_bytes["device_context"] = device["context_bytes"]
-    return {
-        "wall_s": outcome.wall_s,
-        "preparation_s": outcome.preparation_s,
-        "peak_memory_bytes": _larger(outcome.peak_memory_bytes, earlier.get("peak_memory_bytes")),
-        "device_peak_memory_bytes": _larger(
+    flops = outcome.flops or earlier.get("flops")
+    peak, absent = None, dict(outcome.absent)
+    if flops is not None:
+        peak, why_not = peak_for(run.info)
+        if why_not is not None:
+            absent["share_of_peak"] = why_not
+    return Measured(
+        wall_s=outcome.wall_s,
+        preparation_s=outcome.preparation_s,
+        peak_memory_bytes=_larger(outcome.peak_memory_bytes, earlier.get("peak_memory_bytes")),
+        device_peak_memory_bytes=_larger(
             device.get("peak_bytes"), earlier.get("device_peak_memory_bytes")
         ),
-        "layers": outcome.layers or earlier.get("layers"),
-        "flops": outcome.flops or earlier.get("flops"),
-        "counters": outcome.counters or earlier.get("counters"),
-        "memory_bill": {"forecast": outcome.forecast, "measured_bytes": measured_bytes},
-        "requests": outcome.requests or earlier.get("requests"),
-        "absent": outcome.absent,
-    }
-
-
-def _beside_peak(run: run_reader.Run, measured: dict[str, Any]) -> dict[str, Any]:
-    """Add the machine's peak to the figures of a run whose FLOPs were counted."""
-    if measured["flops"] is None:
-        return measured
-    peak, why_not = peak_for(run.info)
-    absent = {} if why_not is None else {"share_of_peak": why_not}
-    return {**measured, "roofline": {"peak": peak}, "absent": {**measured["absent"], **absent}}
+        layers=outcome.layers or earlier.get("layers"),
+        flops=flops,
+        counters=outcome.counters or earlier.get("counters"),
+        requests=outcome.requests or earlier.get("requests"),
+        forecast=outcome.forecast,
+        measured_bytes=measured_bytes,
+        peak=peak,
+        absent=absent,
+    )
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

@@ -7,12 +7,12 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import RunRecord
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import rank_merge
@@ -127,15 +127,19 @@ def answer_for_all(
     return replace(ended, asked_to_stop=outcome.asked_to_stop)
 
 
-def _figures(first: dict[str, Any], ranks: list[run_reader.Run]) -> dict[str, Any]:
+def _figures(first: RunRecord, ranks: list[run_reader.Run]) -> Measured:
     """Return the figures of the whole run that are in no table; memory is summed over ranks."""
-    names = ("wall_s", "preparation_s", "layers")
-    peaks = ("peak_memory_bytes", "device_peak_memory_bytes")
-    return {
-        **{name: first["summary"].get(name) for name in names},
-        **{name: _sum_of_known([run.summary.get(name) for run in ranks]) for name in peaks},
-        "absent": rank_merge.absent_of(first),
-    }
+    summaries = [run.summary for run in ranks]
+    return Measured(
+        wall_s=first["summary"].get("wall_s"),
+        preparation_s=first["summary"].get("preparation_s"),
+        layers=first["summary"].get("layers"),
+        peak_memory_bytes=_sum_of_known([each.get("peak_memory_bytes") for each in summaries]),
+        device_peak_memory_bytes=_sum_of_known(
+            [each.get("device_peak_memory_bytes") for each in summaries]
+        ),
+        absent=rank_merge.absent_of(first),
+    )
 
 
 def _sum_of_known(values: list[int | None]) -> int | None:

@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from typing import Any
 
 from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import MemoryForecast, RemedyRecord
 from stepscope.settings.load_settings import as_flags
 from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, SupervisedProcess
 from stepscope.supervisor.memory_guard import MemoryLimit
@@ -24,9 +24,9 @@ from stepscope.supervisor.warm_start import ChildProcess, ForkServer
 from stepscope.units import format_bytes
 
 
-def what_would_help(forecast: dict[str, Any] | None) -> str:
+def what_would_help(forecast: MemoryForecast | None) -> str:
     """Name the settings that were forecast to take less, each with its forecast."""
-    known = (forecast or {}).get("remedies")
+    known = forecast.get("remedies") if forecast else None
     if not known:
         return "Try a smaller --batch-size or fewer --workers."
     if not any(remedy["fits"] for remedy in known):
@@ -41,7 +41,7 @@ def what_would_help(forecast: dict[str, Any] | None) -> str:
     return f"What would help, by forecast: {enough}{more}."
 
 
-def _remedy(remedy: dict[str, Any]) -> str:
+def _remedy(remedy: RemedyRecord) -> str:
     return f"{as_flags(remedy['settings'])} ({format_bytes(remedy['pool_bytes'])})"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from search_estimate import ALL_NAMED, cost
 
-from stepscope.analyze.run_summary import summarize
+from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.search import search_run
@@ -130,7 +130,7 @@ class Scripted(TrainingWorkload):
         dies = widths[0] in script.dies or spec.epochs > script.dies_after
         dies = dies or (script.dies_tested and spec.judged_on == "test")
         status = schema.FAILED if dies else schema.COMPLETED
-        summary = summarize(run_reader.load_run(made.path), {})
+        summary = summarize(run_reader.load_run(made.path), Measured())
         made.update_info(status=status, summary=summary)
         return Outcome(status, "it died" if status == schema.FAILED else None, 1)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stepscope.analyze.findings.finding import Finding
 from stepscope.analyze.findings.run_view import RunView
 
 
 def lost_workers(view: RunView) -> Finding | None:
     """Report that the loader continued with fewer workers."""
-    lost = _events(view, "workers_fallback")
+    lost = [event for event in view.run.events if event["event"] == "workers_fallback"]
     if not lost:
         return None
     return Finding(
@@ -25,7 +23,7 @@ def lost_workers(view: RunView) -> Finding | None:
 
 def bad_samples(view: RunView) -> Finding | None:
     """Report samples that could not be read."""
-    bad = _events(view, "bad_sample")
+    bad = [event for event in view.run.events if event["event"] == "bad_sample"]
     if not bad:
         return None
     said = [f"{each['path']}: {each['reason']}" for each in bad[:5]]
@@ -41,7 +39,7 @@ def bad_samples(view: RunView) -> Finding | None:
 
 def retried_requests(view: RunView) -> Finding | None:
     """Report requests to an object store that were retried."""
-    retried = _events(view, "requests_retried")
+    retried = [event for event in view.run.events if event["event"] == "requests_retried"]
     if not retried:
         return None
     waited_s = sum(each.get("waited_s") or 0.0 for each in retried)
@@ -54,7 +52,3 @@ def retried_requests(view: RunView) -> Finding | None:
         None,
         min(1.0, waited_s / wall_s) if wall_s else 0.05,
     )
-
-
-def _events(view: RunView, kind: str) -> list[dict[str, Any]]:
-    return [event for event in view.run.events if event["event"] == kind]

@@ -8,7 +8,7 @@ from itertools import compress
 from stepscope.analyze.findings.finding import Finding
 from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.throttled_time import slowdown
-from stepscope.records.throttled_steps import Held, times_held_back
+from stepscope.records.throttled_steps import ThrottledTime, throttled_times
 from stepscope.units import format_duration, format_share
 
 _MOST_DESCRIBED = 5  # throttled times to describe
@@ -19,13 +19,13 @@ def throttling(view: RunView) -> Finding | None:
     marked = view.throttled
     if not any(marked):
         return None
-    held = times_held_back(view.run.events)
+    times = throttled_times(view.run.events)
     share = sum(compress(view.step_s, marked)) / sum(view.step_s)
-    evidence = [_described(each) for each in held[:_MOST_DESCRIBED]]
-    if len(held) > _MOST_DESCRIBED:
-        evidence.append(f"and {len(held) - _MOST_DESCRIBED} more in events.jsonl")
+    evidence = [_described(each) for each in times[:_MOST_DESCRIBED]]
+    if len(times) > _MOST_DESCRIBED:
+        evidence.append(f"and {len(times) - _MOST_DESCRIBED} more in events.jsonl")
     if (cost := slowdown(view.step_s, marked)) is not None:
-        slow_s, free_s = format_duration(cost.median_s), format_duration(cost.others_median_s)
+        slow_s, free_s = format_duration(cost["median_s"]), format_duration(cost["others_median_s"])
         evidence.append(f"those steps take {slow_s}, the others {free_s} (medians)")
     return Finding(
         "throttling",
@@ -38,15 +38,16 @@ def throttling(view: RunView) -> Finding | None:
     )
 
 
-def _described(held: Held) -> str:
+def _described(time: ThrottledTime) -> str:
     """Describe a throttled time: `at 12.3 s for 4.1 s: clock from 1,479 to 921 MHz`."""
     lasted = "until the end"
-    if math.isfinite(held.to_s):
-        lasted = f"for {format_duration(held.to_s - held.from_s)}"
-    figures = held.figures
-    text = f"at {format_duration(held.from_s)} {lasted}: {held.what}"
-    if figures.get("from") is not None and figures.get("to") is not None:
-        text += f" from {figures['from']:,g} to {figures['to']:,g} {figures.get('unit') or ''}"
-    if figures.get("reasons"):
-        text += f" by {figures['reasons']}"
+    if math.isfinite(time.to_s):
+        lasted = f"for {format_duration(time.to_s - time.from_s)}"
+    began = time.began
+    text = f"at {format_duration(time.from_s)} {lasted}: {began['what']}"
+    before, after = began.get("from"), began.get("to")
+    if before is not None and after is not None:
+        text += f" from {before:,g} to {after:,g} {began.get('unit') or ''}"
+    if began.get("reasons"):
+        text += f" by {began['reasons']}"
     return text.rstrip()

@@ -75,10 +75,10 @@ def unattributed(view: RunView) -> Finding | None:
 
 def costly_instrument(view: RunView) -> Finding | None:
     """Report a measuring overhead that matters."""
-    share = view.run.info.get("instrument", {}).get("overhead_share")
-    if not share or share < _COSTLY:
+    instrument = view.run.info.get("instrument") or {}
+    share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
+    if not share or not cost_s or share < _COSTLY:
         return None
-    cost_s = view.run.info["instrument"]["overhead_per_step_s"]
     return Finding(
         "costly_instrument",
         f"Measuring takes {format_share(share)} of a step: these steps are very short.",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stepscope.analyze.findings.finding import Finding
 from stepscope.analyze.findings.run_view import RunView
 from stepscope.stats import median
@@ -16,13 +14,17 @@ _STEPS = 20
 
 def straggler(view: RunView) -> Finding | None:
     """Report the rank that takes longer for its own work than the others, and its phase."""
-    ranks = [rank for rank in view.run.summary.get("ranks") or () if _own_s(rank) is not None]
-    if len(ranks) < 2 or len(view.step_s) < _STEPS:
+    timed = [
+        (rank, own_s)
+        for rank in view.run.summary.get("ranks") or ()
+        if (own_s := rank["own_s"]) is not None
+    ]
+    if len(timed) < 2 or len(view.step_s) < _STEPS:
         return None
-    slow = max(ranks, key=lambda rank: sum(_own_s(rank).values()))
-    others = [rank for rank in ranks if rank is not slow]
-    usual = {phase: median([_own_s(rank)[phase] for rank in others]) for phase in _own_s(slow)}
-    excess = {phase: took_s - usual[phase] for phase, took_s in _own_s(slow).items()}
+    slow, slow_s = max(timed, key=lambda each: sum(each[1].values()))
+    others = [own_s for rank, own_s in timed if rank is not slow]
+    usual = {phase: median([own_s[phase] for own_s in others]) for phase in slow_s}
+    excess = {phase: took_s - usual[phase] for phase, took_s in slow_s.items()}
     share = sum(excess.values()) / (sum(view.step_s) / len(view.step_s))
     if share < _MUCH_SLOWER:
         return None
@@ -33,9 +35,9 @@ def straggler(view: RunView) -> Finding | None:
         f"All ranks wait for {where}: its own work takes {format_share(share)} of a step longer "
         f"than that of the others, mostly in `{phase}`.",
         (
-            f"`{phase}`: {format_duration(_own_s(slow)[phase])} a step there, "
+            f"`{phase}`: {format_duration(slow_s[phase])} a step there, "
             f"{format_duration(usual[phase])} on the others",
-            f"own work of a step: {format_duration(sum(_own_s(slow).values()))} there, "
+            f"own work of a step: {format_duration(sum(slow_s.values()))} there, "
             f"{format_duration(sum(usual.values()))} on the others (medians over ranks)",
         ),
         None,
@@ -64,7 +66,3 @@ def exposed_communication(view: RunView) -> Finding | None:
         None,
         share,
     )
-
-
-def _own_s(rank: dict[str, Any]) -> Any:
-    return rank.get("own_s")

@@ -14,7 +14,7 @@ from stepscope.records import schema
 from stepscope.records.run_folder import RecordFolder, make_folder, point_latest
 
 
-class LabFolder(RecordFolder):
+class LabFolder(RecordFolder[dict[str, Any]]):
     """A lab's folder on disk, open for writing."""
 
     INFO = "lab.json"

@@ -14,10 +14,11 @@ from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.roofline import attainable_flop_per_s
 from stepscope.analyze.run_summary import evaluation_split, figures_so_far
-from stepscope.analyze.throttled_time import touched_ranges
+from stepscope.analyze.throttled_time import throttled_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import LayerTime, MemoryBill, Summary
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.charts.learning_charts import (
     accuracy_by_epoch,
@@ -79,7 +80,7 @@ def _stretches(run: Run) -> list[tuple[float, float]]:
     steps = len(run.steps)
     width = max(1, steps // MOST_BUCKETS)
     found: list[tuple[float, float]] = []
-    for each in touched_ranges(run):
+    for each in throttled_ranges(run):
         # Steps count from 1; half a step beyond the ends would extend the axis.
         begin, end = max(1.0, each.first_row + 0.5), min(float(steps), each.last_row + 1.5)
         if found and begin - found[-1][1] < width:
@@ -215,7 +216,7 @@ def _limit_mib(run: Run) -> Iterator[tuple[str, float]]:
         yield "limit of the device" if of_device else "limit", found / _MIB
 
 
-def bill_waterfalls(bill: dict[str, Any] | None) -> list[Chart]:
+def bill_waterfalls(bill: MemoryBill | None) -> list[Chart]:
     """Return a waterfall of each pool's items, up to the measured peak."""
     if not bill:
         return [_waterfall("Memory bill", {})]
@@ -225,13 +226,18 @@ def bill_waterfalls(bill: dict[str, Any] | None) -> list[Chart]:
     return [_waterfall(f"Memory bill, {pool}", _part_of(bill, pool)) for pool in pools]
 
 
-def _part_of(bill: dict[str, Any], pool: str) -> dict[str, Any]:
+def _part_of(bill: MemoryBill, pool: str) -> MemoryBill:
     items = {name: item for name, item in bill["items"].items() if item["pool"] == pool}
-    seen = (bill.get("pools") or {}).get(pool, {})
-    return {**seen, "items": items, "peak_memory_bytes": seen.get("peak_bytes")}
+    seen = (bill.get("pools") or {}).get(pool)
+    part: MemoryBill = {"items": items, "peak_memory_bytes": None}
+    if seen is not None:
+        part["peak_memory_bytes"] = seen["peak_bytes"]
+        if "unexplained_bytes" in seen:
+            part["unexplained_bytes"] = seen["unexplained_bytes"]
+    return part
 
 
-def _waterfall(title: str, bill: dict[str, Any]) -> Chart:
+def _waterfall(title: str, bill: MemoryBill) -> Chart:
     return Chart(
         title,
         "waterfall",
@@ -242,7 +248,7 @@ def _waterfall(title: str, bill: dict[str, Any]) -> Chart:
     )
 
 
-def _parts(bill: dict[str, Any]) -> Iterator[ChartMark]:
+def _parts(bill: MemoryBill) -> Iterator[ChartMark]:
     reached = 0.0
     for name, item in bill["items"].items():
         measured = item.get("measured_bytes")
@@ -308,7 +314,7 @@ _MOST_LAYERS = 15
 _LEAST_SHARE = 0.001  # share of the time of all layers: a shorter bar is invisible
 
 
-def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
+def sections_of(run: Run, known: Summary | None = None) -> list[Section]:
     """Return all charts that a run has data for; `known` is its `figures_so_far`, if at hand."""
     figures = figures_so_far(run) if known is None else known
     time = [phase_bar(figures), phases_by_step(run), by_step(run)]
@@ -328,18 +334,18 @@ def sections_of(run: Run, known: dict[str, Any] | None = None) -> list[Section]:
 
 
 def _section(
-    title: str, charts: list[Chart], figures: dict[str, Any] | None = None, *needs: str
+    title: str, charts: list[Chart], figures: Summary | None = None, *needs: str
 ) -> Section:
     """Return a section without empty charts, with the reason for missing ones."""
-    absent = (figures or {}).get("absent") or {}
+    absent = figures.get("absent", {}) if figures else {}
     notes = [f"No {name.replace('_', ' ')}: {absent[name]}." for name in needs if name in absent]
     return Section(title, charts, notes).with_data()
 
 
-def phase_bar(figures: dict[str, Any]) -> Chart:
+def phase_bar(figures: Summary) -> Chart:
     """Return a step as one bar of its phases, with the device's time below the host's."""
-    device = (figures.get("device") or {}).get("phases") or {}
-    rows = [("host", figures.get("phases") or {}), ("device", device)]
+    device = figures.get("device")
+    rows = [("host", figures.get("phases") or {}), ("device", device["phases"] if device else {})]
     return Chart(
         "Where the time of a step goes",
         "rows",
@@ -371,7 +377,7 @@ def epoch_marks(run: Run, panel: str = "") -> Iterator[ChartMark]:
                     yield ChartMark(str(row["epoch"]), row[f"{part}_s"], part, panel)
 
 
-def layers_chart(layers: list[dict[str, Any]] | None) -> Chart:
+def layers_chart(layers: list[LayerTime] | None) -> Chart:
     """Return the chart of the slowest layers, forward and backward."""
     given = layers or []
     least_s = sum(map(_layer_s, given)) * _LEAST_SHARE
@@ -383,13 +389,13 @@ def layers_chart(layers: list[dict[str, Any]] | None) -> Chart:
         "layer",
         "time of a step, ms",
         [
-            ChartMark(layer["name"], layer[f"{way}_s"] * 1e3, way)
+            ChartMark(layer["name"], took_s * 1e3, way)
             for layer in shown
-            for way in ("forward", "backward")
+            for way, took_s in (("forward", layer["forward_s"]), ("backward", layer["backward_s"]))
         ],
         f"the slowest {len(shown)}; {more} more take less" if more else "",
     )
 
 
-def _layer_s(layer: dict[str, Any]) -> float:
+def _layer_s(layer: LayerTime) -> float:
     return float(layer["forward_s"] + layer["backward_s"])

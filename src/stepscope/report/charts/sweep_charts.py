@@ -122,8 +122,8 @@ def _step_s(run: Run) -> float | None:
 
 
 def _phase_s(run: Run, phase: str) -> float | None:
-    found = ((run.summary.get("phases") or {}).get(phase) or {}).get("mean_s")
-    return found if isinstance(found, float) else None
+    phases = run.summary.get("phases")
+    return phases[phase]["mean_s"] if phases else None
 
 
 # --- Throughput of a sweep

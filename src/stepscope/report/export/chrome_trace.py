@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import RunEvent
 from stepscope.report.export.parquet import nothing_recorded
 
 FILE = "trace.json"
@@ -126,7 +127,7 @@ def _ranks(run: Run) -> list[tuple[str, Run]]:
     return ranks or [("training", run)]
 
 
-def _process(pid: int, name: str, run: Run, happened: list[dict[str, Any]]) -> Iterator[Event]:
+def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterator[Event]:
     steps = run.steps
     spans = in_a_row(steps["start_s"], steps["step_s"])
     yield from _name_process(pid, name)
@@ -234,7 +235,7 @@ def _loading(pid: int, steps: Table) -> Iterator[Event]:
             yield thread.block(f"load {args.get('step', '?')}", begin, end, args)
 
 
-def _instants(thread: _Thread, happened: list[dict[str, Any]]) -> Iterator[Event]:
+def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[Event]:
     timed = [(_ticks(event.get("time_s")), event) for event in happened]
     known = [(at, event) for at, event in timed if at is not None]
     for at, event in sorted(known, key=lambda each: each[0]):

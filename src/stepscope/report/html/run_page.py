@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.phase_shares import dropped_note
@@ -16,6 +16,7 @@ from stepscope.analyze.run_summary import (
 )
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
+from stepscope.records.types import Summary
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.html.page_content import Document, FigureList
 from stepscope.report.terminal.run_tables import about_throttling
@@ -29,7 +30,7 @@ from stepscope.units import (
     format_share,
 )
 
-_TIMES = {
+_TIMES: dict[str, Literal["median_s", "p95_s", "p99_s", "mean_s", "total_s"]] = {
     "median": "median_s",
     "p95": "p95_s",
     "p99": "p99_s",
@@ -77,7 +78,7 @@ def about(run: Run) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
-def _phase_figures(figures: dict[str, Any]) -> FigureList:
+def _phase_figures(figures: Summary) -> FigureList:
     phases = figures.get("phases") or {}
     known = {
         column: key
@@ -97,23 +98,23 @@ def _epoch_figures(run: Run) -> FigureList:
         [
             str(row["epoch"]),
             *(
-                format_known(row[f"{part}_s"], format_duration)
-                for part in ("loading", "training", "total")
+                format_known(part_s, format_duration)
+                for part_s in (row["loading_s"], row["training_s"], row["total_s"])
             ),
             format_known(row["samples_per_s"], "{:,.0f}".format),
             format_known(row["loss"], "{:.4g}".format),
             format_known(row["accuracy"], format_share),
-            format_known(tests.get(row["epoch"], {}).get("accuracy"), format_share),
+            format_known(test["accuracy"] if test else None, format_share),
         ]
-        for row in run.epochs.rows()
-        if row["split"] == "train"
+        for row in run.epoch_rows("train")
+        for test in [tests.get(row["epoch"])]
     ]
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train"]
     columns.append(evaluation_split(run))
     return FigureList("Epochs", columns, rows)
 
 
-def _key_figures(figures: dict[str, Any]) -> FigureList:
+def _key_figures(figures: Summary) -> FigureList:
     forms: dict[str, Callable[[Any], str]] = {
         "samples_per_s": "{:,.1f}".format,
         "steps": "{:,}".format,
@@ -133,9 +134,9 @@ def _key_figures(figures: dict[str, Any]) -> FigureList:
         "bad_samples": "{:,}".format,
     }
     rows = [
-        [_named(name), form(figures[name])]
+        [_named(name), form(value)]
         for name, form in forms.items()
-        if figures.get(name) is not None
+        if (value := figures.get(name)) is not None
     ]
     return FigureList("Figures of the run", ["figure", "value"], rows)
 
@@ -184,7 +185,7 @@ def _energy_note(energy: Mapping[str, Any]) -> str:
     return ". ".join(said)
 
 
-def _not_known(figures: dict[str, Any]) -> FigureList:
+def _not_known(figures: Summary) -> FigureList:
     rows = [[name, str(reason)] for name, reason in (figures.get("absent") or {}).items()]
     return FigureList("Not known, and why", ["figure", "reason"], rows)
 
@@ -205,7 +206,7 @@ def _events(run: Run) -> FigureList:
     return FigureList("Events", ["time", "event", "detail"], rows, f"{more:,} more" if more else "")
 
 
-def _mapping(title: str, values: dict[str, Any]) -> FigureList:
+def _mapping(title: str, values: Mapping[str, Any]) -> FigureList:
     rows = [[name, "" if value is None else str(value)] for name, value in values.items()]
     return FigureList(title, ["name", "value"], rows)
 

@@ -80,9 +80,9 @@ def _row(group: Group) -> Row:
         "completed": sum(run.status == schema.COMPLETED for run in group.runs),
         "samples_per_s": rate._asdict() if rate else dict.fromkeys(("median", "low", "high")),
         "step_s": known_median(
-            sum(phase.get("mean_s", 0.0) for phase in each.values()) or None for each in phases
+            sum(phase["mean_s"] for phase in each.values()) or None for each in phases
         ),
-        "data_share": known_median(each.get("data", {}).get("share") for each in phases),
+        "data_share": known_median(each["data"]["share"] if each else None for each in phases),
         "peak_memory_bytes": known_median(each.get("peak_memory_bytes") for each in summaries),
         "test_accuracy": known_median(each.get("test_accuracy") for each in summaries),
     }

@@ -13,6 +13,14 @@ from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.run_summary import evaluation_split, evaluations
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
+from stepscope.records.types import (
+    Instrument,
+    LayerTime,
+    MemoryBill,
+    OffBlockCost,
+    PhaseTime,
+    PoolUse,
+)
 from stepscope.report.terminal.table_style import house_table, print_table, printable, say
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import (
@@ -61,7 +69,7 @@ def _forecast_table(bill: dict[str, Any]) -> Table:
     return table
 
 
-def bill_table(bill: dict[str, Any]) -> Table:
+def bill_table(bill: MemoryBill) -> Table:
     """Return the table of a finished run's items: forecast, and measured if possible."""
     several = _pools(bill)
     where = ["pool"] if several else []
@@ -89,7 +97,7 @@ def _step_tensor_table(bill: dict[str, Any]) -> Table:
     return table
 
 
-def about_forecast(bill: dict[str, Any]) -> str:
+def about_forecast(bill: MemoryBill) -> str:
     """Return one line on the error of the forecast, for each pool if there are several."""
     several = _pools(bill)
     if not several:
@@ -98,7 +106,7 @@ def about_forecast(bill: dict[str, Any]) -> str:
     return f"memory forecast: {'; '.join(said)}"
 
 
-def _how_good(compared: dict[str, Any], peak: str) -> str:
+def _how_good(compared: MemoryBill | PoolUse, peak: str) -> str:
     error, unexplained = compared.get("error_share"), compared.get("unexplained_share")
     said = format_bytes(compared["total_bytes"])
     if error is None or unexplained is None:
@@ -107,9 +115,9 @@ def _how_good(compared: dict[str, Any], peak: str) -> str:
     return f"{said}, off by {off}; unexplained {format_share(unexplained)} of {peak}"
 
 
-def _pools(bill: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _pools(bill: MemoryBill) -> dict[str, PoolUse]:
     """Return the figures of each pool, if there are several."""
-    pools: dict[str, dict[str, Any]] = bill.get("pools") or {}
+    pools = bill.get("pools") or {}
     return pools if len(pools) > 1 else {}
 
 
@@ -152,16 +160,16 @@ def print_run(console: Console, run: Run) -> None:
     """Print the tables of a run and the path of its folder."""
     summary = run.summary
     say(console, _headline(run), style="bold")
-    if summary.get("phases"):
-        print_table(console, _phase_table(summary["phases"]))
-    if summary.get("device"):
-        print_table(console, _device_table(summary["device"]["phases"]))
-    if summary.get("layers"):
-        print_table(console, _layer_table(summary["layers"]))
+    if phases := summary.get("phases"):
+        print_table(console, _phase_table(phases))
+    if device := summary.get("device"):
+        print_table(console, _device_table(device["phases"]))
+    if layers := summary.get("layers"):
+        print_table(console, _layer_table(layers))
     if len(run.epochs):
         print_table(console, _epoch_table(run))
-    if summary.get("memory_bill"):
-        print_table(console, bill_table(summary["memory_bill"]))
+    if bill := summary.get("memory_bill"):
+        print_table(console, bill_table(bill))
     say(console, *map(printable, _closing_lines(run)))
 
 
@@ -176,7 +184,7 @@ def _headline(run: Run) -> str:
     return f"\n{printable(what)}: {run.status}, {how_far}"
 
 
-def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
+def _phase_table(phases: dict[str, PhaseTime]) -> Table:
     table = house_table("phase", "share", "median", "p95", "p99", "total")
     table.add_column("", justify="left", no_wrap=True)
     for phase in schema.PHASES:
@@ -184,21 +192,24 @@ def _phase_table(phases: dict[str, dict[str, float]]) -> Table:
         table.add_row(
             phase,
             format_share(seen["share"]),
-            *(format_duration(seen[name]) for name in ("median_s", "p95_s", "p99_s", "total_s")),
+            format_duration(seen["median_s"]),
+            format_duration(seen["p95_s"]),
+            format_duration(seen["p99_s"]),
+            format_duration(seen["total_s"]),
             "█" * round(seen["share"] * _BAR_WIDTH),
         )
     return table
 
 
-def _device_table(phases: dict[str, dict[str, float]]) -> Table:
+def _device_table(phases: dict[str, PhaseTime]) -> Table:
     table = house_table("on the device", "share", "median", "p95", "total")
     for phase, seen in phases.items():
-        figures = (format_duration(seen[name]) for name in ("median_s", "p95_s", "total_s"))
+        figures = map(format_duration, (seen["median_s"], seen["p95_s"], seen["total_s"]))
         table.add_row(phase, format_share(seen["share"]), *figures)
     return table
 
 
-def _layer_table(layers: list[dict[str, Any]]) -> Table:
+def _layer_table(layers: list[LayerTime]) -> Table:
     """Return the table of the slowest layers, with the rate of the forward pass if it is known."""
     times = ("forward", "backward", "share", "MACs", "bytes", "GMAC/s")
     table = house_table("layer", "kind", *times, left=(0, 1))
@@ -224,20 +235,20 @@ def _epoch_table(run: Run) -> Table:
     accuracies = ["train", evaluation_split(run), "top-5"] if knows_accuracy else []
     table = house_table(*columns, *accuracies)
     tests = evaluations(run)
-    for row in run.epochs.rows():
-        if row["split"] == "train":
-            test = tests.get(row["epoch"], {})
-            table.add_row(
-                str(row["epoch"]),
-                *(format_duration(row[name]) for name in ("loading_s", "training_s", "total_s")),
-                format_known(row["samples_per_s"], "{:,.0f}".format),
-                format_known(row["loss"], "{:.3f}".format),
-                *(
-                    format_known(share, format_share)
-                    for share in (row["accuracy"], test.get("accuracy"), test.get("top5"))
-                    if knows_accuracy
-                ),
-            )
+    for row in run.epoch_rows("train"):
+        test = tests.get(row["epoch"])
+        tested = (test["accuracy"], test["top5"]) if test else (None, None)
+        table.add_row(
+            str(row["epoch"]),
+            *map(format_duration, (row["loading_s"], row["training_s"], row["total_s"])),
+            format_known(row["samples_per_s"], "{:,.0f}".format),
+            format_known(row["loss"], "{:.3f}".format),
+            *(
+                format_known(share, format_share)
+                for share in (row["accuracy"], *tested)
+                if knows_accuracy
+            ),
+        )
     return table
 
 
@@ -248,16 +259,16 @@ def _closing_lines(run: Run) -> Iterator[str]:
         if len(dropped) > 1:
             which = f"epochs {dropped[0]} to {dropped[-1]}: they carry"
         yield f"shares and medians leave out {which} start-up cost"
-    if summary.get("layers"):
-        yield _about_layers(run)
+    if layers := summary.get("layers"):
+        yield _about_layers(run, layers)
     if summary.get("closure") is not None:
         unattributed = format_known(summary.get("unattributed_share"), format_share)
         cost = _about_cost(instrument)
         yield f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}"
         if blocks := instrument.get("off_blocks"):
             yield _about_blocks(blocks)
-    if summary.get("device"):
-        yield _BOUND_BY.get(summary["device"]["bound_by"], "")
+    if device := summary.get("device"):
+        yield _BOUND_BY.get(device["bound_by"] or "", "")
     if bad := summary.get("bad_samples"):
         yield f"images that could not be read: {bad:,}, named in events.jsonl"
     if peak_bytes := summary.get("peak_memory_bytes"):
@@ -267,7 +278,7 @@ def _closing_lines(run: Run) -> Iterator[str]:
         if (share := instrument.get("beside_cpu_share")) is not None:
             line += f"; watching took {format_share(share)} of a core"
         yield line
-    if (energy := summary.get("energy") or {}).get("joules") is not None:
+    if (energy := summary.get("energy")) and energy["joules"] is not None:
         yield _about_energy(energy)
     if (throttling := summary.get("throttling")) and throttling["steps"]:
         yield f"throttled: {about_throttling(throttling)}"
@@ -278,22 +289,22 @@ def _closing_lines(run: Run) -> Iterator[str]:
     yield f"run folder: {format_path(run.path)}"
 
 
-def _about_layers(run: Run) -> str:
-    layers, steps = run.summary["layers"], run.steps["detail"].count(schema.LAYERS)
+def _about_layers(run: Run, layers: list[LayerTime]) -> str:
+    steps = run.steps["detail"].count(schema.LAYERS)
     asked = run.spec.get("layers")
     more = f"; {asked} were asked for" if asked and asked != steps else ""
     shown = f"the largest {_MOST_LAYERS} of {len(layers)}" if len(layers) > _MOST_LAYERS else "all"
     return f"layers: {shown}, means of {steps} steps with hooks{more}"
 
 
-def _about_cost(instrument: dict[str, Any]) -> str:
-    if instrument.get("overhead_share") is None:
+def _about_cost(instrument: Instrument) -> str:
+    share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
+    if share is None or cost_s is None:
         return ""
-    per_step = format_duration(instrument["overhead_per_step_s"])
-    return f", measuring cost {per_step} a step ({format_share(instrument['overhead_share'])})"
+    return f", measuring cost {format_duration(cost_s)} a step ({format_share(share)})"
 
 
-def _about_blocks(blocks: dict[str, Any]) -> str:
+def _about_blocks(blocks: OffBlockCost) -> str:
     cost, share = format_duration(blocks["overhead_per_step_s"]), blocks["overhead_share"]
     quartiles = format_range(blocks["low_s"], blocks["high_s"], format_duration)
     return (

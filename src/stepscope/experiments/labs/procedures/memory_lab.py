@@ -16,6 +16,7 @@ from typing import Any
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, RequestError, StepscopeError
 from stepscope.experiments.labs.lab_runner import LabFinding, Tools, cost, saving
 from stepscope.records.run_reader import load_run
+from stepscope.records.types import MemoryBill
 from stepscope.settings import RunSpec
 from stepscope.stats import median
 from stepscope.supervisor import preflight, start_run
@@ -28,7 +29,7 @@ from stepscope.units import format_bytes
 _NEVER = "not before the training ends"
 
 
-def what_frees(bill: dict[str, Any], spec: RunSpec) -> list[dict[str, Any]]:
+def what_frees(bill: MemoryBill, spec: RunSpec) -> list[dict[str, Any]]:
     """List the kinds of memory, each with its bytes at the peak and what ends it.
 
     `bytes` are counted: tensors as they are alive at the peak of a step, the rest from the bill.
@@ -40,7 +41,7 @@ def what_frees(bill: dict[str, Any], spec: RunSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _kinds(bill: dict[str, Any], spec: RunSpec) -> Iterator[tuple[str, int, str, str]]:
+def _kinds(bill: MemoryBill, spec: RunSpec) -> Iterator[tuple[str, int, str, str]]:
     alive, items = bill["at_peak"], bill["items"]
     yield (
         "activations",
@@ -276,7 +277,7 @@ def investigate(
     return LabFinding(_answer(bill, figures["peak_phase"], remedies), figures=figures)
 
 
-def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> dict[str, Any]:
+def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> MemoryBill:
     with tempfile.TemporaryDirectory() as out:
         short = {"epochs": 1, "max_steps": steps, "layers": 0, "out": out}
         path, outcome = start_run.start(spec.model_copy(update=short), tools.listener)
@@ -284,7 +285,7 @@ def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> dict[str, Any]:
     if outcome.exit_code:
         kind = OutOfMemoryError if outcome.exit_code == 4 else StepscopeError
         raise kind(f"the short run ended without a bill: {outcome.reason}")
-    bill: dict[str, Any] | None = summary["memory_bill"]
+    bill = summary["memory_bill"]
     if bill is None:
         raise AnswerIsNo(f"no bill: {summary['absent']['memory_bill']}.")
     return bill
@@ -359,7 +360,7 @@ def _timed(trials: list[dict[str, Any]]) -> list[list[float]]:
     return [trial["step_s"][_UNTIMED:] or trial["step_s"] for trial in trials]
 
 
-def _answer(bill: dict[str, Any], phase: str | None, remedies: list[dict[str, Any]]) -> str:
+def _answer(bill: MemoryBill, phase: str | None, remedies: list[dict[str, Any]]) -> str:
     items = sorted(bill["items"].items(), key=lambda item: -int(item[1]["bytes"]))[:3]
     largest = ", ".join(
         f"{name.replace('_', ' ')} {format_bytes(item['bytes'])}" for name, item in items

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
@@ -201,7 +201,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 _PARTS = ("loading_s", "training_s", "other_s", "total_s")
-_LATENCIES = ("p50_s", "p95_s", "p99_s")
+_LATENCIES: tuple[Literal["p50_s", "p95_s", "p99_s"], ...] = ("p50_s", "p95_s", "p99_s")
 _TRAINING_DATA_DOWNLOADED = 10  # the type of a row in records.csv
 _OWN_SERVER = (
     "a server on this machine: what distance costs is not in it; `--source` names your own store"
@@ -273,7 +273,7 @@ def _row(tried: Tried, download_s: float | None) -> dict[str, Any]:
     later = epochs[1:] or epochs
     row = {"tried": f"{set_up['place']} with {_workers(set_up)}", **set_up}
     row |= {part: known_mean(epoch[part] for epoch in later) for part in _PARTS}
-    requests = [run.summary["requests"] for run in tried.runs if run.summary.get("requests")]
+    requests = [found for run in tried.runs if (found := run.summary.get("requests"))]
     if requests:
         row |= {f"request_{p}": known_median(each[p] for each in requests) for p in _LATENCIES}
     if set_up.get("access") == "download":
