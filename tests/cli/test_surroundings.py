@@ -110,8 +110,10 @@ def test_a_model_that_misbehaves_still_trains_and_leaves_nothing_behind(stepscop
     answer = stepscope("run", *tiny, "--max-steps", 2, "--model", "own:net", "--json")
     assert answer.code == 0, answer.err[-2000:]
     assert answer.json["status"] == "completed"
-    left = [p.cmdline() for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE]
-    assert ["sleep", "987"] not in left
+    # Another test's process may end at any moment: with names given, psutil leaves it out.
+    left = [each.info for each in psutil.process_iter(["cmdline", "status"])]
+    alive = [each["cmdline"] for each in left if each["status"] != psutil.STATUS_ZOMBIE]
+    assert ["sleep", "987"] not in alive
 
 
 def test_a_table_that_is_gone_is_named_or_put_back(stepscope, tiny):
