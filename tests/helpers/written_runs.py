@@ -28,7 +28,7 @@ def write_run(path: Path, samples_per_s: float | None = 100.0, **changes: Any) -
             "dropped_epochs": [1],
             "peak_memory_bytes": 10**8,
             "test_accuracy": 0.5,
-            "phases": {phase: {"share": 1 / 6} for phase in PHASES},
+            "phases": {phase: {"share": 1 / 6, "mean_s": 0.02} for phase in PHASES},
             **changes.get("summary", {}),
         },
     }

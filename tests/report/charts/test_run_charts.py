@@ -153,7 +153,10 @@ def test_two_axes_are_one_on_x_and_one_as_series():
 
 
 def test_runs_without_phases_or_telemetry_are_compared_by_what_they_have(tmp_path):
-    runs = [load_run(write_run(tmp_path / name, 50.0, spec={"lr": name})) for name in "ab"]
+    none = {"phases": None}
+    runs = [
+        load_run(write_run(tmp_path / name, 50.0, spec={"lr": name}, summary=none)) for name in "ab"
+    ]
     titles = list(charts_of(sections_of_groups(group_runs(runs))))
     assert titles == ["Throughput", "Peak memory"]
 
