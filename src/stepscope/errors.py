@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib.util
 from collections.abc import Iterable
 
 # The ways an operating system says "no room": the device, a quota, or a limit on one file's size.
@@ -67,6 +68,17 @@ class MissingExtraError(MachineError):
             f"{needed_for} needs {package}, which is not installed. "
             f"Install it with: pip install 'stepscope[{extra}]'"
         )
+
+
+def require_packages(needed_for: str, extra: str, *packages: str) -> None:
+    """Check that packages are installed, without importing them.
+
+    Raises:
+        MissingExtraError: one of them is not.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(needed_for, package, extra)
 
 
 class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import json as json_module
 import math
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.accelerator.rubric import RuleCheck, check_rules, score
 from stepscope.analyze.search_result import designs_of, rejected_of
-from stepscope.cli.end_of_run import leave_chart, leave_report
+from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import SpecFlags, count, layout_of, named_settings
+from stepscope.cli.settings_flags import Settings, count, layout_of, named_settings
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.cli.sweep import place_to_go_on, read_place, runner_at
-from stepscope.errors import MissingExtraError, RequestError
+from stepscope.errors import RequestError, require_packages
 from stepscope.experiments.search import search_run
 from stepscope.experiments.search.search_budget import read_budget
 from stepscope.models import registry
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep
-from stepscope.records.types import LayerEstimate, NetworkEstimate, ScoreAnswer, ScoreFigures
+from stepscope.records.types import (
+    LayerEstimate,
+    NetworkEstimate,
+    RunnerPlace,
+    ScoreAnswer,
+    ScoreFigures,
+)
 from stepscope.report.charts.chart import check_form
-from stepscope.report.terminal.accelerator_table import energy_chart, print_estimate
+from stepscope.report.terminal.accelerator_table import energy_chart, print_estimate, print_score
 from stepscope.report.terminal.search_table import SearchDisplay, print_search
 
 if TYPE_CHECKING:
+    from stepscope.accelerator.design import AcceleratorDesign
     from stepscope.accelerator.mapper import Widths
 
 _SPATIAL = re.compile(r"\s*([1-9][0-9]{0,3})\s*[xX]\s*([1-9][0-9]{0,3})\s*")
@@ -51,7 +54,7 @@ def estimate(
     spatial: str = "free",
     design: str = "simple_weight_stationary",
     chart: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Estimate energy, cycles and peak activation on a weight-stationary accelerator.
 
@@ -75,14 +78,10 @@ def estimate(
         The accelerator: simple_weight_stationary, or a TOML file of the same form.
     chart
         A file for the energy of each layer by level: .png, .svg, .pdf, .html or .json.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     if (model is None) == (layer is None):
         raise RequestError("estimate: wanted a model or --layer, one of the two.")
-    for package in ("numpy",) if layer is not None else ("numpy", "torch"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("an estimate", package, "train")
+    require_packages("an estimate", "train", "numpy", *([] if layer else ["torch"]))
     if chart is not None:
         check_form(chart)
     found: LayerEstimate | NetworkEstimate = (
@@ -90,33 +89,17 @@ def estimate(
         if model is None
         else estimate_model(model, shape, classes, spatial, design)
     )
-    if json:
-        print(json_module.dumps(found))
-    else:
-        print_estimate(Console(), found)
+    print_answer(found, print_estimate, as_json=json)
     if chart is not None:
         leave_chart(energy_chart(found), chart, as_json=json)
     return 0
 
 
 def _of_layer(text: str | None, spatial: str, design: str) -> LayerEstimate:
-    from stepscope.accelerator.design import load_design
     from stepscope.accelerator.estimate import estimate_layer
     from stepscope.accelerator.layer import read_layer
 
-    return estimate_layer(read_layer(text or ""), load_design(design), _widths(spatial))
-
-
-def check_spatial(spatial: str, design: str) -> None:
-    """Refuse an accelerator that is not there, and spatial factors that are wider than its array.
-
-    Raises:
-        RequestError: it is so.
-    """
-    from stepscope.accelerator.design import load_design
-    from stepscope.accelerator.mapper import check_widths
-
-    check_widths(load_design(design), _widths(spatial))
+    return estimate_layer(read_layer(text or ""), *_accelerator(design, spatial))
 
 
 def estimate_model(
@@ -127,27 +110,33 @@ def estimate_model(
     entry = registry.ZOO.get(model)
     if entry is not None and entry.tokens is not None:
         raise RequestError(f"model {model} takes texts, and only networks of images are estimated.")
-    from stepscope.accelerator.design import load_design
     from stepscope.accelerator.estimate import estimate_network
-    from stepscope.accelerator.mapper import check_widths
 
-    accelerator, widths = load_design(design), _widths(spatial)
-    check_widths(accelerator, widths)  # before the network is built, which takes seconds
+    accelerator = _accelerator(design, spatial)  # before the network is built: that takes seconds
     # Output of a user's model must not reach standard output.
     with contextlib.redirect_stdout(sys.stderr):
         built = registry.build(model, classes=count, norm="batch")
-        return estimate_network(built, sample_shape, model, accelerator, widths)
+        return estimate_network(built, sample_shape, model, *accelerator)
 
 
-def _widths(spatial: str) -> Widths:
-    from stepscope.accelerator.mapper import Widths
+def _accelerator(design: str, spatial: str) -> tuple[AcceleratorDesign, Widths]:
+    """Return an accelerator and the widths of its mappings.
 
-    if spatial.strip().lower() == "free":
-        return Widths()
-    pair = _SPATIAL.fullmatch(spatial)
-    if pair is None:
-        raise RequestError(f"spatial: wanted free, or MxC such as 8x16, found {spatial!r}.")
-    return Widths(m=int(pair[1]), c=int(pair[2]))
+    Raises:
+        RequestError: there is no such accelerator, or the widths do not fit its array.
+    """
+    from stepscope.accelerator.design import load_design
+    from stepscope.accelerator.mapper import Widths, check_widths
+
+    widths = Widths()
+    if spatial.strip().lower() != "free":
+        pair = _SPATIAL.fullmatch(spatial)
+        if pair is None:
+            raise RequestError(f"spatial: wanted free, or MxC such as 8x16, found {spatial!r}.")
+        widths = Widths(m=int(pair[1]), c=int(pair[2]))
+    accelerator = load_design(design)
+    check_widths(accelerator, widths)
+    return accelerator, widths
 
 
 # --- `stepscope score`
@@ -163,7 +152,7 @@ def score_command(
     peak_activation_bytes: str | None = None,
     spatial: str = "free",
     design: str = "simple_weight_stationary",
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Give points for accuracy, energy and cycles, and say which limit or rule was broken.
 
@@ -187,8 +176,6 @@ def score_command(
         How wide M and C spread over the array, for a run: free, or MxC such as 8x16.
     design
         The accelerator, for a run.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     given = {
         "accuracy": accuracy,
@@ -226,10 +213,7 @@ def score_command(
         "rules_broken": rules.broken,
         "unknown": rules.unknown,
     }
-    if json:
-        print(json_module.dumps(answer))
-    else:
-        _print(Console(), answer)
+    print_answer(answer, print_score, as_json=json)
     return 1 if result.limits_exceeded or rules.broken else 0
 
 
@@ -262,24 +246,6 @@ def _number(name: str, text: str | None) -> float:
     return value
 
 
-def _print(console: Console, found: ScoreAnswer) -> None:
-    console.print(Text(f"{found['points']} points", style="bold"))
-    said = {
-        "accuracy": f"{found['accuracy']:.2%} test accuracy",
-        "energy": f"{found['energy_mj']:.5g} mJ",
-        "latency": f"{found['cycles']:,.0f} cycles",
-    }
-    for part, points in found["by_part"].items():
-        console.print(Text(f"  {points:3} for {said[part]}"))
-    for title, lines in (
-        ("limit exceeded", found["limits_exceeded"]),
-        ("rule broken", found["rules_broken"]),
-        ("not known", found["unknown"]),
-    ):
-        for line in lines:
-            console.print(Text(f"{title}: {line}"), soft_wrap=True)
-
-
 # --- `stepscope search`
 
 
@@ -290,7 +256,7 @@ def search(
     spec: str | None = None,
     /,
     *,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    settings: Settings = None,
     budget: str | None = None,
     trials: str | None = None,
     finals: str | None = None,
@@ -299,7 +265,7 @@ def search(
     on: str | None = None,
     address: str | None = None,
     resume: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Search networks that are accurate within a budget of energy and cycles.
 
@@ -329,17 +295,14 @@ def search(
         The Ray cluster, HOST:PORT. [default: auto, the one that this machine is in]
     resume
         Go on with a search that was stopped: its folder, and no flag but --on and --address.
-    json
-        Print sweep.json with designs and front, and nothing else, on standard output.
     """
     refuse_launcher("search")
-    _need("optuna", "search")
-    _need("torch", "train")
-    asked: dict[str, Any] = dict(settings or {})
+    require_packages("a search", "search", "optuna")
+    require_packages("a search", "train", "torch")
     try:
-        with SearchDisplay(Console(file=sys.stderr)) as display:
+        with display_of_trials(SearchDisplay) as display:
             if resume is not None:
-                if asked or any((spec, budget, trials, finals, spatial, design)):
+                if settings or any((spec, budget, trials, finals, spatial, design)):
                     raise RequestError(
                         "resume: takes no other flag: the search's folder knows them."
                     )
@@ -348,13 +311,25 @@ def search(
                     done = search_run.resume(resume, estimate_model, display, runner)
             else:
                 place = _on_any_node(read_place(on, address, mix_nodes=False))
-                request = _request(spec, asked, budget, trials, finals, spatial, design)
-                request = replace(request, on=place)
+                if budget is None:
+                    raise RequestError(
+                        "budget: wanted limits, like --budget energy_mj=0.5,cycles=1e5."
+                    )
+                spatial, design = spatial or "free", design or "simple_weight_stationary"
+                _accelerator(design, spatial)  # whatever is wrong with them is said first
+                request = search_run.SearchRequest(
+                    named_settings([] if spec is None else [spec], settings or {}),
+                    read_budget(budget),
+                    _DESIGNS if trials is None else count("trials", trials),
+                    _FINALS if finals is None else count("finals", finals),
+                    spatial,
+                    design,
+                    on=place,
+                )
+                if request.designs < 1:
+                    raise RequestError(f"trials: wanted 1 or more, found {trials}.")
                 with runner_at(place) as runner:
                     done = search_run.start(request, estimate_model, display, runner)
-    except search_run.SearchInterrupted as stopped:
-        leave_report(stopped.folder, Console(file=sys.stderr))
-        raise
     except search_run.NothingFound as ended:
         _show(load_sweep(ended.folder), as_json=json)
         raise
@@ -371,37 +346,6 @@ def _show(done: Sweep, *, as_json: bool) -> None:
     leave_report(done.path, Console(file=sys.stderr) if as_json else Console())
 
 
-def _request(
-    spec: str | None,
-    asked: dict[str, Any],
-    budget: str | None,
-    trials: str | None,
-    finals: str | None,
-    spatial: str | None,
-    design: str | None,
-) -> search_run.SearchRequest:
-    if budget is None:
-        raise RequestError("budget: wanted limits, like --budget energy_mj=0.5,cycles=1e5.")
-    accelerator = design or "simple_weight_stationary"
-    check_spatial(spatial or "free", accelerator)
-    wanted = _DESIGNS if trials is None else count("trials", trials)
-    if wanted < 1:
-        raise RequestError(f"trials: wanted 1 or more, found {trials}.")
-    return search_run.SearchRequest(
-        named_settings([] if spec is None else [spec], asked),
-        read_budget(budget),
-        wanted,
-        _FINALS if finals is None else count("finals", finals),
-        spatial or "free",
-        accelerator,
-    )
-
-
-def _on_any_node(place: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _on_any_node(place: RunnerPlace | None) -> RunnerPlace | None:
     """Permit all kinds of nodes: the accuracy of a design does not depend on their speed."""
     return None if place is None else {**place, "mix_nodes": True}
-
-
-def _need(package: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise MissingExtraError("a search", package, extra)

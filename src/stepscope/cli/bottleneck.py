@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from json import dumps
-from typing import Annotated, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import SpecFlags, count, named_settings, place_of
+from stepscope.cli.settings_flags import Settings, count, named_settings, place_of
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.experiments.bottleneck_trials import REPEATS, find_stalls
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.report.terminal.bottleneck_table import print_stalls
@@ -21,9 +19,9 @@ def stalls(
     spec: str | None = None,
     /,
     *,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    settings: Settings = None,
     repeats: str | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Say whether a training is bound by compute, by preprocessing or by storage.
 
@@ -36,18 +34,12 @@ def stalls(
         A TOML file of settings. Flags win over it.
     repeats
         How many rounds of the three. [default: 3]
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     refuse_launcher("stalls")
-    asked: dict[str, Any] = dict(settings or {})
-    workload = TrainingWorkload(named_settings([] if spec is None else [spec], asked))
+    workload = TrainingWorkload(named_settings([] if spec is None else [spec], settings or {}))
     rounds = REPEATS if repeats is None else count("repeats", repeats)
-    out, name = place_of(workload, f"stalls-{workload.spec({}).run_name}")
+    out, name = place_of(workload, "stalls")
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_stalls(workload, display, repeats=rounds, out=out, name=name)
-    if json:
-        print(dumps(found))
-    else:
-        print_stalls(Console(), found)
+    print_answer(found, print_stalls, as_json=json)
     return 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from json import dumps
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze import comparison
 from stepscope.analyze.comparison_sides import read_sides
+from stepscope.cli.streams import AsJson
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.report.terminal.compare_table import comparison_as_json, print_comparison
 from stepscope.units import format_share
@@ -25,11 +25,7 @@ _TOLD = {
 }
 
 
-def compare(
-    *sides: str,
-    fail_if_slower: str | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> int:
+def compare(*sides: str, fail_if_slower: str | None = None, json: AsJson = False) -> int:
     """Compare runs, sets of runs or settings of a sweep with the first one, the baseline.
 
     Exits with 1 where one is certainly slower than --fail-if-slower allows.
@@ -42,8 +38,6 @@ def compare(
     fail_if_slower
         Exit with 1 if a side certainly loses more than this of the baseline's throughput: 5% or
         0.05.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     most_slowdown = None if fail_if_slower is None else _read_share(fail_if_slower)
     found = comparison.compare(read_sides(sides))

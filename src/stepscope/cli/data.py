@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from stepscope.cli.streams import AsJson
 from stepscope.data import dataset_registry
 from stepscope.data.dataset import VerifiedCache
 from stepscope.data.object_store.store_url import parse_address
@@ -19,7 +20,6 @@ from stepscope.units import format_bytes
 app = App(name="data", help="Get and verify data sets, and put them into a bucket.")
 
 DataDir = Annotated[Path, Parameter(help="folder where data sets lie")]
-AsJson = Annotated[bool, Parameter(negative=(), help="print one JSON object on standard output")]
 
 
 @app.command

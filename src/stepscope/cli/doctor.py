@@ -6,11 +6,11 @@ import sys
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
+from stepscope.cli.streams import AsJson, Switch
 from stepscope.doctor import run_checks
 from stepscope.errors import RequestError
 from stepscope.hardware import machine_setup
@@ -21,30 +21,16 @@ from stepscope.report.terminal.doctor_table import print_changes, print_checks, 
 from stepscope.supervisor.machine_peaks import measure_peaks
 from stepscope.supervisor.required_conditions import check_requirements, wanted_conditions
 
-# --- `stepscope doctor --peaks`
-
-
-def show_peaks(*, as_json: bool) -> int:
-    """Measure the peaks, keep them for later runs, and print them."""
-    measured = measure_peaks()
-    if as_json:
-        print(dumps(asdict(measured)))
-        return 0
-    print_peaks(Console(), [asdict(peak) for peak in measured.peaks])
-    for what, reason in measured.left_out.items():
-        print(f"{what} could not be measured: {reason}", file=sys.stderr)
-    return 0
-
 
 def doctor(
     *,
     data_dir: Path = Path("data"),
     require: str | None = None,
-    peaks: Annotated[bool, Parameter(negative=())] = False,
-    apply: Annotated[bool, Parameter(negative=())] = False,
-    restore: Annotated[bool, Parameter(negative=())] = False,
-    yes: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    peaks: Switch = False,
+    apply: Switch = False,
+    restore: Switch = False,
+    yes: Switch = False,
+    json: AsJson = False,
 ) -> int:
     """Say what this machine can measure, what makes it unfair, and what is missing.
 
@@ -63,11 +49,15 @@ def doctor(
         Put back what was before --apply.
     yes
         Do not ask before --apply.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     root = system_root()
-    _check_together(apply=apply, restore=restore, peaks=peaks)
+    asked = {"--apply": apply, "--restore": restore, "--peaks": peaks}
+    found = [flag for flag, given in asked.items() if given]
+    if len(found) > 1:
+        raise RequestError(
+            f"{' and '.join(found)}: wanted one of them, found {len(found)}. "
+            "Call doctor for each, one after the other."
+        )
     if require is not None and restore:
         raise RequestError("--require: wanted without --restore, which puts back what was.")
     if yes and not apply:
@@ -78,7 +68,7 @@ def doctor(
         return _restore(root, as_json=json)
     check_requirements(require, root)
     if peaks:
-        return show_peaks(as_json=json)
+        return _measure_peaks(as_json=json)
     checks = [asdict(check) for check in run_checks(root, data_dir)]
     if json:
         print(dumps({"checks": checks, "conditions": describe_conditions(root)}))
@@ -87,13 +77,16 @@ def doctor(
     return 0
 
 
-def _check_together(**asked: bool) -> None:
-    found = [f"--{name}" for name, wanted in asked.items() if wanted]
-    if len(found) > 1:
-        raise RequestError(
-            f"{' and '.join(found)}: wanted one of them, found {len(found)}. "
-            "Call doctor for each, one after the other."
-        )
+def _measure_peaks(*, as_json: bool) -> int:
+    """Measure the peaks, keep them for later runs, and print them."""
+    measured = measure_peaks()
+    if as_json:
+        print(dumps(asdict(measured)))
+        return 0
+    print_peaks(Console(), [asdict(peak) for peak in measured.peaks])
+    for what, reason in measured.left_out.items():
+        print(f"{what} could not be measured: {reason}", file=sys.stderr)
+    return 0
 
 
 def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
 from stepscope.errors import StepscopeError
+from stepscope.experiments.sweep_run import SweepInterrupted
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.report.charts.chart import Chart, save
@@ -18,6 +22,8 @@ from stepscope.report.terminal.run_tables import print_run
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.rank_processes import find_rank
 from stepscope.units import format_path
+
+Display = TypeVar("Display", bound=LiveDisplay)
 
 # --- Report page
 
@@ -38,6 +44,17 @@ def leave_report(folder: Path, console: Console) -> None:
         print(f"stepscope: no report: {fault}", file=sys.stderr)
     else:
         console.print(Text(f"report: {format_path(page)}"), soft_wrap=True)
+
+
+@contextmanager
+def display_of_trials(make: Callable[[Console], Display]) -> Iterator[Display]:
+    """Show trials on standard error; if they are interrupted, leave the page of those so far."""
+    try:
+        with make(Console(file=sys.stderr)) as display:
+            yield display
+    except SweepInterrupted as stopped:
+        leave_report(stopped.folder, Console(file=sys.stderr))
+        raise
 
 
 def one_display() -> LiveDisplay:

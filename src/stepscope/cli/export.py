@@ -16,6 +16,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from stepscope.cli.streams import AsJson
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full, nearest
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
@@ -69,7 +70,7 @@ def export(
     *,
     to: str = "chrome",
     output: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Write a run in a format of other tools.
 
@@ -83,8 +84,6 @@ def export(
     output
         Where to write: for chrome and tsv a file, or - for standard output; for parquet and
         tensorboard a folder. Without it, into the run folder.
-    json
-        Print path and number of events or rows, and nothing else, on standard output.
     """
     wanted = FORMATS.get(to)
     if wanted is None:

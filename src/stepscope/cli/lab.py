@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import SpecFlags, count
+from stepscope.cli.settings_flags import Settings, count
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs.lab_folder import LabFolder
 from stepscope.experiments.labs.lab_plan import Ask
-from stepscope.experiments.labs.lab_runner import (
-    Investigation,
-    LabFinding,
-    Tools,
-    conduct,
-    find,
-    labs,
-)
-from stepscope.experiments.labs.lab_runner import resume as go_on
+from stepscope.experiments.labs.lab_runner import LabFinding, Tools, conduct, find, labs
+from stepscope.experiments.labs.lab_runner import resume as resume_lab
 from stepscope.experiments.labs.lab_sheet import Sheet
 from stepscope.report.terminal.lab_tables import (
     charts_of,
@@ -41,11 +31,11 @@ def lab(
     name: str | None = None,
     /,
     *,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    settings: Settings = None,
     scale: str | None = None,
     repeats: str | None = None,
     resume: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Do an experiment, and print what it found; without a name, list them.
 
@@ -61,81 +51,59 @@ def lab(
         Run every setting this many times [default: what the experiment asks for].
     resume
         Go on with an experiment that was stopped: its folder, and no other flag.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     refuse_launcher("lab")
-    flags = dict(settings or {})
+    flags = settings or {}
     if resume is not None:
         if flags or any(given is not None for given in (name, scale, repeats)):
             raise RequestError("resume: takes no name and no other flag: the folder knows them.")
-        return _go_on(resume, json)
+        with SweepDisplay(Console(file=sys.stderr)) as display:
+            sheet, finding = resume_lab(resume, Tools(display, display.output))
+        return _show_sheet(sheet, finding, json)
     if name is None:
-        _list_labs(json)
+        listed = {"labs": [{"name": each, "about": about} for each, about in labs().items()]}
+        print_answer(listed, lambda console, _: print_labs(console, labs()), as_json=json)
         return 0
     found = find(name)
     if isinstance(found, Sheet):
         share = 1.0 if scale is None else _share(scale)
         rounds = None if repeats is None else count("repeats", repeats)
-        return _do_sheet(found, Ask(flags, share, rounds), json)
+        with SweepDisplay(Console(file=sys.stderr)) as display:
+            finding = conduct(found, Ask(flags, share, rounds), Tools(display, display.output))
+        return _show_sheet(found, finding, json)
     for flag, value in (("scale", scale), ("repeats", repeats)):
         if value is not None:
             raise RequestError(f"{flag}: lab {name} has its own, found {value!r}. Leave it out.")
-    return _do_own(name, found, flags, json)
-
-
-def _list_labs(as_json: bool) -> None:
-    if as_json:
-        print(dumps({"labs": [{"name": name, "about": about} for name, about in labs().items()]}))
-    else:
-        print_labs(Console(), labs())
-
-
-def _do_sheet(sheet: Sheet, ask: Ask, as_json: bool) -> int:
+    spec = resolve_request(None, {**found.DEFAULTS, **flags})
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        finding = conduct(sheet, ask, Tools(display, display.output))
-    return _tell(sheet, finding, as_json)
+        finding = found.investigate(spec, Tools(display, display.output))
+    answer = {"lab": name, "answer": finding.answer, "holds": finding.holds, **finding.figures}
+    print_answer(answer, print_finding, as_json=json)
+    return 0 if finding.holds else 1
 
 
-def _go_on(folder: Path, as_json: bool) -> int:
-    with SweepDisplay(Console(file=sys.stderr)) as display:
-        sheet, finding = go_on(folder, Tools(display, display.output))
-    return _tell(sheet, finding, as_json)
-
-
-def _tell(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
-    told = {
+def _show_sheet(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
+    answer = {
         "lab": sheet.name,
         "question": sheet.question,
         "answer": finding.answer,
         "holds": finding.holds,
         "published": sheet.published,
         **finding.figures,
+        "plots": [],
     }
-    charts = charts_of(told, sheet.plots)
-    folder = Path(told["path"])
+    charts = charts_of(answer, sheet.plots)
+    folder = Path(answer["path"])
     try:
-        told["plots"] = save_charts(charts, folder)
+        answer["plots"] = save_charts(charts, folder)
     except MissingExtraError as error:
-        told["plots"] = []
-        told["missing"].append({"name": "plots", "reason": str(error)})
-    LabFolder(folder).update_info(plots=told["plots"], missing=told["missing"])
-    if as_json:
-        print(dumps(told))
-    else:
-        print_sheet(Console(), told, sheet.columns, charts)
-    return 0 if finding.holds else 1
-
-
-def _do_own(name: str, lab: Investigation, flags: Mapping[str, Any], as_json: bool) -> int:
-    spec = resolve_request(None, {**lab.DEFAULTS, **flags})
-    with SweepDisplay(Console(file=sys.stderr)) as display:
-        finding = lab.investigate(spec, Tools(display, display.output))
-    told = {"lab": name, "answer": finding.answer, "holds": finding.holds, **finding.figures}
-    if as_json:
-        print(dumps(told))
-    else:
-        print_finding(Console(), told)
+        answer["missing"].append({"name": "plots", "reason": str(error)})
+    LabFolder(folder).update_info(plots=answer["plots"], missing=answer["missing"])
+    print_answer(
+        answer,
+        lambda console, found: print_sheet(console, found, sheet.columns, charts),
+        as_json=as_json,
+    )
     return 0 if finding.holds else 1
 
 

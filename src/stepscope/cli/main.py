@@ -18,6 +18,37 @@ from stepscope import __version__
 from stepscope.cli.streams import lost_output, prepare_streams
 from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, disk_full
 
+# Name, module and function, help.
+_COMMANDS = (
+    ("run", "run:run", "Train and record."),
+    ("resume", "resume:resume", "Go on with a stopped run."),
+    ("export", "export:export", "Write a run for other tools."),
+    ("trace", "trace:trace", "Watch your own training script, unchanged."),
+    ("summary", "summary:summary", "Show what is in a model."),
+    (
+        "estimate",
+        "accel:estimate",
+        "Estimate energy, cycles and peak activation on an accelerator.",
+    ),
+    ("score", "accel:score_command", "Give points for an efficient network."),
+    ("memory", "memory:memory", "Forecast the memory that a run takes."),
+    ("fit", "max_batch:fit", "Find the largest batch that fits."),
+    ("sweep", "sweep:sweep", "Try settings, in rounds."),
+    ("search", "accel:search", "Search efficient networks."),
+    ("workers", "workers:workers", "Find how many workers."),
+    ("stalls", "bottleneck:stalls", "Say what a run waits for."),
+    ("scale", "scale:scale", "Say what more processes bring."),
+    ("compare", "compare:compare", "Say which is faster."),
+    ("report", "report:report", "Show a run as a page."),
+    ("serve", "serve:serve", "Show runs in a browser, live."),
+    ("lab", "lab:lab", "Do an experiment by name; list them."),
+    ("doctor", "doctor:doctor", "Say what this machine can measure."),
+    ("data", "data:app", "Get and verify data sets."),
+)
+_USAGE = {
+    "trace": "Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
+    "fit": "Usage: stepscope fit [OPTIONS] MODEL, or fit [OPTIONS] -- SCRIPT [ARGS]",
+}
 _TAKE_A_SCRIPT = ("fit", "sweep", "workers")  # after --
 _HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"
 
@@ -34,48 +65,10 @@ def make_app() -> App:
         result_action="return_value",
         default_parameter=Parameter(allow_repeating=True),  # the last one wins
     )
-    app.command("stepscope.cli.run:run", name="run", help="Train and record.")
-    app.command("stepscope.cli.resume:resume", name="resume", help="Go on with a stopped run.")
-    app.command("stepscope.cli.export:export", name="export", help="Write a run for other tools.")
-    app.command(
-        "stepscope.cli.trace:trace",
-        name="trace",
-        usage="Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
-        help="Watch your own training script, unchanged.",
-    )
-    app.command("stepscope.cli.summary:summary", name="summary", help="Show what is in a model.")
-    app.command(
-        "stepscope.cli.accel:estimate",
-        name="estimate",
-        help="Estimate energy, cycles and peak activation on an accelerator.",
-    )
-    app.command(
-        "stepscope.cli.accel:score_command",
-        name="score",
-        help="Give points for an efficient network.",
-    )
-    app.command(
-        "stepscope.cli.memory:memory", name="memory", help="Forecast the memory that a run takes."
-    )
-    app.command(
-        "stepscope.cli.max_batch:fit",
-        name="fit",
-        usage="Usage: stepscope fit [OPTIONS] MODEL, or fit [OPTIONS] -- SCRIPT [ARGS]",
-        help="Find the largest batch that fits.",
-    )
-    app.command("stepscope.cli.sweep:sweep", name="sweep", help="Try settings, in rounds.")
-    app.command("stepscope.cli.accel:search", name="search", help="Search efficient networks.")
-    app.command("stepscope.cli.workers:workers", name="workers", help="Find how many workers.")
-    app.command("stepscope.cli.bottleneck:stalls", name="stalls", help="Say what a run waits for.")
-    app.command("stepscope.cli.scale:scale", name="scale", help="Say what more processes bring.")
-    app.command("stepscope.cli.compare:compare", name="compare", help="Say which is faster.")
-    app.command("stepscope.cli.report:report", name="report", help="Show a run as a page.")
-    app.command("stepscope.cli.serve:serve", name="serve", help="Show runs in a browser, live.")
-    app.command("stepscope.cli.lab:lab", name="lab", help="Do an experiment by name; list them.")
-    app.command(
-        "stepscope.cli.doctor:doctor", name="doctor", help="Say what this machine can measure."
-    )
-    app.command("stepscope.cli.data:app", name="data", help="Get and verify data sets.")
+    for name, function, about in _COMMANDS:
+        # Only where there is one: `data` is an application of its own, which takes none.
+        usage = {"usage": _USAGE[name]} if name in _USAGE else {}
+        app.command(f"stepscope.cli.{function}", name=name, help=about, **usage)
     return app
 
 

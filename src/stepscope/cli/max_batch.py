@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from json import dumps
-from typing import Annotated, Any
+from dataclasses import replace
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.cli.script_arguments import ScriptCommand, refuse_launcher, split_script
-from stepscope.cli.settings_flags import SpecFlags
+from stepscope.cli.script_arguments import refuse_launcher, split_script
+from stepscope.cli.settings_flags import Settings, SpecFlags
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import RequestError
 from stepscope.experiments import max_batch_trials
-from stepscope.experiments.max_batch_trials import MaxBatchResult, fit_script
-from stepscope.report.terminal.max_batch_table import TrialDisplay, print_answer
+from stepscope.experiments.max_batch_trials import MaxBatchResult
+from stepscope.report.terminal.max_batch_table import TrialDisplay, print_max_batch
 from stepscope.settings.load_settings import as_flags, resolve_request
 from stepscope.supervisor.script_child import TraceRequest
 
 _OF_A_SCRIPT = ("batch_size", "memory_limit", "max_steps", "out")
 
 
-def fit(
-    *model: str,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> int:
+def fit(*model: str, settings: Settings = None, json: AsJson = False) -> int:
     """Find the largest batch that fits, by short runs in processes that may die.
 
     For your own training script: stepscope fit [OPTIONS] -- SCRIPT [ARGS], or -- -m MODULE [ARGS].
@@ -36,8 +30,6 @@ def fit(
     ----------
     model
         A network of the zoo, or package.module:factory for your own.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     refuse_launcher("fit")
     names, script = split_script(model)
@@ -47,16 +39,13 @@ def fit(
             _fit_script(names, script, given, display) if script else _fit(names, given, display)
         )
     found = answer.to_json()
-    if json:
-        print(dumps(found))
-    else:
-        print_answer(Console(), found)
+    print_answer(found, print_max_batch, as_json=json)
     if found["reason"]:
         print(f"stepscope: {found['reason']}", file=sys.stderr)
     return answer.exit_code
 
 
-def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> MaxBatchResult:
+def _fit(names: list[str], given: SpecFlags, display: TrialDisplay) -> MaxBatchResult:
     if len(names) != 1:
         raise RequestError(
             f"wanted one MODEL, found {len(names)}: stepscope fit MODEL, or, for your own script, "
@@ -72,7 +61,7 @@ def _fit(names: list[str], given: Mapping[str, Any], display: TrialDisplay) -> M
 
 
 def _fit_script(
-    names: list[str], script: ScriptCommand, given: Mapping[str, Any], display: TrialDisplay
+    names: list[str], script: TraceRequest, given: SpecFlags, display: TrialDisplay
 ) -> MaxBatchResult:
     if names:
         raise RequestError(f"wanted a model or a script, found both: {names[0]!r} comes before --.")
@@ -84,11 +73,8 @@ def _fit_script(
             "after its name."
         )
     spec = resolve_request(None, given)
-    request = TraceRequest(
-        script.script, script.module, script.arguments, spec.out, max_steps=spec.max_steps
-    )
-    return fit_script(
-        request,
+    return max_batch_trials.fit_script(
+        replace(script, out=spec.out, max_steps=spec.max_steps),
         display,
         batch_size=spec.batch_size if "batch_size" in given else None,
         memory_limit_bytes=spec.memory_limit,

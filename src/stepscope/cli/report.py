@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Parameter
-
+from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
 from stepscope.records import schema
 from stepscope.records.run_folder import slug
@@ -27,8 +26,8 @@ def report(
     html: Path | None = None,
     charts: Path | None = None,
     format: str = "png",
-    markdown: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    markdown: Switch = False,
+    json: AsJson = False,
 ) -> int:
     """Show what a run, several runs or a sweep came to, as a page that needs no network.
 
@@ -47,8 +46,6 @@ def report(
         The form of those files: png, svg or pdf.
     markdown
         Print verdict, findings and figures as Markdown.
-    json
-        Print verdict, findings and figures as one JSON object, and nothing else.
     """
     if markdown and json:
         raise RequestError(

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from stepscope.cli.end_of_run import close, one_display
+from stepscope.cli.streams import AsJson
 from stepscope.supervisor import start_run
 
 
-def resume(
-    path: Path,
-    /,
-    *,
-    processes: int | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> int:
+def resume(path: Path, /, *, processes: int | None = None, json: AsJson = False) -> int:
     """Go on with a stopped run, in its folder, from its checkpoint.
 
     Parameters
@@ -26,8 +18,6 @@ def resume(
         The run folder.
     processes
         Go on in this many processes [default: as before].
-    json
-        Print run.json, and nothing else, on standard output.
     """
     with one_display() as display:
         found, outcome = start_run.resume(path, display, processes=processes)

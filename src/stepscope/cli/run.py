@@ -7,13 +7,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.cli.end_of_run import close, one_display
-from stepscope.cli.settings_flags import SpecFlags
+from stepscope.cli.settings_flags import Settings
+from stepscope.cli.streams import AsJson, Switch
 from stepscope.hardware.procfs import system_root
 from stepscope.report.terminal.doctor_table import print_changes
 from stepscope.settings import RunSpec
@@ -26,10 +25,10 @@ def run(
     spec: Path | None = None,
     /,
     *,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
-    force: Annotated[bool, Parameter(negative=())] = False,
-    prepare: Annotated[bool, Parameter(negative=())] = False,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    settings: Settings = None,
+    force: Switch = False,
+    prepare: Switch = False,
+    json: AsJson = False,
 ) -> int:
     """Train and record.
 
@@ -42,8 +41,6 @@ def run(
     prepare
         Set power mode, governor, clocks and fan as the edge protocol and --require ask, and put
         back what was in the end; mostly as root.
-    json
-        Print run.json, and nothing else, on standard output.
     """
     asked = resolve_request(spec, settings or {})
     with _machine(asked, prepare), one_display() as display:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
-from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze.scaling_answer import scaling_of
-from stepscope.cli.end_of_run import leave_chart, leave_report
+from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SpecFlags, count, named_settings
-from stepscope.errors import MissingExtraError, RequestError
+from stepscope.cli.streams import AsJson, print_answer
+from stepscope.errors import RequestError, require_packages
 from stepscope.experiments import scale_trials
 from stepscope.report.charts.chart import check_form
 from stepscope.report.terminal.scale_table import print_scale, scale_chart
@@ -27,11 +26,11 @@ _PROCESSES = (1, 2)
 _MOST_PROCESSES = 1_000_000  # for a prediction; a run has its own limit
 
 # Here it is a list of numbers, not a setting of every run.
-ScaleFlags = TypedDict(  # type: ignore[misc]
-    "ScaleFlags",
-    {name: flag for name, flag in SpecFlags.__annotations__.items() if name != "processes"},
-    total=False,
-)
+if TYPE_CHECKING:
+    ScaleFlags: TypeAlias = SpecFlags
+else:
+    _FLAGS = {name: flag for name, flag in SpecFlags.__annotations__.items() if name != "processes"}
+    ScaleFlags = TypedDict("ScaleFlags", _FLAGS, total=False)
 
 
 def scale(
@@ -46,7 +45,7 @@ def scale(
     latency: str | None = None,
     chart: Path | None = None,
     resume: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Measure what more processes bring, and predict what still more would over a network.
 
@@ -72,37 +71,28 @@ def scale(
         A file for the speed-up by processes: .png, .svg, .pdf, .html or .json.
     resume
         Go on with a measurement that was stopped: its folder, and no flag but --chart and --json.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     refuse_launcher("scale")
-    asked: dict[str, Any] = dict(settings or {})
     if chart is not None:
+        # Before the trials, not after them.
         check_form(chart)
-        _need_drawing()
-    try:
-        with SweepDisplay(Console(file=sys.stderr)) as display:
-            if resume is not None:
-                if asked or any((spec, processes, repeats, predict, bandwidth, latency)):
-                    raise RequestError("resume: takes no other flag: the folder knows them.")
-                done = scale_trials.resume(resume, display)
-            else:
-                request = scale_trials.ScaleRequest(
-                    named_settings([] if spec is None else [spec], asked),
-                    _PROCESSES if processes is None else _counts("processes", processes),
-                    scale_trials.REPEATS if repeats is None else count("repeats", repeats),
-                    _prediction(predict, bandwidth, latency),
-                )
-                done = scale_trials.start(request, display)
-    except scale_trials.ScaleInterrupted as stopped:
-        leave_report(stopped.folder, Console(file=sys.stderr))
-        raise
+        require_packages("drawing a chart", "report", "vl_convert")
+    with display_of_trials(SweepDisplay) as display:
+        if resume is not None:
+            if settings or any((spec, processes, repeats, predict, bandwidth, latency)):
+                raise RequestError("resume: takes no other flag: the folder knows them.")
+            done = scale_trials.resume(resume, display)
+        else:
+            request = scale_trials.ScaleRequest(
+                named_settings([] if spec is None else [spec], settings or {}),
+                _PROCESSES if processes is None else _counts("processes", processes),
+                scale_trials.REPEATS if repeats is None else count("repeats", repeats),
+                _prediction(predict, bandwidth, latency),
+            )
+            done = scale_trials.start(request, display)
     leave_report(done.path, Console(file=sys.stderr))
     found = scaling_of(done)
-    if json:
-        print(dumps(found))
-    else:
-        print_scale(Console(), found)
+    print_answer(found, print_scale, as_json=json)
     if chart is not None:
         leave_chart(scale_chart(found), chart, as_json=json)
     return 0
@@ -147,9 +137,3 @@ def _read(name: str, parse: Callable[[str], float], text: str) -> float:
         return parse(text)
     except ValueError as error:
         raise RequestError(f"{name}: {error}.") from error
-
-
-def _need_drawing() -> None:
-    """Fail before the trials, not after them, if charts cannot be drawn."""
-    if importlib.util.find_spec("vl_convert") is None:
-        raise MissingExtraError("drawing a chart", "vl_convert", "report")

@@ -7,21 +7,13 @@ first word that is not a flag.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stepscope.errors import RequestError
 from stepscope.supervisor.rank_processes import find_rank
+from stepscope.supervisor.script_child import TraceRequest
 
 MARK = "--"
-
-
-@dataclass(frozen=True)
-class ScriptCommand:
-    """A script file, or a module as for `python -m`, and its arguments."""
-
-    script: str | None
-    module: str | None
-    arguments: tuple[str, ...]
+_WITHOUT_VALUE = ("--json", "--help", "-h", "--version")
 
 
 def keep_mark(arguments: list[str]) -> list[str]:
@@ -32,7 +24,24 @@ def keep_mark(arguments: list[str]) -> list[str]:
     return [*arguments[:at], MARK, *arguments[at:]]
 
 
-def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]:
+def mark_script(arguments: list[str]) -> list[str]:
+    """Insert `--` before the script of `trace`, so that none of its words is parsed as ours."""
+    words = iter(range(1, len(arguments)))
+    for at in words:
+        word = arguments[at]
+        if word == MARK or not word.startswith("-"):
+            end = at
+            break
+        end = at + 1 if word in _WITHOUT_VALUE or "=" in word else next(words, at) + 1
+        if word in ("-m", "--module") or word.startswith("--module="):
+            break
+    else:
+        return arguments
+    mark = [] if arguments[end : end + 1] == [MARK] else [MARK]
+    return [*arguments[:end], *mark, *arguments[end:]]
+
+
+def split_script(words: Sequence[str]) -> tuple[list[str], TraceRequest | None]:
     """Split a command's words at the `--` that `keep_mark` kept: ours, and the script's.
 
     Raises:
@@ -45,7 +54,7 @@ def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]
     if theirs[:1] == ["-m"]:
         if len(theirs) < 2:
             raise RequestError("-m: wanted a module after it, found nothing.")
-        return ours, ScriptCommand(None, theirs[1], tuple(theirs[2:]))
+        return ours, TraceRequest(None, theirs[1], tuple(theirs[2:]))
     if not theirs:
         raise RequestError("--: wanted a script after it, found nothing. Give: -- SCRIPT [ARGS]")
     if theirs[0].startswith("-"):
@@ -53,36 +62,7 @@ def split_script(words: Sequence[str]) -> tuple[list[str], ScriptCommand | None]
             f"--: wanted a script or -m MODULE after it, found {theirs[0]!r}. "
             "stepscope's own flags come before it."
         )
-    return ours, ScriptCommand(theirs[0], None, tuple(theirs[1:]))
-
-
-# --- `stepscope trace`
-
-
-_WITHOUT_VALUE = ("--json", "--help", "-h", "--version")
-
-
-def mark_script(arguments: list[str]) -> list[str]:
-    """Insert `--` before the script, so that none of its words is parsed as ours."""
-    words = iter(range(1, len(arguments)))
-    for at in words:
-        word = arguments[at]
-        if word == "--" or not word.startswith("-"):
-            end = at
-            break
-        end = at + 1 if word in _WITHOUT_VALUE or "=" in word else next(words, at) + 1
-        if word in ("-m", "--module") or word.startswith("--module="):
-            break
-    else:
-        return arguments
-    return [
-        *arguments[:end],
-        *([] if arguments[end : end + 1] == ["--"] else ["--"]),
-        *arguments[end:],
-    ]
-
-
-# --- Launchers
+    return ours, TraceRequest(theirs[0], None, tuple(theirs[1:]))
 
 
 def refuse_launcher(command: str) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from json import dumps
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from stepscope.cli.streams import AsJson
 from stepscope.errors import RequestError
 from stepscope.records import schema
 
@@ -22,7 +20,7 @@ def serve(
     *,
     port: int = _USUAL_PORT,
     host: str = "127.0.0.1",
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> None:
     """Show the runs below a folder in a browser, live, until Ctrl-C.
 
@@ -34,8 +32,6 @@ def serve(
         The port to listen on; 0 takes any free one.
     host
         The address to listen on. On any but loopback, the printed token is needed.
-    json
-        Print one JSON object with the address, and nothing else, on standard output.
     """
     root = _USUAL_FOLDER if folder is None else folder
     if folder is not None and not folder.is_dir():

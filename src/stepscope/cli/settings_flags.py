@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
 
 from cyclopts import Parameter
 
-from stepscope.cli.script_arguments import ScriptCommand
+from stepscope.cli.script_arguments import split_script
 from stepscope.errors import RequestError
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.models import registry
+from stepscope.records.types import SettingValue
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import read_settings, with_changes
-from stepscope.supervisor.script_child import TraceRequest
 
 _METAVARS: dict[Any, str] = {int: "N", int | None: "N", float: "X"}
+_HAS_METAVAR = "metavar" in signature(Parameter).parameters  # not in cyclopts 4 of Python 3.10
 
 
 def _flag(name: str) -> Any:
     field = RunSpec.model_fields[name]
     default = field.default
     shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
-    about = Parameter(help=f"{field.description}{shown}", **_metavar(field.annotation))
+    metavar: dict[str, Any] = {}
+    if _HAS_METAVAR:
+        metavar["metavar"] = _METAVARS.get(field.annotation, "WORD")
+    about = Parameter(help=f"{field.description}{shown}", **metavar)
     if field.annotation is bool:
         return Annotated[bool, about]
     if name in ("augment", "norm"):
@@ -36,16 +41,14 @@ def _flag(name: str) -> Any:
     return Annotated[str, about]
 
 
-def _metavar(annotation: Any) -> dict[str, Any]:
-    """Return the value placeholder of a flag; cyclopts 4, the last for Python 3.10, has none."""
-    if "metavar" not in signature(Parameter).parameters:
-        return {}
-    return {"metavar": _METAVARS.get(annotation, "WORD")}
+if TYPE_CHECKING:
+    SpecFlags: TypeAlias = dict[str, SettingValue]
+else:
+    SpecFlags = TypedDict(
+        "SpecFlags", {name: _flag(name) for name in RunSpec.model_fields}, total=False
+    )
 
-
-SpecFlags = TypedDict(  # type: ignore[misc]
-    "SpecFlags", {name: _flag(name) for name in RunSpec.model_fields}, total=False
-)
+Settings = Annotated[SpecFlags | None, Parameter(name="*")]
 
 
 # --- Sample shape and classes
@@ -65,38 +68,53 @@ def layout_of(model: str, shape: str | None, classes: str | None) -> tuple[tuple
     entry = registry.ZOO.get(model)
     sample_shape: tuple[int, ...] = entry.input_shape if entry else _OWN_INPUT
     count = entry.classes if entry else _OWN_CLASSES
-    return (
-        sample_shape if shape is None else _read_shape(shape),
-        count if classes is None else _read_classes(classes),
-    )
+    if shape is not None:
+        read = [_WHOLE.fullmatch(part) for part in shape.split(",")]
+        sample_shape = tuple(int(part[1]) for part in read if part)
+        if len(sample_shape) < len(read):
+            raise RequestError(
+                "--input: wanted the shape of one sample without the batch, whole numbers of 1 or "
+                f"more with commas between them, like 3,32,32; found {shape!r}."
+            )
+    if classes is not None:
+        whole = _WHOLE.fullmatch(classes)
+        if whole is None:
+            raise RequestError(f"--classes: wanted a whole number of 1 or more, found {classes!r}.")
+        count = int(whole[1])
+    return sample_shape, count
 
 
-def _read_shape(text: str) -> tuple[int, ...]:
-    read = [_WHOLE.fullmatch(part) for part in text.split(",")]
-    numbers = tuple(int(part[1]) for part in read if part)
-    if len(numbers) < len(read):
-        raise RequestError(
-            "--input: wanted the shape of one sample without the batch, whole numbers of 1 or more "
-            f"with commas between them, like 3,32,32; found {text!r}."
-        )
-    return numbers
-
-
-def _read_classes(text: str) -> int:
-    read = _WHOLE.fullmatch(text)
-    if read is None:
-        raise RequestError(f"--classes: wanted a whole number of 1 or more, found {text!r}.")
-    return int(read[1])
-
-
-# --- Requests of `sweep` and `workers`
+# --- What is run: a training of ours, or a script
 
 
 # Flags that also apply to a user script.
 _FOR_SCRIPTS = ("out", "name", "max_steps")
 
 
-def named_settings(words: Sequence[str], flags: Mapping[str, Any]) -> dict[str, Any]:
+def workload_of_words(
+    words: Sequence[str], settings: SpecFlags | None, mode: Literal["train", "load"] = "train"
+) -> TrainingWorkload | ScriptWorkload:
+    """Return what the words of a command ask for: a file of settings or, after `--`, a script.
+
+    Raises:
+        RequestError: a setting is invalid, or belongs to a training of ours and not to a script.
+    """
+    ours, script = split_script(words)
+    flags = settings or {}
+    if script is None:
+        return TrainingWorkload(named_settings(ours, flags), mode)
+    ours += [f"--{name.replace('_', '-')}" for name in flags if name not in _FOR_SCRIPTS]
+    if ours:
+        raise RequestError(
+            f"{', '.join(ours)}: of our own training, and a script was given. Its own flags come "
+            "after it; vary them with --over arg:--flag=a,b."
+        )
+    checked = with_changes({}, flags)
+    out, name, max_steps = checked.out, checked.name, checked.max_steps
+    return ScriptWorkload(replace(script, out=out, name=name, max_steps=max_steps))
+
+
+def named_settings(words: Sequence[str], flags: Mapping[str, SettingValue]) -> SpecFlags:
     """Return the settings of a file and of flags, validated together.
 
     Raises:
@@ -108,40 +126,16 @@ def named_settings(words: Sequence[str], flags: Mapping[str, Any]) -> dict[str, 
             "A script of your own comes after --."
         )
     file = read_settings(Path(words[0])) if words else {}
-    named = {**file, **flags}
     with_changes(file, flags, where=f"{words[0]}: " if words else "")
-    return named
+    return {**file, **flags}
 
 
-def script_request(
-    words: Sequence[str], script: ScriptCommand, flags: Mapping[str, Any]
-) -> TraceRequest:
-    """Return the request to run a user script.
-
-    Raises:
-        RequestError: settings of a built-in training are given too.
-    """
-    ours = [*words, *(f"--{name.replace('_', '-')}" for name in flags if name not in _FOR_SCRIPTS)]
-    if ours:
-        raise RequestError(
-            f"{', '.join(ours)}: of our own training, and a script was given. Its own flags come "
-            "after it; vary them with --over arg:--flag=a,b."
-        )
-    checked = with_changes({}, flags)
-    return TraceRequest(
-        script.script,
-        script.module,
-        script.arguments,
-        out=checked.out,
-        name=checked.name,
-        max_steps=checked.max_steps,
-    )
-
-
-def place_of(workload: TrainingWorkload | ScriptWorkload, usual_name: str) -> tuple[Path, str]:
-    """Return the output folder and the name under which trials are recorded."""
+def place_of(
+    workload: TrainingWorkload | ScriptWorkload, command: str, what: str | None = None
+) -> tuple[Path, str]:
+    """Return the output folder and the name under which the trials of a command are recorded."""
     named = workload.spec({}) if isinstance(workload, TrainingWorkload) else workload.request
-    return Path(named.out), named.name or usual_name
+    return Path(named.out), named.name or f"{command}-{what or named.run_name}"
 
 
 def count(name: str, text: str) -> int:

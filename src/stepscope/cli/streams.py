@@ -1,4 +1,4 @@
-"""Standard streams whose failure does not end a run.
+"""Standard output and error: a command's answer, and streams whose failure does not end a run.
 
 A terminal may close, the reader of a pipe may stop reading, a descriptor may be closed from the
 start, an encoding may lack a character. None of that is a reason to lose a training.
@@ -10,7 +10,33 @@ import errno
 import io
 import os
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from json import dumps
+from typing import TYPE_CHECKING, Annotated, TextIO, TypeVar
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+# A flag without a value, and without `--no-`.
+Switch = Annotated[bool, Parameter(negative=())]
+AsJson = Annotated[
+    bool,
+    Parameter(negative=(), help="Print one JSON object, and nothing else, on standard output."),
+]
+
+
+def print_answer(found: T, show: Callable[[Console, T], None], *, as_json: bool) -> None:
+    """Print the answer of a command: one JSON object, or tables."""
+    if as_json:
+        print(dumps(found))
+    else:
+        from rich.console import Console
+
+        show(Console(), found)
 
 
 class ForgivingStream(io.TextIOBase):

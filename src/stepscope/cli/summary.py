@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import sys
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from stepscope.cli.settings_flags import layout_of
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import OutOfMemoryError
 from stepscope.models import registry
 from stepscope.report.terminal.model_table import print_network
@@ -31,7 +30,7 @@ def summary(
     shape: Annotated[str | None, Parameter(name="--input")] = None,
     classes: str | None = None,
     norm: Annotated[str | None, Parameter(negative_none="no-")] = "batch",
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Show what is in a model: layers, parameters, multiply-adds, memory.
 
@@ -46,8 +45,6 @@ def summary(
         How many classes the model is built for [default: the zoo's number, 10 for your own].
     norm
         none takes the batch-norm layers out of the network.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     asked = validate({"model": model, "norm": norm})
     sample_shape, wanted_classes = layout_of(model, shape, classes)
@@ -64,10 +61,7 @@ def summary(
             f"{wanted_classes:,} classes does not fit: {first_line}. "
             "Choose a smaller --input or fewer --classes."
         ) from error
-    if json:
-        print(json_module.dumps(found))
-    else:
-        print_network(Console(), found)
+    print_answer(found, print_network, as_json=json)
     return 0
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.analyze.sweep_summary import rows_of
-from stepscope.cli.end_of_run import leave_report
-from stepscope.cli.script_arguments import refuse_launcher, split_script
-from stepscope.cli.settings_flags import SpecFlags, count, named_settings, place_of, script_request
+from stepscope.cli.end_of_run import display_of_trials, leave_report
+from stepscope.cli.script_arguments import MARK, refuse_launcher
+from stepscope.cli.settings_flags import Settings, SpecFlags, count, place_of, workload_of_words
+from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments import sweep_run
 from stepscope.experiments.runners.local_runner import HERE, Here
@@ -24,7 +25,8 @@ from stepscope.experiments.runners.runner import Runner
 from stepscope.experiments.trial_order import DEFAULT_REPEATS, grid, read_axes
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import schema
-from stepscope.records.sweep_folder import Sweep, load_sweep
+from stepscope.records.sweep_folder import load_sweep
+from stepscope.records.types import RunnerPlace
 from stepscope.report.terminal.sweep_table import SweepDisplay, print_sweep
 
 # --- Runners: `--on here` or `--on ray`
@@ -34,7 +36,7 @@ _KNOWN = ("here", "ray")
 _AUTO = "auto"
 
 
-def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str, Any] | None:
+def read_place(on: str | None, address: str | None, mix_nodes: bool) -> RunnerPlace | None:
     """Return where trials run, as it is recorded; None is this machine.
 
     Raises:
@@ -43,22 +45,18 @@ def read_place(on: str | None, address: str | None, mix_nodes: bool) -> dict[str
     if on is not None and on not in _KNOWN:
         raise RequestError(f"on: wanted here or ray, found {on!r}.{nearest(on, _KNOWN)}")
     if on == "ray":
-        return {"runner": "ray", "address": _address(address), "mix_nodes": mix_nodes}
+        named = None if address == _AUTO else address
+        cluster = named or os.environ.get("RAY_ADDRESS") or _AUTO
+        return {"runner": "ray", "address": cluster, "mix_nodes": mix_nodes}
     for flag, given in (("address", address is not None), ("mix_nodes", mix_nodes)):
         if given:
             raise RequestError(f"{flag}: wants --on ray.")
     return None
 
 
-def _address(given: str | None) -> str:
-    """Return the address of the cluster: as given, from Ray's environment, or `auto`."""
-    named = None if given == _AUTO else given
-    return named or os.environ.get("RAY_ADDRESS") or _AUTO
-
-
 def place_to_go_on(
     folder: Path, on: str | None, address: str | None, mix_nodes: bool
-) -> Mapping[str, Any] | None:
+) -> RunnerPlace | None:
     """Return where a sweep is resumed: as before, unless flags name another place.
 
     If trials ran on a cluster before, this machine counts as one of its nodes.
@@ -66,7 +64,7 @@ def place_to_go_on(
     sweep = load_sweep(folder)
     if on is None and address is None and not mix_nodes:
         done = sweep.info.get("status") == schema.COMPLETED
-        recorded: Mapping[str, Any] | None = None if done else sweep.info.get("on")
+        recorded: RunnerPlace | None = None if done else sweep.info.get("on")
         return recorded
     begun_elsewhere = bool(sweep.info.get("on"))
     place = read_place(on or ("ray" if begun_elsewhere else None), address, mix_nodes)
@@ -74,7 +72,7 @@ def place_to_go_on(
 
 
 @contextmanager
-def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
+def runner_at(place: RunnerPlace | None) -> Iterator[Runner]:
     """Return the runner for a place.
 
     Raises:
@@ -96,7 +94,7 @@ def runner_at(place: Mapping[str, Any] | None) -> Iterator[Runner]:
 
 def sweep(
     *command: str,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
+    settings: Settings = None,
     over: Annotated[list[str] | None, Parameter(negative=())] = None,
     repeats: str | None = None,
     mode: str | None = None,
@@ -104,9 +102,9 @@ def sweep(
     order_seed: str | None = None,
     on: str | None = None,
     address: str | None = None,
-    mix_nodes: Annotated[bool, Parameter(negative=())] = False,
+    mix_nodes: Switch = False,
     resume: Path | None = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Run every combination of some settings, in rounds, each trial in its own process.
 
@@ -137,61 +135,49 @@ def sweep(
         Compare trials also where their nodes are of different kinds.
     resume
         Go on with a sweep that was stopped: its folder, and no flag but --on and --address.
-    json
-        Print sweep.json, and nothing else, on standard output.
     """
     refuse_launcher("sweep")
-    asked: dict[str, Any] = dict(settings or {})
-    try:
-        with SweepDisplay(Console(file=sys.stderr)) as display:
-            if resume is not None:
-                others = [*asked, *command, *filter(None, (over, repeats, mode, time_limit))]
-                if others or order_seed is not None:
-                    raise RequestError(
-                        "resume: takes no other flag: the sweep's folder knows them."
-                    )
-                place = place_to_go_on(resume, on, address, mix_nodes)
-                with runner_at(place) as runner:
-                    done = sweep_run.resume(resume, display, runner)
-            else:
-                workload = _subject(command, asked, mode)
-                place = read_place(on, address, mix_nodes)
-                axes = read_axes(over or [], of_script=isinstance(workload, ScriptWorkload))
-                out, name = place_of(workload, f"sweep-{'-'.join(axes)}")
-                request = sweep_run.SweepRequest(
-                    grid(axes),
-                    DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
-                    out=out,
-                    name=name,
-                    over=axes,
-                    seed=None if order_seed is None else count("order_seed", order_seed),
-                    time_limit_s=None if time_limit is None else _seconds(time_limit),
-                    on=place,
-                )
-                with runner_at(place) as runner:
-                    done = sweep_run.start(workload, request, display, runner)
-    except sweep_run.SweepInterrupted as stopped:
-        leave_report(stopped.folder, Console(file=sys.stderr))
-        raise
+    with display_of_trials(SweepDisplay) as display:
+        if resume is not None:
+            if settings or command or any((over, repeats, mode, time_limit, order_seed)):
+                raise RequestError("resume: takes no other flag: the sweep's folder knows them.")
+            with runner_at(place_to_go_on(resume, on, address, mix_nodes)) as runner:
+                done = sweep_run.resume(resume, display, runner)
+        else:
+            workload = _workload(command, settings, mode)
+            place = read_place(on, address, mix_nodes)
+            axes = read_axes(over or [], of_script=isinstance(workload, ScriptWorkload))
+            out, name = place_of(workload, "sweep", "-".join(axes))
+            request = sweep_run.SweepRequest(
+                grid(axes),
+                DEFAULT_REPEATS if repeats is None else count("repeats", repeats),
+                out=out,
+                name=name,
+                over=axes,
+                seed=None if order_seed is None else count("order_seed", order_seed),
+                time_limit_s=None if time_limit is None else _seconds(time_limit),
+                on=place,
+            )
+            with runner_at(place) as runner:
+                done = sweep_run.start(workload, request, display, runner)
     if json:
         print(dumps({**done.info, "rows": rows_of(done), "path": str(done.path)}))
     else:
         print_sweep(Console(), done)
     leave_report(done.path, Console(file=sys.stderr) if json else Console())
-    return _exit_code(done)
+    if any(trial.status == schema.COMPLETED for trial in done.trials):
+        return 0
+    return done.trials[0].exit_code or 1
 
 
-def _subject(
-    words: tuple[str, ...], asked: dict[str, Any], mode: str | None
+def _workload(
+    words: tuple[str, ...], settings: SpecFlags | None, mode: str | None
 ) -> TrainingWorkload | ScriptWorkload:
     if mode not in (None, "train", "load"):
         raise RequestError(f"mode: wanted train or load, found {mode}.")
-    ours, script = split_script(words)
-    if script is None:
-        return TrainingWorkload(named_settings(ours, asked), "load" if mode == "load" else "train")
-    if mode == "load":
+    if mode == "load" and MARK in words:
         raise RequestError("mode: only a training of ours can be loaded without training.")
-    return ScriptWorkload(script_request(ours, script, asked))
+    return workload_of_words(words, settings, "load" if mode == "load" else "train")
 
 
 def _seconds(text: str) -> float:
@@ -202,10 +188,3 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise RequestError(f"time_limit: wanted seconds above 0, found {text!r}.")
     return seconds
-
-
-def _exit_code(done: Sweep) -> int:
-    """Return 0 if any trial has a result to compare, else the code of the first failure."""
-    if any(trial.status == schema.COMPLETED for trial in done.trials):
-        return 0
-    return done.trials[0].exit_code or 1

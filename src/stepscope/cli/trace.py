@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from stepscope.cli.end_of_run import close
+from stepscope.cli.streams import AsJson
 from stepscope.errors import RequestError
 from stepscope.supervisor.script_child import TraceRequest
 from stepscope.supervisor.script_child import trace as trace_script
@@ -22,11 +23,12 @@ def trace(
     max_steps: int | None = None,
     layers: int = 0,
     energy: Literal["auto", "off"] = "auto",
-    json: Annotated[bool, Parameter(negative=())] = False,
+    json: AsJson = False,
 ) -> int:
     """Watch your own training script, unchanged.
 
-    Everything after SCRIPT, or after -m MODULE, is the script's own.
+    Everything after SCRIPT, or after -m MODULE, is the script's own. With --json, what it prints
+    goes to standard error.
 
     Parameters
     ----------
@@ -44,8 +46,6 @@ def trace(
         Look at every layer for so many steps in the middle, and list the slowest.
     energy
         Read the energy sensors of this machine: those that answer, or none.
-    json
-        Print run.json on standard output; the script's own output goes to standard error.
     """
     if module is None and not command:
         raise RequestError("give a script to watch: stepscope trace [options] SCRIPT [ARGS]")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from json import dumps
-from typing import Annotated, Any
 
-from cyclopts import Parameter
 from rich.console import Console
 
-from stepscope.cli.script_arguments import refuse_launcher, split_script
-from stepscope.cli.settings_flags import SpecFlags, named_settings, place_of, script_request
+from stepscope.cli.script_arguments import refuse_launcher
+from stepscope.cli.settings_flags import Settings, place_of, workload_of_words
+from stepscope.cli.streams import AsJson, print_answer
 from stepscope.experiments.worker_trials import find_workers
-from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.report.terminal.workers_table import print_workers
 
 
-def workers(
-    *command: str,
-    settings: Annotated[SpecFlags | None, Parameter(name="*")] = None,
-    json: Annotated[bool, Parameter(negative=())] = False,
-) -> int:
+def workers(*command: str, settings: Settings = None, json: AsJson = False) -> int:
     """Find the number of loader workers to use, by short trials, and verify it.
 
     `stepscope workers [SPEC.toml] [flags]` for a training of ours;
@@ -31,24 +24,11 @@ def workers(
     ----------
     command
         A TOML file of settings or, after --, a script and its arguments.
-    json
-        Print one JSON object, and nothing else, on standard output.
     """
     refuse_launcher("workers")
-    asked: dict[str, Any] = dict(settings or {})
-    words, script = split_script(command)
-    workload: TrainingWorkload | ScriptWorkload
-    if script is None:
-        workload = TrainingWorkload(named_settings(words, asked))
-        what = workload.spec({}).run_name
-    else:
-        workload = ScriptWorkload(script_request(words, script, asked))
-        what = workload.request.run_name
-    out, name = place_of(workload, f"workers-{what}")
+    workload = workload_of_words(command, settings)
+    out, name = place_of(workload, "workers")
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_workers(workload, display, out=out, name=name)
-    if json:
-        print(dumps(found))
-    else:
-        print_workers(Console(), found)
+    print_answer(found, print_workers, as_json=json)
     return 0

@@ -19,7 +19,7 @@ from stepscope.analyze.scaling import Scale
 from stepscope.analyze.scaling_answer import KIND, gradient_bytes_of, scale_of
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
 from stepscope.errors import Interrupted, MachineError, OutOfMemoryError, RequestError
-from stepscope.experiments.sweep_run import SweepListener, TrialBench, working_in
+from stepscope.experiments.sweep_run import SweepInterrupted, SweepListener, TrialBench, working_in
 from stepscope.experiments.trial_order import plan_trials
 from stepscope.experiments.workload import TrainingWorkload, workload_of
 from stepscope.records import schema
@@ -141,14 +141,6 @@ REPEATS = 3
 _STEPS = 30
 
 
-class ScaleInterrupted(Interrupted):
-    """A stop was requested; finished trials are in the folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"interrupted; go on with: stepscope scale --resume {folder}")
-        self.folder = folder
-
-
 @dataclass(frozen=True)
 class Prediction:
     """What is to be predicted; without a latency, none is assumed."""
@@ -173,7 +165,7 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
 
     Raises:
         RequestError: a trial could only fail, or nothing would be compared; nothing was begun.
-        ScaleInterrupted: a stop was requested.
+        SweepInterrupted: a stop was requested.
     """
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))
@@ -218,7 +210,7 @@ def _carry_out(folder: SweepFolder, listener: SweepListener) -> Sweep:
             bench.make_missing()
             time_exchanges(folder)
     except Interrupted:
-        raise ScaleInterrupted(folder.path) from None
+        raise SweepInterrupted(folder.path, "scale") from None
     return load_sweep(folder.path)
 
 

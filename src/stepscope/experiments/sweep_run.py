@@ -259,8 +259,8 @@ _GO_ON_BY_THEMSELVES = ("search", "scale")
 class SweepInterrupted(Interrupted):
     """A sweep was asked to stop; finished trials are in its folder."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"interrupted; go on with: stepscope sweep --resume {folder}")
+    def __init__(self, folder: Path, command: str = "sweep") -> None:
+        super().__init__(f"interrupted; go on with: stepscope {command} --resume {folder}")
         self.folder = folder
 
 

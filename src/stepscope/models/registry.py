@@ -6,14 +6,13 @@ Importing this module, `names` and `check_name` need no torch; `build` does.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import keyword
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.errors import MissingExtraError, RequestError, nearest
+from stepscope.errors import MissingExtraError, RequestError, nearest, require_packages
 from stepscope.models.efficient_design import is_design, read_design
 
 if TYPE_CHECKING:
@@ -116,9 +115,7 @@ def check_installed(name: str) -> None:
         MissingExtraError: it is not installed.
     """
     if name in ZOO and ZOO[name].tokens is not None:
-        for package in ("transformers", "safetensors"):
-            if importlib.util.find_spec(package) is None:
-                raise MissingExtraError(f"model {name}", package, "text")
+        require_packages(f"model {name}", "text", "transformers", "safetensors")
 
 
 def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") -> nn.Module:

@@ -9,7 +9,7 @@ be unknown is `| None`. JSON Schemas are generated from these types (`tools/json
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import NotRequired, TypedDict
 
@@ -1399,6 +1399,7 @@ class LayerFigures(TypedDict):
     space: int
 
 
+@final
 class LayerEstimate(LayerFigures):
     """`stepscope estimate --layer`."""
 
@@ -1413,6 +1414,7 @@ class NetworkLayer(LayerFigures):
     kind: str
 
 
+@final
 class NetworkEstimate(TypedDict):
     """`stepscope estimate MODEL`."""
 

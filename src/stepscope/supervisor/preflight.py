@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stepscope.data.object_store.store_url import is_store_url, parse_address
-from stepscope.errors import MachineError, MissingExtraError, RequestError, nearest
+from stepscope.errors import MachineError, RequestError, nearest, require_packages
 from stepscope.hardware.host import shared_memory_free_bytes
 from stepscope.hardware.procfs import system_root
 from stepscope.models import registry
@@ -28,9 +27,7 @@ def check(spec: RunSpec) -> None:
     if spec.weights is not None:
         check_weights(spec.model, Path(spec.weights))
     _check_source(spec)
-    for package in ("torch", "numpy"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("training", package, "train")
+    require_packages("training", "train", "torch", "numpy")
     registry.check_installed(spec.model)
     from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
 
@@ -77,9 +74,8 @@ def _check_bucket(spec: RunSpec, dataset: DataSet) -> None:
             f"source: {dataset.name} cannot be read from an object store; the data sets of small "
             "images can, such as cifar10. Use source local or memory."
         )
-    for package, extra in (("obstore", "s3"), ("PIL", "train")):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(f"reading {spec.source}", package, extra)
+    require_packages(f"reading {spec.source}", "s3", "obstore")
+    require_packages(f"reading {spec.source}", "train", "PIL")
     from stepscope.data.object_store import bucket
 
     counts = {split: dataset.count(split, spec.samples) for split in spec.splits_read}

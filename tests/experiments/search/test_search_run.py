@@ -21,6 +21,7 @@ from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.search import search_run
 from stepscope.experiments.search.halving import better_half, check_rungs, in_last_rung, rung_epochs
 from stepscope.experiments.search.search_budget import SearchBudget
+from stepscope.experiments.sweep_run import SweepInterrupted
 from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.models.efficient_design import read_design
@@ -188,7 +189,7 @@ def test_only_what_was_tested_says_how_it_was_chosen(search):
 @pytest.mark.parametrize("stop_after", range(0, 11, 2))
 def test_a_stopped_search_goes_on_to_what_it_would_have_come_to(search, stop_after):
     whole = search()
-    with pytest.raises(search_run.SearchInterrupted, match="search --resume") as stopped:
+    with pytest.raises(SweepInterrupted, match="search --resume") as stopped:
         search(written={"stop_after": stop_after})
     write_page_of(stopped.value.folder)
     went_on = search(stopped.value.folder)

@@ -26,7 +26,7 @@ from stepscope.experiments.search.halving import better_half, check_rungs, rung_
 from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
 from stepscope.experiments.search.search_budget import FIGURES, SearchBudget
 from stepscope.experiments.search.search_space import check_space, space_of
-from stepscope.experiments.sweep_run import SweepListener, TrialBench, working_in
+from stepscope.experiments.sweep_run import SweepInterrupted, SweepListener, TrialBench, working_in
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.records import schema
 from stepscope.records.sweep_folder import (
@@ -170,14 +170,6 @@ KIND = "search"
 _ONE_HELD_OUT_OF = 5  # samples, where nobody says how many
 
 
-class SearchInterrupted(Interrupted):
-    """A search was asked to stop; finished trials are in its folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(f"interrupted; go on with: stepscope search --resume {folder}")
-        self.folder = folder
-
-
 class NothingFound(AnswerIsNo):
     """A search came to no network; what it tried is in its folder."""
 
@@ -213,7 +205,7 @@ def start(
     Raises:
         RequestError: the search could only fail; then nothing was begun.
         NothingFound: no network keeps the budget, or none could be trained or tested.
-        SearchInterrupted: a stop was requested.
+        SweepInterrupted: a stop was requested.
     """
     asked = _with_defaults(request.asked)
     workload = TrainingWorkload(asked, quick=True)
@@ -280,7 +272,7 @@ def _carry_out(
         with bench.open():
             DesignSearch(bench, listener, estimate).carry_out()
     except Interrupted:
-        raise SearchInterrupted(folder.path) from None
+        raise SweepInterrupted(folder.path, "search") from None
     except AnswerIsNo as answer:
         raise NothingFound(str(answer), folder.path) from None
     return load_sweep(folder.path)

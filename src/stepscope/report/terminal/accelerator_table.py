@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.records.types import LayerEstimate, NetworkEstimate, ScoreAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import format_share
@@ -18,28 +16,46 @@ _NOT_VALIDATED = (
 )
 
 
-def energy_chart(found: Mapping[str, Any]) -> Chart:
+def energy_chart(found: LayerEstimate | NetworkEstimate) -> Chart:
     """Return the chart of the energy of each layer by level of the memory hierarchy."""
-    layers: Sequence[Mapping[str, Any]] = found.get("layers") or [{**found, "name": "the layer"}]
+    if "layers" in found:
+        title = f"Energy of {found['model']}"
+        energies = [(layer["name"], layer["energy_uj_by_level"]) for layer in found["layers"]]
+    else:
+        title, energies = "Energy of a layer", [("the layer", found["energy_uj_by_level"])]
     marks = [
-        ChartMark(layer["name"], layer["energy_uj_by_level"][level], level)
-        for layer in layers
-        for level in _LEVELS
+        ChartMark(name, levels[level], level) for name, levels in energies for level in _LEVELS
     ]
     about = f"{found['energy_mj']:.4g} mJ and {found['cycles']:,} cycles on {found['design']}"
-    title = f"Energy of {found['model']}" if "model" in found else "Energy of a layer"
     return Chart(title, "rows", "", "energy, uJ", marks, about)
 
 
-def print_estimate(console: Console, found: Mapping[str, Any]) -> None:
-    """Print an estimate from the mapping that `stepscope estimate --json` prints."""
+def print_score(console: Console, found: ScoreAnswer) -> None:
+    """Print the points by part, and the limits and rules that were broken."""
+    parts = {
+        "accuracy": f"{found['accuracy']:.2%} test accuracy",
+        "energy": f"{found['energy_mj']:.5g} mJ",
+        "latency": f"{found['cycles']:,.0f} cycles",
+    }
+    say(console, f"{found['points']} points", style="bold")
+    say(
+        console,
+        *(f"  {points:3} for {parts[part]}" for part, points in found["by_part"].items()),
+        *(f"limit exceeded: {line}" for line in found["limits_exceeded"]),
+        *(f"rule broken: {line}" for line in found["rules_broken"]),
+        *(f"not known: {line}" for line in found["unknown"]),
+    )
+
+
+def print_estimate(console: Console, found: LayerEstimate | NetworkEstimate) -> None:
+    """Print the estimate of a network or of one layer."""
     if "layers" in found:
         _print_network(console, found)
     else:
         _print_layer(console, found)
 
 
-def _print_network(console: Console, found: Mapping[str, Any]) -> None:
+def _print_network(console: Console, found: NetworkEstimate) -> None:
     shape = "x".join(map(str, found["input"]))
     say(console, f"\n{found['model']} on {found['design']}: input {shape}", style="bold")
     table = house_table("layer", "C", "M", "PxQ", "RxS", "energy, uJ", "cycles", "array used")
@@ -70,7 +86,7 @@ def _print_network(console: Console, found: Mapping[str, Any]) -> None:
     say(console, *(f"not estimated: {line}" for line in found["not_estimated"]))
 
 
-def _print_layer(console: Console, found: Mapping[str, Any]) -> None:
+def _print_layer(console: Console, found: LayerEstimate) -> None:
     bounds = ", ".join(f"{name}={bound}" for name, bound in found["layer"].items())
     say(console, f"\n{bounds} on {found['design']}", style="bold")
     table = house_table("level", "energy, uJ", "share")

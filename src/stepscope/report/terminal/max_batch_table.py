@@ -40,7 +40,7 @@ class TrialDisplay(LiveDisplay):
         self._say(said)
 
 
-def print_answer(console: Console, found: dict[str, Any]) -> None:
+def print_max_batch(console: Console, found: dict[str, Any]) -> None:
     """Print every trial, and the answer."""
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
     say(console, f"{found['model']}: the largest batch within {limit}")
