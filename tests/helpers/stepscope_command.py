@@ -26,6 +26,7 @@ from typing import IO, Any, TextIO
 from unittest import mock
 
 import pytest
+from checked_schemas import check_answer
 from warm_start import cold_start
 
 from stepscope.cli.main import main
@@ -124,7 +125,10 @@ class Stepscope:
             ):
                 main([*map(str, args)])
             assert isinstance(ended.value.code, int)
-            return Answer(ended.value.code, _text_of(out), _text_of(err))
+            answer = Answer(ended.value.code, _text_of(out), _text_of(err))
+        if "--json" in args and answer.out:
+            check_answer([*map(str, args)], answer.json, self.folder)
+        return answer
 
 
 @contextmanager

@@ -808,6 +808,19 @@ RunEvent: TypeAlias = (
 # --- answers: trace and run, compare, report ------------------------------------------------------
 
 
+class RunAnswer(RunRecord):
+    """`run.json` and its folder: the answer of `run`, `resume` and `trace`."""
+
+    path: str
+
+
+class ErrorAnswer(TypedDict):
+    """The answer of a command that failed."""
+
+    error: str
+    exit_code: int
+
+
 # --- sweep.json, trials and answers of sweep ------------------------------------------------------
 
 # The value of a setting, as JSON has it.
