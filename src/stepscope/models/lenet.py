@@ -1,4 +1,4 @@
-"""LeNet-5 for colour images: two convolutions, three linear layers. 32x32 only."""
+"""LeNet-5 for 32x32 colour images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class LeNet(nn.Module):
-    """The smallest network of the zoo, with ReLU and max pooling."""
+    """Two convolutions and three linear layers, with ReLU and max pooling."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class LeNet(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
+        """Return the class scores of each image."""
         scores: Tensor = self.classifier(self.flatten(self.features(images)))
         return scores
 
 
 def lenet(num_classes: int = 10) -> LeNet:
-    """Build LeNet."""
+    """Return LeNet-5."""
     return LeNet(num_classes)

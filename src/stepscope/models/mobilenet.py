@@ -1,4 +1,4 @@
-"""MobileNet V1 (arXiv:1704.04861) for 32x32 images: a 3x3 a channel, then a 1x1 across channels."""
+"""MobileNet V1 (arXiv:1704.04861) for 32x32 images: depthwise separable convolutions."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ from torch import Tensor, nn
 
 # Output channels and stride of each separable convolution.
 BLOCKS = (
-    (64, 1),
-    (128, 2),
-    (128, 1),
-    (256, 2),
-    (256, 1),
-    (512, 2),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (512, 1),
-    (1024, 2),
-    (1024, 1),
+    *((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)),
+    *((512, 2), (512, 1), (512, 1), (512, 1), (512, 1), (512, 1)),
+    *((1024, 2), (1024, 1)),
 )
 
 
 class SeparableConv(nn.Module):
-    """A depthwise 3x3 convolution and a pointwise 1x1."""
+    """A depthwise 3x3 and a pointwise 1x1 convolution."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
@@ -44,7 +34,7 @@ class SeparableConv(nn.Module):
 
 
 class MobileNet(nn.Module):
-    """One full convolution, thirteen separable ones, one linear layer."""
+    """A full convolution, thirteen separable ones, and a linear layer."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -63,12 +53,12 @@ class MobileNet(nn.Module):
         self.classifier = nn.Linear(channels, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
+        """Return the class scores of each image."""
         out = self.blocks(self.stem(images))
         scores: Tensor = self.classifier(self.flatten(self.pool(out)))
         return scores
 
 
 def mobilenet(num_classes: int = 10) -> MobileNet:
-    """Build MobileNet V1 for 32x32 images."""
+    """Return MobileNet V1 for 32x32 images."""
     return MobileNet(num_classes)

@@ -1,7 +1,7 @@
-"""MobileNetV2 (arXiv:1801.04381) for 32x32 images: widen, filter each channel, narrow again.
+"""MobileNetV2 (arXiv:1801.04381): inverted residuals, for CIFAR and as published for ImageNet.
 
-Unlike the paper's, the CIFAR variant activates with ReLU (not ReLU6), keeps the resolution in the
-stem and the second stage, and projects the shortcut where only the channels change.
+The CIFAR variant uses ReLU instead of ReLU6, keeps the resolution in the stem and in the second
+stage, expands in its first block too, and projects the shortcut where only the channels change.
 """
 
 from __future__ import annotations
@@ -10,59 +10,12 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-# Of channels in and out, expansion and stride.
-MakeBlock = Callable[[int, int, int, int], nn.Module]
-
-
-class MobileNetV2(nn.Module):
-    """A stem, seventeen inverted residuals, a 1x1 to 1,280 channels, a classifier."""
-
-    def __init__(
-        self, stem: nn.Module, blocks: nn.Module, widen: nn.Module, classifier: nn.Module
-    ) -> None:
-        super().__init__()
-        self.stem = stem
-        self.blocks = blocks
-        self.widen = widen
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.classifier = classifier
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
-        out = self.widen(self.blocks(self.stem(images)))
-        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
-        return scores
-
-
-def inverted_residuals(make_block: MakeBlock, *, second_stride: int) -> nn.Sequential:
-    """Build the seven stages; only the second's stride depends on the size of the images."""
-    stages = (  # expansion, output channels, number of blocks, stride of the first of them
-        (1, 16, 1, 1),
-        (6, 24, 2, second_stride),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
-    blocks = nn.Sequential()
-    channels = 32
-    for expansion, width, depth, stride in stages:
-        for position in range(depth):
-            blocks.append(make_block(channels, width, expansion, stride if position == 0 else 1))
-            channels = width
-    return blocks
-
-
-def activated(convolution: nn.Conv2d, activation: Callable[..., nn.Module]) -> nn.Sequential:
-    """Follow a convolution by batch norm and an activation."""
-    norm = nn.BatchNorm2d(convolution.out_channels)
-    return nn.Sequential(convolution, norm, activation(inplace=True))
+# From channels in and out, expansion and stride.
+MakeInvertedResidual = Callable[[int, int, int, int], nn.Module]
 
 
 class InvertedResidual(nn.Module):
-    """A depthwise 3x3 between a widening and a narrowing 1x1, which ends without activation."""
+    """A 1x1 expansion, a depthwise 3x3, and a linear 1x1 projection."""
 
     def __init__(self, in_channels: int, out_channels: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -87,7 +40,7 @@ class InvertedResidual(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the residual, with the shortcut added where the resolution stays."""
+        """Return the residual, plus the shortcut if the stride is 1."""
         out: Tensor = self.relu1(self.bn1(self.expand(x)))
         out = self.relu2(self.bn2(self.depthwise(out)))
         out = self.bn3(self.narrow(out))
@@ -96,11 +49,87 @@ class InvertedResidual(nn.Module):
         return out
 
 
+class ImageNetInvertedResidual(nn.Module):
+    """The block as published: no expansion by 1, and shortcuts only between equal shapes."""
+
+    def __init__(self, in_channels: int, out_channels: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        width = expansion * in_channels
+        self.layers = nn.Sequential()
+        if expansion > 1:
+            self.layers.extend(_activated(nn.Conv2d(in_channels, width, 1, bias=False), nn.ReLU6))
+        depthwise = nn.Conv2d(width, width, 3, stride, padding=1, groups=width, bias=False)
+        self.layers.extend(_activated(depthwise, nn.ReLU6))
+        self.layers.append(nn.Conv2d(width, out_channels, 1, bias=False))
+        self.layers.append(nn.BatchNorm2d(out_channels))
+        self.has_shortcut = stride == 1 and in_channels == out_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the residual, plus the input if the shape stays."""
+        out: Tensor = self.layers(x)
+        return out + x if self.has_shortcut else out
+
+
+class MobileNetV2(nn.Module):
+    """A stem, seventeen inverted residuals, a 1x1 convolution to 1,280 channels, a classifier."""
+
+    def __init__(
+        self, stem: nn.Module, blocks: nn.Module, widen: nn.Module, classifier: nn.Module
+    ) -> None:
+        super().__init__()
+        self.stem = stem
+        self.blocks = blocks
+        self.widen = widen
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.flatten = nn.Flatten()
+        self.classifier = classifier
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the class scores of each image."""
+        out = self.widen(self.blocks(self.stem(images)))
+        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
+        return scores
+
+
 def mobilenetv2(num_classes: int = 10) -> MobileNetV2:
-    """Build MobileNetV2 for 32x32 images."""
+    """Return MobileNetV2 for 32x32 images."""
     return MobileNetV2(
-        activated(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.ReLU),
-        inverted_residuals(InvertedResidual, second_stride=1),
-        activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU),
+        _activated(nn.Conv2d(3, 32, 3, padding=1, bias=False), nn.ReLU),
+        _blocks(InvertedResidual, second_stride=1),
+        _activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU),
         nn.Linear(1280, num_classes),
     )
+
+
+def mobilenetv2_imagenet(num_classes: int = 1000) -> MobileNetV2:
+    """Return MobileNetV2 for 224x224 images; any size from 32x32 up works."""
+    return MobileNetV2(
+        _activated(nn.Conv2d(3, 32, 3, stride=2, padding=1, bias=False), nn.ReLU6),
+        _blocks(ImageNetInvertedResidual, second_stride=2),
+        _activated(nn.Conv2d(320, 1280, 1, bias=False), nn.ReLU6),
+        nn.Sequential(nn.Dropout(0.2), nn.Linear(1280, num_classes)),
+    )
+
+
+def _blocks(make_block: MakeInvertedResidual, *, second_stride: int) -> nn.Sequential:
+    stages = (  # expansion, output channels, number of blocks, stride of the first of them
+        (1, 16, 1, 1),
+        (6, 24, 2, second_stride),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
+    blocks = nn.Sequential()
+    channels = 32
+    for expansion, width, depth, stride in stages:
+        for position in range(depth):
+            blocks.append(make_block(channels, width, expansion, stride if position == 0 else 1))
+            channels = width
+    return blocks
+
+
+def _activated(convolution: nn.Conv2d, activation: Callable[..., nn.Module]) -> nn.Sequential:
+    norm = nn.BatchNorm2d(convolution.out_channels)
+    return nn.Sequential(convolution, norm, activation(inplace=True))

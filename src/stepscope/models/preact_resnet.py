@@ -1,20 +1,24 @@
-"""PreActResNet (arXiv:1603.05027): ResNet with norm and activation before each convolution."""
+"""PreActResNet (arXiv:1603.05027): ResNet with batch norm and ReLU before each convolution."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor, nn
 
+from stepscope.models.resnet import ResNet
+
 
 class PreActBlock(nn.Module):
-    """Two pre-activated 3x3 convolutions beside a shortcut that nothing activates afterwards."""
+    """Two pre-activated 3x3 convolutions and a shortcut, without an activation of the sum."""
+
+    expansion: ClassVar[int] = 1
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(in_channels)
-        # Not in place: with the batch norm taken out this would overwrite the block's own input,
-        # which the shortcut still reads.
+        # Not in place: without the batch norm this would overwrite the input of the block, which
+        # the shortcut still reads.
         self.relu1 = nn.ReLU()
         self.conv1 = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
@@ -25,7 +29,7 @@ class PreActBlock(nn.Module):
             self.projection = nn.Conv2d(in_channels, width, 1, stride=stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of shortcut and residual."""
+        """Return residual + shortcut."""
         activated: Tensor = self.relu1(self.bn1(x))
         shortcut = x if self.projection is None else self.projection(activated)
         out: Tensor = self.conv1(activated)
@@ -34,33 +38,14 @@ class PreActBlock(nn.Module):
         return out
 
 
-class PreActResNet(nn.Module):
-    """One convolution, four stages of blocks, a mean over each channel, one linear layer."""
+class PreActResNet(ResNet):
+    """A convolution, four stages of blocks, global average pooling, and a linear layer."""
 
-    def __init__(self, depths: Sequence[int], num_classes: int) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-        self.stages = nn.Sequential()
-        channels = 64
-        for index, depth in enumerate(depths):
-            width = 64 * 2**index
-            stage = nn.Sequential()
-            for position in range(depth):
-                stride = 2 if index > 0 and position == 0 else 1
-                stage.append(PreActBlock(channels, width, stride))
-                channels = width
-            self.stages.append(stage)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.flatten = nn.Flatten()
-        self.classifier = nn.Linear(channels, num_classes)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
-        out = self.stages(self.stem(images))
-        scores: Tensor = self.classifier(self.flatten(self.pool(out)))
-        return scores
+    def __init__(self, depths: tuple[int, ...], num_classes: int) -> None:
+        stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+        super().__init__(stem, PreActBlock, depths, num_classes)
 
 
 def preact_resnet18(num_classes: int = 10) -> PreActResNet:
-    """Build PreActResNet-18 for 32x32 images."""
+    """Return PreActResNet-18 for 32x32 images."""
     return PreActResNet((2, 2, 2, 2), num_classes)

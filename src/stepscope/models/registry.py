@@ -62,7 +62,7 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
         "mobilenet": ZooEntry("mobilenet", "mobilenet", _CIFAR, 10, "MobileNet (V1)"),
         "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10, "MobileNetV2"),
         "mobilenetv2_imagenet": ZooEntry(
-            "mobilenetv2_imagenet",
+            "mobilenetv2",
             "mobilenetv2_imagenet",
             _IMAGENET,
             1000,

@@ -1,19 +1,30 @@
-"""ResNet (arXiv:1512.03385): sums of shortcuts and residuals, for CIFAR and for ImageNet.
+"""ResNet (arXiv:1512.03385) for CIFAR and ImageNet.
 
-The two differ in the stem alone: CIFAR keeps the 32x32 of its images, ImageNet divides both sides
-by four before the first block. Bottlenecks halve the resolution in their 3x3 convolution.
+The two variants differ in the stem: the CIFAR stem keeps the resolution of 32x32 images, the
+ImageNet stem divides height and width by four. Bottlenecks have their stride in the 3x3
+convolution. `resnext` and `preact_resnet` build on this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
 
+class Block(Protocol):
+    """The class of a residual block."""
+
+    expansion: int
+    """The number of output channels, as a multiple of the width."""
+
+    def __call__(self, in_channels: int, width: int, stride: int) -> nn.Module:
+        """Return a block."""
+
+
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     expansion: ClassVar[int] = 1
 
@@ -24,11 +35,11 @@ class BasicBlock(nn.Module):
         self.relu1 = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
-        self.shortcut = _shortcut(in_channels, width * self.expansion, stride)
+        self.shortcut = _shortcut(in_channels, width, stride)
         self.relu2 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activated sum of shortcut and residual."""
+        """Return relu(residual + shortcut)."""
         out: Tensor = self.relu1(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += self.shortcut(x)
@@ -37,9 +48,10 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """A 3x3 convolution between two 1x1 that narrow and widen, beside a shortcut."""
+    """A 3x3 convolution between two 1x1 convolutions, and a shortcut."""
 
     expansion: ClassVar[int] = 4
+    groups: ClassVar[int] = 1
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -47,7 +59,9 @@ class Bottleneck(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu1 = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(
+            width, width, 3, stride=stride, padding=1, groups=self.groups, bias=False
+        )
         self.bn2 = nn.BatchNorm2d(width)
         self.relu2 = nn.ReLU(inplace=True)
         self.conv3 = nn.Conv2d(width, out_channels, 1, bias=False)
@@ -56,7 +70,7 @@ class Bottleneck(nn.Module):
         self.relu3 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activated sum of shortcut and residual."""
+        """Return relu(residual + shortcut)."""
         out: Tensor = self.relu1(self.bn1(self.conv1(x)))
         out = self.relu2(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
@@ -65,62 +79,76 @@ class Bottleneck(nn.Module):
         return out
 
 
+def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Return the identity, or a 1x1 projection if the block changes the shape."""
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
+        nn.BatchNorm2d(out_channels),
+    )
+
+
 class ResNet(nn.Module):
-    """A stem, four stages of blocks, a mean over each channel, one linear layer."""
+    """A stem of 64 channels, stages of blocks, global average pooling, and a linear layer.
+
+    Each stage after the first doubles the width and halves the resolution.
+    """
 
     def __init__(
         self,
-        stem: nn.Sequential,
-        block: type[BasicBlock] | type[Bottleneck],
+        stem: nn.Module,
+        block: Block,
         depths: Sequence[int],
         num_classes: int,
+        width: int = 64,
     ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = nn.Sequential()
         channels = 64
         for index, depth in enumerate(depths):
-            width = 64 * 2**index
             stage = nn.Sequential()
             for position in range(depth):
                 stride = 2 if index > 0 and position == 0 else 1
-                stage.append(block(channels, width, stride))
-                channels = width * block.expansion
+                stage.append(block(channels, width * 2**index, stride))
+                channels = width * 2**index * block.expansion
             self.stages.append(stage)
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.flatten = nn.Flatten()
         self.classifier = nn.Linear(channels, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
+        """Return the class scores of each image."""
         out = self.stages(self.stem(images))
         scores: Tensor = self.classifier(self.flatten(self.pool(out)))
         return scores
 
 
 def resnet18(num_classes: int = 10) -> ResNet:
-    """Build ResNet-18 for 32x32 images."""
-    return ResNet(_cifar_stem(), BasicBlock, (2, 2, 2, 2), num_classes)
+    """Return ResNet-18 for 32x32 images."""
+    return ResNet(cifar_stem(3), BasicBlock, (2, 2, 2, 2), num_classes)
 
 
 def resnet50(num_classes: int = 10) -> ResNet:
-    """Build ResNet-50 for 32x32 images."""
-    return ResNet(_cifar_stem(), Bottleneck, (3, 4, 6, 3), num_classes)
+    """Return ResNet-50 for 32x32 images."""
+    return ResNet(cifar_stem(3), Bottleneck, (3, 4, 6, 3), num_classes)
 
 
 def resnet18_imagenet(num_classes: int = 1000) -> ResNet:
-    """Build ResNet-18 for 224x224 images; any size from 32x32 up works."""
+    """Return ResNet-18 for 224x224 images; any size from 32x32 up works."""
     return ResNet(_imagenet_stem(), BasicBlock, (2, 2, 2, 2), num_classes)
 
 
 def resnet50_imagenet(num_classes: int = 1000) -> ResNet:
-    """Build ResNet-50 for 224x224 images; any size from 32x32 up works."""
+    """Return ResNet-50 for 224x224 images; any size from 32x32 up works."""
     return ResNet(_imagenet_stem(), Bottleneck, (3, 4, 6, 3), num_classes)
 
 
-def _cifar_stem() -> nn.Sequential:
+def cifar_stem(kernel: int) -> nn.Sequential:
+    """Return a convolution that keeps the resolution, batch norm and ReLU."""
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1, bias=False),
+        nn.Conv2d(3, 64, kernel, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(64),
         nn.ReLU(inplace=True),
     )
@@ -132,14 +160,4 @@ def _imagenet_stem() -> nn.Sequential:
         nn.BatchNorm2d(64),
         nn.ReLU(inplace=True),
         nn.MaxPool2d(3, stride=2, padding=1),
-    )
-
-
-def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
-    """Return the input as it is, or projected where the block changes its shape."""
-    if stride == 1 and in_channels == out_channels:
-        return nn.Identity()
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
-        nn.BatchNorm2d(out_channels),
     )

@@ -1,4 +1,4 @@
-"""VGG11: plain 3x3 convolutions between max pools, for CIFAR and in the ImageNet layout."""
+"""VGG11 (arXiv:1409.1556), for CIFAR and for ImageNet: 3x3 convolutions between max pools."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-# The channels of each convolution; one inner tuple a resolution, a max pool after each.
+# The channels of each convolution, by resolution; a max pool follows each inner tuple.
 VGG11_STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
 class VGG(nn.Module):
-    """Features, a pool to a fixed size, a classifier."""
+    """Features, pooling to a fixed size, and a classifier."""
 
     def __init__(self, features: nn.Sequential, pool: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
@@ -21,13 +21,13 @@ class VGG(nn.Module):
         self.classifier = classifier
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
+        """Return the class scores of each image."""
         scores: Tensor = self.classifier(self.flatten(self.pool(self.features(images))))
         return scores
 
 
 def vgg11(num_classes: int = 10) -> VGG:
-    """Build VGG11 for CIFAR: with batch norm, one linear layer at the end."""
+    """Return VGG11 for 32x32 images: with batch norm and one linear layer."""
     return VGG(
         features=_features(VGG11_STAGES, batch_norm=True),
         pool=nn.AdaptiveAvgPool2d(1),
@@ -36,9 +36,9 @@ def vgg11(num_classes: int = 10) -> VGG:
 
 
 def vgg11_imagenet(num_classes: int = 10) -> VGG:
-    """Build VGG11 for 224x224 images: no batch norm, three linear layers.
+    """Return VGG11 for 224x224 images: without batch norm, with three linear layers.
 
-    Smaller images, from 32x32 up, are pooled to the 7x7 that its first linear layer takes.
+    Any size from 32x32 up works: features are pooled to 7x7.
     """
     model = VGG(
         features=_features(VGG11_STAGES, batch_norm=False),
@@ -53,7 +53,7 @@ def vgg11_imagenet(num_classes: int = 10) -> VGG:
             nn.Linear(4096, num_classes),
         ),
     )
-    _keep_signal_alive(model)
+    _initialise(model)
     return model
 
 
@@ -71,10 +71,12 @@ def _features(stages: Sequence[Sequence[int]], *, batch_norm: bool) -> nn.Sequen
     return nn.Sequential(*layers)
 
 
-def _keep_signal_alive(model: nn.Module) -> None:
-    """Draw the weights after He et al. (arXiv:1502.01852)."""
-    # PyTorch's default draw shrinks the signal to about 0.4 of itself a layer. Eleven layers
-    # without batch norm would leave nothing to learn from.
+def _initialise(model: nn.Module) -> None:
+    """Initialise the weights after He et al. (arXiv:1502.01852).
+
+    PyTorch's default shrinks the signal to about 0.4 per layer, so eleven layers without batch norm
+    would not learn.
+    """
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
