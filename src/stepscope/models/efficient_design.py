@@ -1,22 +1,22 @@
-"""Designs of small networks for images, each with a name that says all of it. Needs no torch.
+"""Designs of small image networks, each fully described by its name. Needs no torch.
 
     efficient:s2d4_w48-96-128_d1-2-1_k3_residual_max_drop20
     efficient:s2d2_w48-80-128_d0-2-2_skip_max_drop5-10-20
 
-| part | means | where it is left out |
+| part | means | default |
 | --- | --- | --- |
 | `s2d4`, `conv2` | stem: space-to-depth by 4, or a convolution of stride 2 | `conv1` |
-| `w48-96` | width of each stage; every stage after the first halves both sides | wanted |
-| `d1-2` | blocks in each stage; the first may have none beside the stem | one each |
+| `w48-96` | width of each stage; every stage after the first halves the resolution | required |
+| `d1-2` | blocks of each stage; the first stage may have none | one each |
 | `k3` | kernel of the blocks: 1, 3, 5 or 7 | `k3` |
 | `plain` | a block is a convolution | `plain` |
-| `skip` | the same, beside a shortcut where input and output have one shape | |
-| `residual` | a block is two convolutions beside a shortcut | |
-| `relu`, `silu` | what follows a convolution | `relu` |
-| `se8` | each block weighs its channels by their means, through an eighth as many (`gate`) | none |
-| `mirror` | channels come in mirrored pairs (`mirrored`), which no stride may part | none |
-| `stride`, `max`, `avg` | sides are halved by a strided convolution or by pooling | `stride` |
-| `mean`, `meanmax` | the last layer sees each channel's mean, or mean and largest, added | `mean` |
+| `skip` | a convolution and a shortcut, if input and output have the same shape | |
+| `residual` | a block is two convolutions and a shortcut | |
+| `relu`, `silu` | the activation | `relu` |
+| `se8` | squeeze-and-excitation in each block, with an eighth of the channels | none |
+| `mirror` | channels in mirrored pairs (`FromPairs`); forbids strides | none |
+| `stride`, `max`, `avg` | halve the resolution by a strided convolution or by pooling | `stride` |
+| `mean`, `meanmax` | global pooling: the mean of each channel, or mean plus maximum | `mean` |
 | `drop20`, `drop5-10-20` | dropout before the last layer, or after each stage, in percent | none |
 
 Parts come in any order, each once. `Design.name` writes them in the order above, without defaults.
@@ -25,9 +25,7 @@ Parts come in any order, each once. `Design.name` writes them in the order above
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from stepscope.errors import RequestError
 
@@ -46,7 +44,7 @@ _EXAMPLE = f"{PREFIX}s2d4_w48-96-128_d1-2-1"
 
 @dataclass(frozen=True)
 class EfficientDesign:
-    """A stem, stages of blocks that grow narrower in space, each channel pooled, one layer."""
+    """A stem, stages of blocks of decreasing resolution, global pooling, and a linear layer."""
 
     widths: tuple[int, ...]
     depths: tuple[int, ...]
@@ -55,7 +53,7 @@ class EfficientDesign:
     kernel: int = 3
     block: str = "plain"
     activation: str = "relu"
-    squeeze: int = 0  # how many channels of a gate share one; 0 is no gate
+    squeeze: int = 0  # channels of a gate per hidden channel; 0 is no gate
     pool: str = "stride"
     head: str = "mean"
     mirror: bool = False
@@ -63,7 +61,7 @@ class EfficientDesign:
 
     @property
     def name(self) -> str:
-        """Write the design as a model's name."""
+        """The design as the name of a model."""
         parts = [f"{self.stem}{self.stem_factor}", f"w{'-'.join(map(str, self.widths))}"]
         parts.append(f"d{'-'.join(map(str, self.depths))}")
         if self.kernel != EfficientDesign.kernel:
@@ -82,65 +80,67 @@ class EfficientDesign:
 
 
 def is_design(name: str) -> bool:
-    """Say whether a model's name is of this family."""
+    """Return whether the name of a model is a design."""
     return name.startswith(PREFIX)
 
 
 def read_design(name: str) -> EfficientDesign:
-    """Read a model's name.
+    """Return the design of a model name.
 
     Raises:
         RequestError: a part is unknown, missing, doubled, or out of bounds.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, str] = {}
     for part in name.removeprefix(PREFIX).split("_"):
-        for setting, value in _read_part(name, part).items():
-            if setting in found:
+        matched = _PART.fullmatch(part)
+        if matched is None:
+            raise _wrong(name, f"{part!r} is no part of one")
+        for setting, text in matched.groupdict().items():
+            if text is not None and setting in found:
                 raise _wrong(name, f"{part!r} says again what was said: {setting}")
-            found[setting] = value
+            if text is not None:
+                found[setting] = text
     if "widths" not in found:
         raise _wrong(name, "there are no widths, such as w48-96")
-    stages = len(found["widths"])
-    found.setdefault("depths", (1,) * stages)
-    if len(found.get("dropout_percents", ())) == 1:  # before the last layer
-        found["dropout_percents"] = (0,) * (stages - 1) + found["dropout_percents"]
-    if not any(found.get("dropout_percents", ())):
-        found["dropout_percents"] = ()
-    design = EfficientDesign(**found)
+    widths = _numbers(found["widths"])
+    dropout_percents = _numbers(found.get("dropout_percents", "0"))
+    if len(dropout_percents) == 1:  # before the last layer
+        dropout_percents = (0,) * (len(widths) - 1) + dropout_percents
+    default = EfficientDesign
+    design = EfficientDesign(
+        widths,
+        depths=_numbers(found["depths"]) if "depths" in found else (1,) * len(widths),
+        stem=found.get("stem", default.stem),
+        stem_factor=int(found.get("stem_factor", default.stem_factor)),
+        kernel=int(found.get("kernel", default.kernel)),
+        block=found.get("block", default.block),
+        activation=found.get("activation", default.activation),
+        squeeze=int(found.get("squeeze", default.squeeze)),
+        pool=found.get("pool", default.pool),
+        head=found.get("head", default.head),
+        mirror="mirror" in found,
+        dropout_percents=dropout_percents if any(dropout_percents) else (),
+    )
     _check(name, design)
     return design
-
-
-def _read_part(name: str, part: str) -> Mapping[str, Any]:
-    for pattern, settings in _PARTS:
-        matched = pattern.fullmatch(part)
-        if matched is not None:
-            return settings(matched)
-    raise _wrong(name, f"{part!r} is no part of one")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("-")))
 
 
-_PARTS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Mapping[str, Any]]], ...] = (
-    (
-        re.compile(f"({'|'.join(STEMS)})([0-9])"),
-        lambda m: {"stem": m[1], "stem_factor": int(m[2])},
-    ),
-    (re.compile(r"w([0-9]{1,5}(?:-[0-9]{1,5})*)"), lambda m: {"widths": _numbers(m[1])}),
-    (re.compile(r"d([0-9]{1,3}(?:-[0-9]{1,3})*)"), lambda m: {"depths": _numbers(m[1])}),
-    (re.compile(r"k([0-9])"), lambda m: {"kernel": int(m[1])}),
-    (re.compile("|".join(BLOCKS)), lambda m: {"block": m[0]}),
-    (re.compile("|".join(ACTIVATIONS)), lambda m: {"activation": m[0]}),
-    (re.compile(r"se([1-9][0-9]?)"), lambda m: {"squeeze": int(m[1])}),
-    (re.compile("mirror"), lambda m: {"mirror": True}),
-    (re.compile("|".join(POOLS)), lambda m: {"pool": m[0]}),
-    (re.compile("|".join(HEADS)), lambda m: {"head": m[0]}),
-    (
-        re.compile(r"drop([0-9]{1,2}(?:-[0-9]{1,2})*)"),
-        lambda m: {"dropout_percents": _numbers(m[1])},
-    ),
+_PART = re.compile(
+    rf"(?P<stem>{'|'.join(STEMS)})(?P<stem_factor>[0-9])"
+    r"|w(?P<widths>[0-9]{1,5}(?:-[0-9]{1,5})*)"
+    r"|d(?P<depths>[0-9]{1,3}(?:-[0-9]{1,3})*)"
+    r"|k(?P<kernel>[0-9])"
+    rf"|(?P<block>{'|'.join(BLOCKS)})"
+    rf"|(?P<activation>{'|'.join(ACTIVATIONS)})"
+    r"|se(?P<squeeze>[1-9][0-9]?)"
+    r"|(?P<mirror>mirror)"
+    rf"|(?P<pool>{'|'.join(POOLS)})"
+    rf"|(?P<head>{'|'.join(HEADS)})"
+    r"|drop(?P<dropout_percents>[0-9]{1,2}(?:-[0-9]{1,2})*)"
 )
 
 
@@ -149,7 +149,8 @@ def _check(name: str, design: EfficientDesign) -> None:
         raise _wrong(name, "a stem is s2d2, s2d4, conv1, conv2 or conv4")
     if design.kernel not in KERNELS:
         raise _wrong(name, f"kernels are {', '.join(map(str, KERNELS))}, found {design.kernel}")
-    if design.mirror and (design.pool == "stride" or _is_strided(design)):
+    is_strided = design.pool == "stride" or (design.stem == "conv" and design.stem_factor > 1)
+    if design.mirror and is_strided:
         raise _wrong(name, "a stride treats left and right differently: mirror wants max or avg")
     if design.mirror and any(width % 2 for width in design.widths):
         raise _wrong(name, "mirror wants even widths, since channels come in pairs")
@@ -169,10 +170,6 @@ def _check(name: str, design: EfficientDesign) -> None:
             name,
             f"a stage has 1 to {_DEEPEST} blocks, and the first, which has the stem, may have 0",
         )
-
-
-def _is_strided(design: EfficientDesign) -> bool:
-    return design.stem == "conv" and design.stem_factor > 1
 
 
 def _wrong(name: str, why: str) -> RequestError:

@@ -1,34 +1,139 @@
-"""Networks of a design (`efficient_design`): plain or residual, small, and fit for an accelerator.
+"""Small networks for accelerators, built from a design (`efficient_design`).
 
-Space-to-depth puts the pixels of a square beside each other as channels. That costs nothing, and an
-array that spreads channels is used in full from the first layer on, where three colours are not.
+Space-to-depth turns the pixels of a square into channels. It costs nothing, and an accelerator that
+works on many channels in parallel is fully used from the first layer on.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from stepscope.models.efficient_design import EfficientDesign, read_design
-from stepscope.models.efficient_layers import (
-    FromImage,
-    FromPairs,
-    Gate,
-    LargestOfPairs,
-    MeanOfPairs,
-    PairNorm,
-)
 
 _COLOURS = 3
+_FEWEST_HIDDEN = 8
 
-# What came out of comparing designs on held-out images of CIFAR-10 (docs/labs.md).
+# The best of many designs on held-out images of CIFAR-10 (docs/labs.md).
 ACCURATE = "efficient:s2d2_w64-96-192_d0-3-2_skip_silu_se8_mirror_max_meanmax_drop5-10-30"
 SMALL = "efficient:s2d2_w48-80-128_d0-2-2_skip_silu_se8_mirror_max_meanmax_drop5-10-30"
 
 
+# --- layers: mirrored pairs of channels, which treat an image and its mirror image alike
+
+
+class FromImage(nn.Conv2d):
+    """Convolve an image, or its space-to-depth by `factor`, to mirrored pairs of channels."""
+
+    def __init__(self, colours: int, factor: int, width: int, kernel: int) -> None:
+        super().__init__(colours * factor**2, width, kernel, padding=kernel // 2, bias=False)
+        self._squares = (colours, factor, factor)
+        _keep_half(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve with the weights and with their mirror image."""
+        mirrored = self.weight.unflatten(1, self._squares).flip(3, -1).flatten(1, 3)
+        out: Tensor = self._conv_forward(x, torch.cat([self.weight, mirrored]), None)
+        return out
+
+
+class FromPairs(nn.Conv2d):
+    """Convolve mirrored pairs of channels to mirrored pairs."""
+
+    def __init__(self, in_channels: int, width: int, kernel: int) -> None:
+        super().__init__(in_channels, width, kernel, padding=kernel // 2, bias=False)
+        _keep_half(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve with the weights, and with their mirror image, which swaps the pairs."""
+        first, second = self.weight.chunk(2, dim=1)
+        mirrored = torch.cat([second, first], dim=1).flip(-1)
+        out: Tensor = self._conv_forward(x, torch.cat([self.weight, mirrored]), None)
+        return out
+
+
+class PairNorm(nn.BatchNorm2d):
+    """Batch norm with one scale and shift for each pair of channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.weight = nn.Parameter(torch.ones(width // 2))
+        self.bias = nn.Parameter(torch.zeros(width // 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise each channel by its own mean and variance."""
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        scale, shift = self.weight.repeat(2), self.bias.repeat(2)
+        return F.batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            scale,
+            shift,
+            self.training,
+            self.momentum or 0.0,
+            self.eps,
+        )
+
+
+class MeanOfPairs(nn.Module):
+    """The mean of each pair of features, which an image and its mirror image share."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return half as many features."""
+        first, second = features.chunk(2, dim=1)
+        return (first + second) / 2
+
+
+class LargestOfPairs(nn.Module):
+    """The maximum of each pair of features."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return half as many features."""
+        first, second = features.chunk(2, dim=1)
+        return torch.maximum(first, second)
+
+
+def _keep_half(convolution: nn.Conv2d) -> None:
+    """Keep half of the weights, as torch initialises them for the whole."""
+    half = convolution.weight.detach()[: convolution.out_channels // 2]
+    convolution.weight = nn.Parameter(half.clone())
+
+
+class Gate(nn.Module):
+    """Squeeze-and-excitation (arXiv:1709.01507): scale each channel by 0 to 1.
+
+    The factors come from the means of all channels. Both channels of a mirrored pair have the same
+    factor, from the mean of both.
+    """
+
+    def __init__(self, width: int, squeeze: int, *, mirror: bool) -> None:
+        super().__init__()
+        self._times = 2 if mirror else 1
+        features = width // self._times
+        hidden = max(_FEWEST_HIDDEN, features // squeeze)
+        self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        if mirror:
+            self.mean.append(MeanOfPairs())
+        self.squeeze = nn.Linear(features, hidden)
+        self.relu = nn.ReLU(inplace=True)
+        self.excite = nn.Linear(hidden, features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the scaled channels."""
+        weights = torch.sigmoid(self.excite(self.relu(self.squeeze(self.mean(x)))))
+        return x * weights.repeat(1, self._times)[:, :, None, None]
+
+
+# --- blocks and networks
+
+
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, design: EfficientDesign, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -42,26 +147,26 @@ class Residual(nn.Module):
         self.activation = _activation(design)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the activated sum of shortcut and residual."""
+        """Return the activated sum of residual and shortcut."""
         out: Tensor = self.activation(self.second(self.first(x)) + self.shortcut(x))
         return out
 
 
 class Skip(nn.Module):
-    """One convolution beside a shortcut, which stays as it is."""
+    """One convolution and an identity shortcut."""
 
     def __init__(self, design: EfficientDesign, width: int) -> None:
         super().__init__()
         self.convolution = _normed(design, _convolution(design, width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the sum of both."""
+        """Return residual + shortcut."""
         out: Tensor = x + self.convolution(x)
         return out
 
 
 class Pooled(nn.Module):
-    """One number a channel, or a mirrored pair of channels: the mean, or mean and largest added."""
+    """Global pooling of each channel or mirrored pair: the mean, or mean plus maximum."""
 
     def __init__(self, design: EfficientDesign) -> None:
         super().__init__()
@@ -73,7 +178,7 @@ class Pooled(nn.Module):
             self.largest.append(LargestOfPairs())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the features that the last layer sees."""
+        """Return the features for the linear layer."""
         out: Tensor = self.mean(x)
         return out + self.largest(x) if self._with_largest else out
 
@@ -91,7 +196,7 @@ class Efficient(nn.Module):
         later = zip(pairwise(widths), design.depths[1:], drops[:-1], strict=True)
         for (before, width), depth, dropped in later:
             stage = _halving(design)
-            if dropped:  # of what is left by then: a quarter as many numbers to draw
+            if dropped:  # after pooling: a quarter as many random numbers
                 stage.append(nn.Dropout(dropped / 100))
             stage.extend(_blocks(design, before, width, depth, halve=True))
             self.stages.append(stage)
@@ -100,24 +205,24 @@ class Efficient(nn.Module):
         self.classifier = nn.Linear(widths[-1] // (2 if design.mirror else 1), num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one score a class for every image."""
+        """Return the class scores of each image."""
         out = self.pool(self.stages(self.stem(images)))
         scores: Tensor = self.classifier(self.dropout(out))
         return scores
 
 
 def efficient(design: EfficientDesign, num_classes: int = 10) -> Efficient:
-    """Build the network of a design; its stem must divide the sides of the images."""
+    """Return the network of a design; image sides must be multiples of its stem factor."""
     return Efficient(design, num_classes)
 
 
 def efficient_accurate(num_classes: int = 10) -> Efficient:
-    """Build the most accurate one that keeps below 0.5 mJ and 100,000 cycles."""
+    """Return the most accurate network below 0.5 mJ and 100,000 cycles."""
     return efficient(read_design(ACCURATE), num_classes)
 
 
 def efficient_small(num_classes: int = 10) -> Efficient:
-    """Build one that costs less than the published solution of the same task."""
+    """Return a network that costs less than the published solution of the same task."""
     return efficient(read_design(SMALL), num_classes)
 
 
@@ -125,7 +230,7 @@ def _stem(design: EfficientDesign) -> nn.Sequential:
     factor, width, kernel = design.stem_factor, design.widths[0], design.kernel
     squares, stride = (factor, 1) if design.stem == "s2d" else (1, factor)
     if design.stem == "conv":
-        # It reaches into the next squares, so that no pixel is passed over.
+        # Larger than the stride, so that every pixel is used.
         kernel = max(3, 2 * factor - 1)
     channels = _COLOURS * squares**2
     convolution = (
@@ -142,7 +247,7 @@ def _halving(design: EfficientDesign) -> nn.Sequential:
         return nn.Sequential(nn.MaxPool2d(2, ceil_mode=True))
     if design.pool == "avg":
         return nn.Sequential(nn.AvgPool2d(2, ceil_mode=True))
-    return nn.Sequential()  # the first convolution has a stride
+    return nn.Sequential()  # the first convolution of the stage has a stride
 
 
 def _blocks(

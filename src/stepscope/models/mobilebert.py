@@ -1,12 +1,9 @@
-"""MobileBERT (Sun et al. 2020), the network of the transformers library, as one of the zoo.
+"""MobileBERT (arXiv:2004.02984) of the transformers library, for text classification.
 
-It takes the numbers of tokens alone, [n, length], and gives a score a class: which of them are
-padding it sees itself.
+Its only input is token numbers [n, length]; the attention mask comes from the padding.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,23 +11,9 @@ from transformers import MobileBertConfig, MobileBertForSequenceClassification
 
 PADDING = 0
 
-# Blocks as MobileBERT's, with their bottlenecks, trigram input and stacked feed-forward networks;
-# fewer and narrower, and with the layer norms that the published network gave up for speed.
-_SMALL: dict[str, Any] = {
-    "vocab_size": 8192,
-    "embedding_size": 64,
-    "hidden_size": 128,
-    "true_hidden_size": 64,
-    "intra_bottleneck_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 4,
-    "num_feedforward_networks": 2,
-    "normalization_type": "layer_norm",
-}
-
 
 class MobileBert(nn.Module):
-    """MobileBERT with a head for classes."""
+    """MobileBERT with a classification head."""
 
     def __init__(self, config: MobileBertConfig) -> None:
         super().__init__()
@@ -38,7 +21,7 @@ class MobileBert(nn.Module):
         self.network = MobileBertForSequenceClassification(config)  # type: ignore[no-untyped-call]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Score texts, given as int64 tokens [n, length] with padding behind them."""
+        """Return the class scores of texts: int64 tokens [n, length], padded at the end."""
         longest = self.config.max_position_embeddings
         if tokens.shape[-1] > longest:
             raise ValueError(f"a text has at most {longest} tokens, found {tokens.shape[-1]}")
@@ -49,13 +32,27 @@ class MobileBert(nn.Module):
 
 
 def mobilebert(num_classes: int) -> MobileBert:
-    """Build MobileBERT in its published configuration."""
+    """Return MobileBERT in its published configuration."""
     return _build(MobileBertConfig(), num_classes)
 
 
 def mobilebert_small(num_classes: int) -> MobileBert:
-    """Build a MobileBERT that a board can train from scratch."""
-    return _build(MobileBertConfig(**_SMALL), num_classes)
+    """Return a small MobileBERT that a board can train from scratch.
+
+    It has the same blocks, with bottlenecks, trigram input and stacked feed-forward networks, but
+    fewer and narrower ones, and layer norm, which the published network omits for speed.
+    """
+    config = MobileBertConfig(
+        vocab_size=8192,
+        embedding_size=64,
+        hidden_size=128,
+        intra_bottleneck_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_feedforward_networks=2,
+        normalization_type="layer_norm",
+    )
+    return _build(config, num_classes)
 
 
 def _build(config: MobileBertConfig, num_classes: int) -> MobileBert:
