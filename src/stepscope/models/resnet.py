@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 from torch import Tensor, nn
 
 
-class Block(Protocol):
+class ResidualBlock(Protocol):
     """The class of a residual block."""
 
     expansion: int
@@ -98,7 +98,7 @@ class ResNet(nn.Module):
     def __init__(
         self,
         stem: nn.Module,
-        block: Block,
+        block: ResidualBlock,
         depths: Sequence[int],
         num_classes: int,
         width: int = 64,
