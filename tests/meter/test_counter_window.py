@@ -49,7 +49,7 @@ def test_a_phase_has_what_was_counted_up_to_its_end_a_step(meter: StepMeter) -> 
         meter.lap(BACKWARD)
     window.close()
     meter.lap(OPTIMIZER)  # not any more
-    counted = window.counts(2)
+    counted = window.counts(2, {})
     assert counted["steps"] == 2
     assert counted["phases"] == {
         "forward": {"cycles": 10, "instructions": 20, "instructions_per_cycle": 2},
@@ -62,7 +62,7 @@ def test_a_counter_that_took_turns_is_scaled_to_the_whole_time(meter: StepMeter)
     window = CounterWindow(lambda: next(readings), meter)
     window.open()
     meter.lap(FORWARD)
-    assert window.counts(1)["phases"]["forward"]["cycles"] == 400
+    assert window.counts(1, {})["phases"]["forward"]["cycles"] == 400
 
 
 def test_a_counter_that_never_had_a_turn_is_unknown_not_zero(meter: StepMeter) -> None:
@@ -73,7 +73,7 @@ def test_a_counter_that_never_had_a_turn_is_unknown_not_zero(meter: StepMeter) -
     window = CounterWindow(lambda: next(readings), meter)
     window.open()
     meter.lap(FORWARD)
-    assert window.counts(1)["phases"]["forward"] == {"cycles": None, "instructions": 2}
+    assert window.counts(1, {})["phases"]["forward"] == {"cycles": None, "instructions": 2}
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 10**9)), min_size=1, max_size=9))
@@ -89,7 +89,7 @@ def test_a_counter_that_always_ran_adds_up(grown: list[tuple[int, int]]) -> None
     for _ in grown:
         assert scratch.on_lap is not None
         scratch.on_lap(FORWARD)
-    assert window.counts(1)["phases"]["forward"]["cycles"] == pytest.approx(now)
+    assert window.counts(1, {})["phases"]["forward"]["cycles"] == pytest.approx(now)
 
 
 def test_real_counters_see_the_work_of_a_phase(meter: StepMeter) -> None:
@@ -105,6 +105,6 @@ def test_real_counters_see_the_work_of_a_phase(meter: StepMeter) -> None:
     meter.lap(FORWARD)
     meter.lap(BACKWARD)
     window.close()
-    phases = window.counts(1)["phases"]
+    phases = window.counts(1, {})["phases"]
     assert phases["forward"]["task_clock_ns"] > phases["backward"]["task_clock_ns"] > 0
     counters.close()

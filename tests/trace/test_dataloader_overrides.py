@@ -22,8 +22,7 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
-from stepscope.trace.dataloader_overrides import LoaderSettings, decide, shuffles
-from stepscope.trace.patches import Patches
+from stepscope.trace.dataloader_overrides import LoaderOverrides, decide, shuffles
 
 # torch says so of two workers on a machine with one CPU.
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -36,14 +35,14 @@ Records = list[dict[str, Any]]
 
 @contextmanager
 def setting(**asked: Any) -> Iterator[Records]:
-    """Put settings into loaders for a while; what is noted of them comes out."""
+    """Put settings into loaders for a while; the records of them come out."""
     records: Records = []
-    settings, patches = LoaderSettings(asked, records.append), Patches()
-    settings.install(patches)
+    settings = LoaderOverrides(asked, records.append)
+    settings.install()
     try:
         yield records
     finally:
-        patches.undo()
+        settings.patches.undo()
     assert settings.trouble is None
 
 

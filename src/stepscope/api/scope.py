@@ -21,6 +21,7 @@ from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, EpochTiming, LoadTiming, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.types import Environment
 from stepscope.trace import dataloader_hooks
 from stepscope.trace.detect.spans import sum_known
 from stepscope.trace.sample_count import samples_of
@@ -136,7 +137,7 @@ class Scope:
         self._meter.flush()
         self._steps.close()
         self._epochs.close()
-        environment = {
+        environment: Environment = {
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "device": str(self._device),

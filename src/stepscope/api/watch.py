@@ -19,7 +19,7 @@ from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.host import describe_host
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import run_folder, run_reader, schema
-from stepscope.records.types import LayerTime
+from stepscope.records.types import DeviceMemoryPeak, Environment, Instrument, LayerTime
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
@@ -70,11 +70,11 @@ class Session:
     def end(
         self,
         error: BaseException | None,
-        instrument: dict[str, Any],
-        environment: dict[str, Any],
+        instrument: Instrument,
+        environment: Environment,
         layers: list[LayerTime] | None = None,
         absent: dict[str, str] | None = None,
-        device_memory: dict[str, int] | None = None,
+        device_memory: DeviceMemoryPeak | None = None,
     ) -> None:
         """Write the last fields and close the folder; do nothing in a fork of the program.
 
@@ -86,7 +86,7 @@ class Session:
         measured = Measured(
             wall_s=seconds(now_ns() - self.origin_ns),
             peak_memory_bytes=sampled.get("peak_memory_bytes"),
-            device_peak_memory_bytes=(device_memory or {}).get("peak_bytes"),
+            device_peak_memory_bytes=device_memory["peak_bytes"] if device_memory else None,
             layers=layers,
             absent=(absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
         )
@@ -154,7 +154,7 @@ def watch(
         raised = error
         raise
     finally:
-        words: dict[str, Any] = tracer.final_message()
+        words = tracer.final_message()
         if not words["steps"] and not quiet:
             print(
                 "stepscope: no training step was seen: no step of a torch optimiser in this thread",

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from stepscope.hardware.perf_events import HARDWARE, CounterReading, Counters, open_counters
 from stepscope.meter.step_meter import StepMeter
 from stepscope.records import schema
+from stepscope.records.types import PhaseCounters
 
 __all__ = ["CounterWindow", "Counters", "open_hardware_counters"]
 
@@ -51,10 +51,14 @@ class CounterWindow:
         self._by_phase[phase].append((self._before, now))
         self._before = now
 
-    def counts(self, steps: int) -> dict[str, Any]:
-        """Return the counts per step in each phase, as means over `steps` steps."""
+    def counts(self, steps: int, absent: Mapping[str, str]) -> PhaseCounters:
+        """Return the counts per step in each phase, as means over `steps` steps.
+
+        `absent` gives the reasons for counters that could not be opened.
+        """
         return {
             "steps": steps,
+            "absent": dict(absent),
             "phases": {
                 schema.PHASES[phase]: _with_ratio(
                     {

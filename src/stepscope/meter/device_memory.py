@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from stepscope.hardware import gpu, host, process_memory
+from stepscope.records.types import DeviceMemoryMessage, DeviceMemoryPeak
 
 
 @dataclass(frozen=True)
@@ -177,12 +178,12 @@ class DevicePool:
     def __post_init__(self) -> None:
         self._context = self.memory.context()
 
-    def now(self) -> dict[str, Any]:
+    def now(self) -> DeviceMemoryMessage:
         """Return the message with the current size of the pool. Never waits."""
         held_bytes = self._context.bytes + self.memory.reserved_bytes()
         return {"type": "device_memory", "bytes": held_bytes, "unified": self.memory.unified}
 
-    def at_end(self) -> dict[str, int]:
+    def at_end(self) -> DeviceMemoryPeak:
         """Return the peak of the run, and the context, which may have grown."""
         if self._context.how == "measured":  # else it is a difference, and would include workers
             # A failed device does not answer; the earlier value holds.

@@ -35,6 +35,7 @@ from torch import nn
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.device_timeline import DeviceQueue
 from stepscope.models.multiply_adds import multiply_adds, tensors_in
+from stepscope.records.types import LayerTime
 
 _FORWARD, _BACKWARD = range(2)
 _NO_TASK = -1  # torch's id of the current backward pass, if there is none
@@ -115,13 +116,13 @@ class LayerWindow:
         self._calls.clear()
         self._passes.clear()
 
-    def layers(self, steps: int) -> list[dict[str, Any]]:
+    def layers(self, steps: int) -> list[LayerTime]:
         """Return the time per step of each layer that was called, the largest first.
 
         Times, calls, multiply-adds and bytes are means over `steps` steps. Waits for the device.
         """
         spent_s = self._spent_s()
-        rows = [
+        rows: list[LayerTime] = [
             {
                 "name": layer.name,
                 "kind": type(layer.module).__name__,
@@ -155,7 +156,7 @@ class LayerWindow:
         self._running = owner
 
     def _enter(
-        self, number: int, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]
+        self, number: int, module: nn.Module, args: tuple[object, ...], named: object
     ) -> None:
         if not self._is_open or torch.compiler.is_compiling():
             return
@@ -174,8 +175,8 @@ class LayerWindow:
         self,
         number: int,
         module: nn.Module,
-        args: tuple[Any, ...],
-        named: dict[str, Any],
+        args: tuple[object, ...],
+        named: object,
         output: Any,
     ) -> None:
         if not self._is_open or torch.compiler.is_compiling():

@@ -31,7 +31,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -51,6 +51,7 @@ from stepscope.meter.step_rows import (
 )
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.types import Instrument
 
 FLUSH_EVERY_NS = SECOND_NS // 2
 
@@ -267,7 +268,7 @@ def _between_marks(
         begin = mark
 
 
-def measure_overhead(meter: StepMeter) -> dict[str, Any]:
+def measure_overhead(meter: StepMeter) -> Instrument:
     """Return the clock's resolution and the cost of measuring per step of this run.
 
     It includes the laps and the recording of steps (the cost of one is measured here, on the run's

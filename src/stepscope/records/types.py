@@ -805,6 +805,73 @@ RunEvent: TypeAlias = (
 # --- messages between processes -------------------------------------------------------------------
 
 
+class ScriptTraceRequest(TypedDict):
+    """What the parent asks of the tracer in a script's process, in `STEPSCOPE_TRACE`.
+
+    `loader` holds settings for the loaders that the script creates. With `is_trial` the process
+    exits after its steps, whatever the script would do next: its result is not worth saving. With
+    `through_prefetch` it makes at least one step more than the workers have batches ready.
+    """
+
+    folder: str
+    messages: int
+    parent: int
+    origin_ns: int
+    max_steps: int | None
+    layers: int
+    loader: LoaderArguments
+    is_trial: bool
+    through_prefetch: bool
+
+
+class ScriptReady(TypedDict):
+    """A script has imported torch, and its hooks are installed."""
+
+    type: Literal["ready"]
+    environment: Environment
+
+
+class DeviceMemoryMessage(TypedDict):
+    """What a training holds of its device now."""
+
+    type: Literal["device_memory"]
+    bytes: int
+    unified: bool
+
+
+class DeviceMemoryPeak(TypedDict):
+    """The peak of a device's pool, and what of it driver and libraries hold."""
+
+    peak_bytes: int
+    context_bytes: NotRequired[int]
+
+
+class TracerFailure(TypedDict, total=False):
+    """Why a script could not be traced to its end."""
+
+    trouble: str
+    exit_code: int
+    traceback: str
+
+
+class TraceOutcome(TracerFailure, total=False):
+    """What a tracer knows when the script ends; nothing if the script never imported torch."""
+
+    steps: int
+    instrument: Instrument
+    layers: list[LayerTime] | None
+    environment: Environment
+    absent: dict[str, str]
+    device_memory: DeviceMemoryPeak
+
+
+class ScriptLastWords(TraceOutcome, total=False):
+    """The last message of a script's process."""
+
+    type: Literal["last words"]
+    raised: str | None
+
+
 # --- answers: trace and run, compare, report ------------------------------------------------------
 
 

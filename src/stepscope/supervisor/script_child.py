@@ -15,11 +15,12 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stepscope import trace as trace_package
 from stepscope.errors import RequestError
 from stepscope.records import run_folder, schema
+from stepscope.records.types import LoaderArguments, ScriptTraceRequest
 from stepscope.supervisor.child_supervisor import (
     ChildWatch,
     Outcome,
@@ -199,14 +200,14 @@ def environment_for(
     through_prefetch: bool = False,
 ) -> dict[str, str]:
     """Return the environment that makes Python load `trace.bootstrap` before the script."""
-    asked = {
+    asked: ScriptTraceRequest = {
         "folder": str(path),
         "messages": messages,
         "parent": os.getpid(),
         "origin_ns": origin_ns,
         "max_steps": request.max_steps,
         "layers": request.layers,
-        "loader": request.loader or {},
+        "loader": cast(LoaderArguments, request.loader or {}),
         "is_trial": is_trial,
         "through_prefetch": through_prefetch,
     }

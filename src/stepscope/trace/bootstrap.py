@@ -28,8 +28,17 @@ from stepscope.meter.clock import now_ns, seconds
 from stepscope.records.csv_log import file_identity
 
 if TYPE_CHECKING:
-    from stepscope.trace.dataloader_overrides import LoaderSettings
-    from stepscope.trace.patches import Patches
+    from stepscope.records.types import (
+        DeviceMemoryMessage,
+        Environment,
+        LoaderArguments,
+        LoaderRecord,
+        ScriptLastWords,
+        ScriptReady,
+        ScriptTraceRequest,
+        TracerFailure,
+    )
+    from stepscope.trace.dataloader_overrides import LoaderOverrides
     from stepscope.trace.tracer import Tracer
 
 _OUR_FOLDER = str(Path(__file__).parent)
@@ -37,27 +46,14 @@ _OUR_FOLDER = str(Path(__file__).parent)
 
 @dataclass
 class _Attachment:
-    """The connection of this process to the parent that supervises it.
+    """The connection of this process to the parent that supervises it."""
 
-    `loader` holds settings for the loaders that the script creates. With `is_trial` the process
-    exits after its steps, whatever the script would do next: its result is not worth saving. With
-    `through_prefetch` it makes at least one step more than the workers have batches ready.
-    """
-
-    folder: Path
-    messages: int
-    origin_ns: int
-    max_steps: int | None
-    layers: int
-    loader: dict[str, Any] = field(default_factory=dict)
-    is_trial: bool = False
-    through_prefetch: bool = False
+    request: ScriptTraceRequest
+    pipe: tuple[int, int]
     process: int = field(default_factory=os.getpid)
-    pipe: tuple[int, int] = (0, 0)
-    trouble: dict[str, Any] = field(default_factory=dict)
+    failure: TracerFailure | None = None
     tracer: Tracer | None = None
-    loaders: LoaderSettings | None = None
-    patches: Patches | None = None
+    overrides: LoaderOverrides | None = None
     ended: bool = False
 
     def begin(self) -> None:
@@ -65,42 +61,45 @@ class _Attachment:
         try:
             import torch
 
+            from stepscope.trace.dataloader_overrides import LoaderOverrides
             from stepscope.trace.tracer import Tracer
 
+            asked = self.request
             tracer = Tracer(
-                self.folder, self.origin_ns, max_steps=self.max_steps, layers_steps=self.layers
+                Path(asked["folder"]),
+                asked["origin_ns"],
+                max_steps=asked["max_steps"],
+                layers_steps=asked["layers"],
             )
             tracer.send = self.send
-            if self.is_trial:
+            if asked["is_trial"]:
                 tracer.end_script = _exit_process
             tracer.start()
             self.tracer = tracer
-            self._watch_loaders()
+            self.overrides = LoaderOverrides(asked["loader"], self._record_loader)
+            self.overrides.install()
             if sys.excepthook is sys.__excepthook__:  # the script has not set one
                 sys.excepthook = _show_without_our_frames
-            environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+            environment: Environment = {
+                "torch": torch.__version__,
+                "threads": torch.get_num_threads(),
+            }
             self.send({"type": "ready", "environment": environment})
         except Exception as error:
-            self.trouble = _describe_failure(error)
+            self.failure = describe_failure(error)
 
-    def _watch_loaders(self) -> None:
-        from stepscope.trace.dataloader_overrides import LoaderSettings
-        from stepscope.trace.patches import Patches
-
-        self.patches = Patches()
-        self.loaders = LoaderSettings(self.loader, self._note_loader)
-        self.loaders.install(self.patches)
-
-    def _note(self, event: str, **fields: Any) -> None:
+    def _record_event(self, event: str, **fields: Any) -> None:
         from stepscope.records.run_folder import RunFolder
 
-        RunFolder(self.folder).add_event(event, seconds(now_ns() - self.origin_ns), **fields)
+        time_s = seconds(now_ns() - self.request["origin_ns"])
+        RunFolder(Path(self.request["folder"])).add_event(event, time_s, **fields)
 
-    def _note_loader(self, record: dict[str, Any]) -> None:
+    def _record_loader(self, record: LoaderRecord) -> None:
         """Record a loader at once: the script may be killed later."""
-        self._note("loader", **record)
-        tracer, now = self.tracer, {**record["found"], **record["set"]}
-        if self.through_prefetch and tracer is not None and tracer.max_steps is not None:
+        self._record_event("loader", **record)
+        tracer = self.tracer
+        if self.request["through_prefetch"] and tracer is not None and tracer.max_steps is not None:
+            now: LoaderArguments = {**record["found"], **record["set"]}
             ready = now["num_workers"] * (now["prefetch_factor"] or 0)
             tracer.max_steps = max(tracer.max_steps, ready + 1)
 
@@ -109,55 +108,48 @@ class _Attachment:
         if self.ended or os.getpid() != self.process:
             return
         self.ended = True
-        last: dict[str, Any] = {"type": "last words", **self.trouble}
+        last: ScriptLastWords = {"type": "last words"}
+        if self.failure is not None:
+            last = {**last, **self.failure}
         try:
             last["raised"] = _raised()
-            if self.patches is not None:
-                self.patches.undo()
-            if self.loaders is not None and self.loaders.trouble is not None:
-                last.update(_describe_failure(self.loaders.trouble))
+            if self.overrides is not None:
+                self.overrides.patches.undo()
+                if self.overrides.trouble is not None:
+                    last = {**last, **describe_failure(self.overrides.trouble)}
             if self.tracer is not None:
-                last.update(self.tracer.final_message())
+                last = {**last, **self.tracer.final_message()}
                 if self.tracer.batch_bytes is not None:
-                    self._note("batch", bytes=self.tracer.batch_bytes)
+                    self._record_event("batch", bytes=self.tracer.batch_bytes)
         except Exception as error:
-            last.update(_describe_failure(error))
+            last = {**last, **describe_failure(error)}
         self.send(last)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: ScriptReady | DeviceMemoryMessage | ScriptLastWords) -> None:
         """Send a message to the parent, unless the script has closed the pipe."""
         data = (json.dumps(message) + "\n").encode()
+        pipe = self.request["messages"]
         with contextlib.suppress(OSError):
-            while data and file_identity(self.messages) == self.pipe:
-                data = data[os.write(self.messages, data) :]
+            while data and file_identity(pipe) == self.pipe:
+                data = data[os.write(pipe, data) :]
 
     def forked(self) -> None:
         """Remove the hooks in a forked copy: its work is not this script's training."""
         self.ended = True
-        if self.patches is not None:
-            self.patches.undo()
+        if self.overrides is not None:
+            self.overrides.patches.undo()
         if self.tracer is not None:
             self.tracer.abandon()
 
 
 def attach(request: str) -> None:
     """Trace this process as the parent requested in `STEPSCOPE_TRACE`."""
-    asked = json.loads(request)
+    asked: ScriptTraceRequest = json.loads(request)
     if asked["parent"] != os.getppid():
         return  # a process that inherited the environment
     die_with_parent(asked["parent"])
     os.set_inheritable(asked["messages"], False)
-    attachment = _Attachment(
-        Path(asked["folder"]),
-        asked["messages"],
-        asked["origin_ns"],
-        asked["max_steps"],
-        asked["layers"],
-        asked["loader"],
-        asked["is_trial"],
-        asked["through_prefetch"],
-        pipe=file_identity(asked["messages"]),
-    )
+    attachment = _Attachment(asked, file_identity(asked["messages"]))
     sys.meta_path.insert(0, _AfterImport("torch", attachment.begin))
     atexit.register(attachment.end)
     os.register_at_fork(after_in_child=attachment.forked)
@@ -185,7 +177,8 @@ def _exit_process() -> None:
     os._exit(0)  # the replacement above: it sends the final message
 
 
-def _describe_failure(error: Exception) -> dict[str, Any]:
+def describe_failure(error: Exception) -> TracerFailure:
+    """Return what the parent process reports of an error of the tracer."""
     return {
         "trouble": str(error) or type(error).__name__,
         "exit_code": getattr(error, "exit_code", 70),

@@ -17,18 +17,20 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
+from stepscope.records.types import LoaderArguments, LoaderRecord
 from stepscope.trace.patches import Patches
-
-SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 LOADER, BATCH_SAMPLER, DATA_SET = "loader", "batch_sampler", "data set"
 
+# What a script passes to `DataLoader`, by name.
+Arguments = Mapping[str, Any]
+
 # Arguments that torch refuses in a loader without workers, and their defaults.
-_NEEDS_WORKERS: dict[str, Any] = {
+_NEEDS_WORKERS: Arguments = {
     "prefetch_factor": None,
     "persistent_workers": False,
     "timeout": 0,
@@ -46,14 +48,12 @@ _UNDIVIDED = (
     "an IterableDataset gives every worker all of its samples, unless it divides them itself"
 )
 
-Arguments = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Decision:
     """The changes to the arguments of one loader, and the refused settings."""
 
-    changes: dict[str, Any]
+    changes: Arguments
     refused: dict[str, str]
 
 
@@ -94,7 +94,7 @@ def shuffles(given: Arguments) -> bool:
     return not in_order and getattr(sampler, "shuffle", True) is not False
 
 
-def settings_of(given: Arguments) -> dict[str, Any]:
+def settings_of(given: Arguments) -> LoaderArguments:
     """Return the settings of a loader with these arguments."""
     workers = given.get("num_workers", 0)
     batch_size = given.get("batch_size", 1)
@@ -111,23 +111,24 @@ def settings_of(given: Arguments) -> dict[str, Any]:
 
 
 @dataclass
-class LoaderSettings:
+class LoaderOverrides:
     """Apply settings to every loader that is created from now on.
 
-    `note` receives a record of each loader, but only one of equal records: some scripts create a
-    loader for each epoch. An internal error is kept in `trouble`, and the loader stays as the
+    `on_loader` receives a record of each loader, but only one of equal records: some scripts create
+    a loader for each epoch. An internal error is kept in `trouble`, and the loader stays as the
     script wanted it.
     """
 
     asked: Arguments
-    note: Callable[[dict[str, Any]], None]
+    on_loader: Callable[[LoaderRecord], None]
     trouble: Exception | None = None
+    patches: Patches = field(default_factory=Patches)
     _one_shuffles: bool = False
-    _noted: set[str] = field(default_factory=set)
+    _recorded: set[str] = field(default_factory=set)
 
-    def install(self, patches: Patches) -> None:
-        """Hook the creation of loaders. Undo the patches to remove the hook."""
-        patches.replace(DataLoader, "__init__", self._watch)
+    def install(self) -> None:
+        """Hook the creation of loaders. Undo `patches` to remove the hook."""
+        self.patches.replace(DataLoader, "__init__", self._watch)
 
     def _watch(self, original: Any) -> Any:
         signature = inspect.signature(original)
@@ -163,16 +164,17 @@ class LoaderSettings:
         try:
             record = _record(loader, given, decision, self.asked)
             text = json.dumps(record)
-            if text not in self._noted:
-                self._noted.add(text)
-                self.note(record)
+            if text not in self._recorded:
+                self._recorded.add(text)
+                self.on_loader(record)
         except Exception as error:  # a full disk
             self.trouble = error
 
 
-def _record(loader: Any, given: Arguments, decision: Decision, asked: Arguments) -> dict[str, Any]:
+def _record(loader: Any, given: Arguments, decision: Decision, asked: Arguments) -> LoaderRecord:
     found = settings_of(given)
     now = settings_of({**given, **decision.changes})
+    changed = {name: value for name, value in now.items() if value != found.get(name)}
     iterable = isinstance(loader.dataset, IterableDataset)
     undivided = iterable and asked.get("num_workers", 0) > 1
     return {
@@ -181,7 +183,7 @@ def _record(loader: Any, given: Arguments, decision: Decision, asked: Arguments)
         "shuffles": shuffles(given),
         "batches_by": batches_by(given),
         "found": found,
-        "set": {name: now[name] for name in SETTINGS if now[name] != found[name]},
+        "set": cast(LoaderArguments, changed),
         "refused": decision.refused,
         "warning": _UNDIVIDED if undivided else None,
     }

@@ -103,7 +103,7 @@ def _state(thing: Any) -> dict[str, Any]:
     """
     if isinstance(thing, type) or callable(thing):
         return {}
-    kept: dict[str, Any] = {}
+    kept = {}
     for kind in reversed(type(thing).__mro__):
         for name, slot in vars(kind).items():
             if isinstance(slot, MemberDescriptorType):

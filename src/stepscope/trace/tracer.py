@@ -7,7 +7,6 @@ into rows and writes them, many steps at once. This work is recorded as the trac
 from __future__ import annotations
 
 import gc
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,9 +23,17 @@ from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_rows import SECOND_NS, EpochTiming, StepRow, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.types import (
+    DeviceMemoryMessage,
+    Environment,
+    Instrument,
+    LayerTime,
+    TraceOutcome,
+)
 from stepscope.trace import event_buffer as e
 from stepscope.trace import torch_hooks
 from stepscope.trace.allreduce_hooks import AllreduceWatch
+from stepscope.trace.bootstrap import describe_failure
 from stepscope.trace.dataloader_hooks import CPU_LEFT_OUT
 from stepscope.trace.detect.row_builder import CommunicationTime, PlainRows
 from stepscope.trace.detect.steps import StepDetector
@@ -81,7 +88,7 @@ class RowWriter:
         self._detector.finish()
         self._logs.close()
 
-    def overhead(self, event_s: float, own_s: float) -> dict[str, Any]:
+    def overhead(self, event_s: float, own_s: float) -> Instrument:
         """Return the tracing cost per step, from the cost of an event and the other work."""
         overhead_s = share = None
         if self.steps and self.steps_ns:  # none are written if a flush failed
@@ -136,9 +143,10 @@ class Tracer:
     origin_ns: int
     max_steps: int | None = None
     layers_steps: int = 0
-    layers: list[dict[str, Any]] | None = None
+    layers: list[LayerTime] | None = None
     end_script: Callable[[], None] = _exit_script  # ends the script after `max_steps`
-    send: Callable[[dict[str, Any]], None] = lambda message: None  # to the parent process, if any
+    # To the parent process, if any.
+    send: Callable[[DeviceMemoryMessage], None] = lambda message: None
 
     own_ns: int = 0
     trouble: Exception | None = None
@@ -172,7 +180,7 @@ class Tracer:
         """The size of the largest first batch of any iteration; None without a loader."""
         return self._hooks.batch_bytes or None
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Instrument:
         """Remove the hooks, write all rows, and return the tracing cost."""
         self._close_window()
         self._patches.undo()
@@ -185,38 +193,41 @@ class Tracer:
                 self.trouble = error
         return self._measure_overhead()
 
-    def final_message(self) -> dict[str, Any]:
+    def final_message(self) -> TraceOutcome:
         """Finish, and return the outcome for the parent process or the user's program."""
         instrument = self.finish()
-        words: dict[str, Any] = {
+        environment: Environment = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+        }
+        if self._hooks.device:
+            environment["device"] = self._hooks.device
+        outcome: TraceOutcome = {
             "steps": self.steps,
             "instrument": instrument,
             "layers": self.layers,
-            "environment": {
-                "torch": torch.__version__,
-                "threads": torch.get_num_threads(),
-                **({"device": self._hooks.device} if self._hooks.device else {}),
-            },
+            "environment": environment,
         }
+        if absent := self._absent():
+            outcome["absent"] = absent
+        if self._pool is not None:
+            outcome["device_memory"] = self._pool.at_end()
+        if self.trouble is not None:
+            outcome = {**outcome, **describe_failure(self.trouble)}
+        return outcome
+
+    def _absent(self) -> dict[str, str]:
+        """Return the reasons for missing figures."""
         absent: dict[str, str] = {}
         if self.layers_steps and self.layers is None:
-            first = (
-                f"its steps after step {self._window_from}" if self._window_from else "enough steps"
-            )
+            after = self._window_from
+            first = f"its steps after step {after}" if after else "enough steps"
             absent["layers"] = f"the script ended before {first} were made"
         if self._hooks.allreduce.reason is not None:
             absent["communication"] = self._hooks.allreduce.reason
         if self._hooks.cpu_from_steps:
             absent["load_cpu_s"] = CPU_LEFT_OUT
-        if absent:
-            words["absent"] = absent
-        if self._pool is not None:
-            words["device_memory"] = self._pool.at_end()
-        if self.trouble is not None:
-            words["trouble"] = str(self.trouble)
-            words["exit_code"] = getattr(self.trouble, "exit_code", 70)
-            words["traceback"] = "".join(traceback.format_exception(self.trouble))
-        return words
+        return absent
 
     def abandon(self) -> None:
         """Remove the hooks in a forked copy of the traced process."""
@@ -300,7 +311,7 @@ class Tracer:
     def _take_notes(self) -> None:
         self._writer.take(self._hooks.buffer.flush())
 
-    def _measure_overhead(self) -> dict[str, Any]:
+    def _measure_overhead(self) -> Instrument:
         """Return the clock's resolution and the tracing cost per step of this run.
 
         It includes the events (the cost of recording one is measured here) and the flushes

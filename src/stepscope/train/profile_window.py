@@ -142,8 +142,7 @@ def seen_inside(view: InsideView[Window], spec: RunSpec, counters: Counters | No
         return {}, absent
     if isinstance(view.window, CounterWindow):
         assert counters is not None, "there is no such window without counters"
-        counted = view.window.counts(view.seen_steps)
-        return {"counters": {**counted, "absent": dict(counters.absent)}}, absent
+        return {"counters": view.window.counts(view.seen_steps, counters.absent)}, absent
     assert isinstance(view.window, LayerWindow), "there are two kinds of windows"
     layers = view.window.layers(view.seen_steps)
     if not layers:

@@ -149,7 +149,7 @@ class Recorder:
             }
         )
         if self.device is not None:
-            self.send(self.device.now())
+            self.send({**self.device.now()})
 
     def epoch(self, split: str, timing: EpochTiming, tally: Tally) -> None:
         """Write the rows of an epoch and flush them to disk."""
