@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from stepscope.doctor.check import Check, absent, judged
-from stepscope.doctor.cpu_checks import APPLY
+from stepscope.doctor.check import APPLY, Check, absent, checked, compared
 from stepscope.errors import RequestError
 from stepscope.hardware.cpu_clock import FIXED, memory_clock
 from stepscope.hardware.jetson import (
@@ -29,17 +29,17 @@ def check_board(root: Path) -> list[Check]:
         _board(root),
         _jetpack(root),
         _power_mode(root),
-        judged(
+        compared(
             "memory_clock",
             memory_clock(root),
             "a memory clock that moves makes the same transfer take different times",
-            lambda found: None if found == FIXED else APPLY,
+            FIXED,
         ),
-        judged(
+        compared(
             "fan",
             fan(root),
             "a fan that starts late lets the chip get warm and slow down first",
-            lambda found: None if found == MAX else APPLY,
+            MAX,
         ),
         _left_over(root),
     ]
@@ -50,17 +50,16 @@ def _stand_in(root: Path) -> list[Check]:
         return []
     found = f"{root} stands in for this machine's /proc, /sys and /etc"
     why = "torch, the clock and the read test are still those of the machine it is tried on"
-    return [Check("system_root", "warning", found, why, "Unset STEPSCOPE_SYSTEM_ROOT.")]
+    return [checked("system_root", found, why, "Unset STEPSCOPE_SYSTEM_ROOT.")]
 
 
 def _board(root: Path) -> Check:
     why = "figures hold for the machine they were taken on"
-    check = judged("board", board(root), why)
-    if is_virtual(root):
-        found = f"{check.found}; a virtual machine"
-        advice = "Others share its CPUs, caches and disks unseen: repeat measurements in rounds."
-        return Check("board", "warning", found, why, advice)
-    return check
+    check = compared("board", board(root), why)
+    if not is_virtual(root):
+        return check
+    advice = "Others share its CPUs, caches and disks unseen: repeat measurements in rounds."
+    return checked("board", f"{check.found}; a virtual machine", why, advice)
 
 
 def _jetpack(root: Path) -> Check:
@@ -72,24 +71,18 @@ def _jetpack(root: Path) -> Check:
         return absent("jetpack", release.reason, why)
     version = jetpack_of(release.value)
     found = f"L4T {release.value}" + (f", JetPack {version}" if version else "")
-    return Check("jetpack", "ok", found, why)
+    return checked("jetpack", found, why)
 
 
 def _power_mode(root: Path) -> Check:
     why = "it decides how many CPUs there are and how fast they, the GPU and the memory are"
     protocol = protocol_mode(root)
-    check = judged(
-        "power_mode",
-        power_mode(root),
-        why,
-        lambda found: (
-            None if protocol in (None, found) else f"The protocol's is {protocol}. {APPLY}"
-        ),
-    )
+    advice = f"The protocol's is {protocol}. {APPLY}"
+    check = compared("power_mode", power_mode(root), why, protocol, advice)
     known = ", ".join(power_modes(root).values())
     if check.status == "absent" or not known:
         return check
-    return Check(check.name, check.status, f"{check.found} (of {known})", why, check.advice)
+    return replace(check, found=f"{check.found} (of {known})")
 
 
 def _left_over(root: Path) -> Check:
@@ -97,8 +90,8 @@ def _left_over(root: Path) -> Check:
     try:
         kept = [name for name, _ in kept_states(root)]
     except RequestError as error:
-        return Check("prepared", "warning", str(error), why, f"Look at {kept_file(root)}.")
+        return checked("prepared", str(error), why, f"Look at {kept_file(root)}.")
     if not kept:
-        return Check("prepared", "ok", "nothing is set that would have to be put back", why)
+        return checked("prepared", "nothing is set that would have to be put back", why)
     found = f"{', '.join(kept)} set for measuring; what was is in {kept_file(root)}"
-    return Check("prepared", "warning", found, why, f"As root: {PUT_BACK}.")
+    return checked("prepared", found, why, f"As root: {PUT_BACK}.")

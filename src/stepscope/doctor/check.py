@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from stepscope.hardware.procfs import Reading
 
-Status = Literal["ok", "warning", "absent"]
+APPLY = "As root: stepscope doctor --apply, or run --prepare."
 
 
 @dataclass(frozen=True)
@@ -16,10 +15,15 @@ class Check:
     """The result of one check; for an absent reading, `found` is the reason."""
 
     name: str
-    status: Status
+    status: Literal["ok", "warning", "absent"]
     found: str
     why: str
     advice: str | None = None
+
+
+def checked(name: str, found: str, why: str, advice: str | None = None) -> Check:
+    """Return the check of a reading: ok, or with advice a warning."""
+    return Check(name, "warning" if advice else "ok", found, why, advice)
 
 
 def absent(name: str, reason: str | None, why: str, advice: str | None = None) -> Check:
@@ -27,14 +31,10 @@ def absent(name: str, reason: str | None, why: str, advice: str | None = None) -
     return Check(name, "absent", reason or "this machine does not tell", why, advice)
 
 
-def judged(
-    name: str,
-    reading: Reading[str],
-    why: str,
-    judge: Callable[[str], str | None] = lambda _: None,
+def compared(
+    name: str, reading: Reading[str], why: str, wanted: str | None = None, advice: str = APPLY
 ) -> Check:
-    """Return the check of a reading; `judge` returns advice if the value distorts measurements."""
+    """Return the check of a reading; another value than the `wanted` one distorts measurements."""
     if reading.value is None:
         return absent(name, reading.reason, why)
-    advice = judge(reading.value)
-    return Check(name, "ok" if advice is None else "warning", reading.value, why, advice)
+    return checked(name, reading.value, why, None if wanted in (None, reading.value) else advice)

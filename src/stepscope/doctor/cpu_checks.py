@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.doctor.check import Check, absent, judged
+from stepscope.doctor.check import Check, absent, checked, compared
 from stepscope.hardware import cgroup, cpu_clock, host, thermal
 from stepscope.hardware.procfs import read_text
 
@@ -16,34 +16,29 @@ _WATCHED_S = 0.3
 _BUSY_CPUS = 0.5  # load of other processes that distorts a measurement
 _WARM_C = 80.0
 
-APPLY = "As root: stepscope doctor --apply, or run --prepare."
-
 
 def check_processor(root: Path) -> list[Check]:
     """Return the checks of the CPUs."""
     return [
         _cpus(root),
-        judged(
+        compared(
             "governor",
             cpu_clock.governor(root),
             "another governor than performance changes the clock while it is measured",
-            lambda found: None if found == "performance" else APPLY,
+            "performance",
         ),
-        judged(
+        compared(
             "clocks",
             cpu_clock.clocks(root),
             "clocks that move make the same step take different times",
-            lambda found: None if found == cpu_clock.FIXED else APPLY,
+            cpu_clock.FIXED,
         ),
-        judged(
+        compared(
             "turbo",
             cpu_clock.turbo(root),
             "with turbo the clock depends on how warm the chip is, and on other cores",
-            lambda found: (
-                None
-                if found == cpu_clock.OFF
-                else 'As root, to compare runs: stepscope doctor --apply --require "turbo=off".'
-            ),
+            cpu_clock.OFF,
+            'As root, to compare runs: stepscope doctor --apply --require "turbo=off".',
         ),
         _load(root),
         _temperature(root),
@@ -61,10 +56,9 @@ def _cpus(root: Path) -> Check:
         found += f", online: {online.value}"
     if quota is not None:
         found += f", a control group allows the time of {quota:g}"
-    if usable < present or quota is not None:
-        advice = f"Choose --threads and --workers for {usable}; others are kept from the rest."
-        return Check("cpus", "warning", found, why, advice)
-    return Check("cpus", "ok", found, why)
+    advice = f"Choose --threads and --workers for {usable}; others are kept from the rest."
+    limited = usable < present or quota is not None
+    return checked("cpus", found, why, advice if limited else None)
 
 
 def _load(root: Path) -> Check:
@@ -79,9 +73,10 @@ def _load(root: Path) -> Check:
     busiest = _busiest() if root == Path("/") else []
     if busiest:
         found += f"; now: {', '.join(f'{name} {cpus:.1f} CPUs' for name, cpus in busiest)}"
-    if sum(cpus for _, cpus in busiest) < _BUSY_CPUS and (busiest or waiting < _BUSY_CPUS):
-        return Check("load", "ok", found, why)
-    return Check("load", "warning", found, why, "Stop what else runs, or wait for it.")
+    # The load average also counts what has ended since.
+    load = sum(cpus for _, cpus in busiest) if busiest else waiting
+    advice = "Stop what else runs, or wait for it." if load >= _BUSY_CPUS else None
+    return checked("load", found, why, advice)
 
 
 def _busiest(most: int = 3) -> list[tuple[str, float]]:
@@ -115,9 +110,8 @@ def _temperature(root: Path) -> Check:
         return absent("temperature", warmth.reason, why)
     zones = sorted(thermal.zones_c(root).items(), key=lambda zone: zone[1], reverse=True)
     found = ", ".join(f"{name} {celsius:.1f} °C" for name, celsius in zones[:4])
-    if warmth.value >= _WARM_C:
-        return Check("temperature", "warning", found, why, "Let it cool down; see to the fan.")
-    return Check("temperature", "ok", found, why)
+    advice = "Let it cool down; see to the fan." if warmth.value >= _WARM_C else None
+    return checked("temperature", found, why, advice)
 
 
 def _throttling(root: Path) -> Check:
@@ -126,6 +120,5 @@ def _throttling(root: Path) -> Check:
     if times.value is None:
         return absent("throttling", times.reason, why)
     found = f"{times.value:,} times since the machine was started"
-    if times.value:
-        return Check("throttling", "warning", found, why, "Cool it better, or lower its clock.")
-    return Check("throttling", "ok", found, why)
+    advice = "Cool it better, or lower its clock." if times.value else None
+    return checked("throttling", found, why, advice)

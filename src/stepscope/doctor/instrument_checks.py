@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stepscope.doctor.check import Check, absent
+from stepscope.doctor.check import Check, absent, checked
 from stepscope.errors import StepscopeError
 from stepscope.hardware.conditions import CLOCK_SOURCES, clock_source
 from stepscope.hardware.energy import find_sensors
@@ -37,26 +37,24 @@ def _clock(root: Path) -> Check:
         f"perf_counter ({implementation}), kernel clock source {source.value or 'unknown'}, "
         f"steps of {resolution_s(200) * 1e9:.0f} ns, {cost:.0f} ns a reading"
     )
-    if cost > _SLOW_READING_NS:
-        known = read_name(root / CLOCK_SOURCES / "available_clocksource").value
-        others = f" This kernel offers: {known}." if known else ""
-        return Check("clock", "warning", found, why, f"Reading it is slow.{others}")
-    return Check("clock", "ok", found, why)
+    if cost <= _SLOW_READING_NS:
+        return checked("clock", found, why)
+    known = read_name(root / CLOCK_SOURCES / "available_clocksource").value
+    others = f" This kernel offers: {known}." if known else ""
+    return checked("clock", found, why, f"Reading it is slow.{others}")
 
 
 def check_energy(root: Path) -> Check:
     """Return the checks of the energy sensors, with their measured refresh periods."""
     why = "joules can only be told where something measures them"
     sensors = find_sensors(root)
-    refused = "; ".join(sensors.refused.values())
     if not sensors.working:
         return absent("energy", sensors.why_none, why)
     each_s = min(_WATCHED_S, _WATCHED_TOTAL_S / len(sensors.working))
     periods_s = refresh_periods(sensors, moment_s=each_s)
     found = ", ".join(f"{name} ({_period(each, each_s)})" for name, each in periods_s.items())
-    if refused:
-        return Check("energy", "warning", found, why, f"Others do not answer: {refused}.")
-    return Check("energy", "ok", found, why)
+    refused = "; ".join(sensors.refused.values())
+    return checked("energy", found, why, f"Others do not answer: {refused}." if refused else None)
 
 
 def _period(period_s: float | None, within_s: float) -> str:
@@ -86,10 +84,9 @@ def _build(built: TorchBuild, why: str) -> Check:
         f"{libraries}, {built['cpu_instructions']}"
     )
     usable = usable_cpus()
-    if usable is not None and built["threads"] > usable:
-        advice = f"Use --threads {usable}: there are no more CPUs for it."
-        return Check("torch", "warning", found, why, advice)
-    return Check("torch", "ok", found, why)
+    too_many = usable is not None and built["threads"] > usable
+    advice = f"Use --threads {usable}: there are no more CPUs for it."
+    return checked("torch", found, why, advice if too_many else None)
 
 
 def _accelerator(built: TorchBuild, root: Path, why: str) -> Check:
@@ -100,7 +97,7 @@ def _accelerator(built: TorchBuild, root: Path, why: str) -> Check:
             f"{'shared with the CPU' if each['shared'] else 'of its own'}"
             for each in devices
         )
-        return Check("accelerator", "ok", found, why)
+        return checked("accelerator", found, why)
     if may_have_gpu(root):
         found = f"an NVIDIA GPU is there, and torch {built['version']} does not see it"
         advice = (
@@ -108,5 +105,5 @@ def _accelerator(built: TorchBuild, root: Path, why: str) -> Check:
             if built["cuda"] is None
             else "Look at the driver: nvidia-smi, or on a Jetson the JetPack that torch is for."
         )
-        return Check("accelerator", "warning", found, why, advice)
+        return checked("accelerator", found, why, advice)
     return absent("accelerator", f"torch {built['version']} sees none", why)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.doctor.check import Check, absent
+from stepscope.doctor.check import Check, absent, checked
 from stepscope.hardware import cgroup
 from stepscope.hardware.host import SwapArea, swap_areas
 from stepscope.hardware.procfs import read_text
@@ -35,10 +35,8 @@ def _memory(root: Path) -> Check:
     limit = cgroup.tightest(cgroup.limited())
     if limit is not None and root == Path("/"):
         found += f"; a control group leaves {format_bytes(limit[1])} of {format_bytes(limit[0])}"
-    if available < _LITTLE_SHARE * total:
-        advice = "End what holds it; `stepscope memory MODEL` tells what a run takes."
-        return Check("memory", "warning", found, why, advice)
-    return Check("memory", "ok", found, why)
+    advice = "End what holds it; `stepscope memory MODEL` tells what a run takes."
+    return checked("memory", found, why, advice if available < _LITTLE_SHARE * total else None)
 
 
 def _others(root: Path) -> Check:
@@ -48,12 +46,12 @@ def _others(root: Path) -> Check:
     total = psutil.virtual_memory().total
     named, with_desktop = worth_naming(_resident(), total)
     if not named:
-        return Check("held_by_others", "ok", "no process holds much, and there is no desktop", why)
+        return checked("held_by_others", "no process holds much, and there is no desktop", why)
     found = ", ".join(f"{name} {format_bytes(size)}" for name, size in named)
     advice = "End what is not needed."
     if with_desktop:
         advice = "Without a desktop, until the next start: sudo systemctl isolate multi-user"
-    return Check("held_by_others", "warning", found, why, advice)
+    return checked("held_by_others", found, why, advice)
 
 
 def worth_naming(
@@ -82,12 +80,10 @@ def _swap(root: Path) -> Check:
         return absent("swap", areas.reason, why)
     on_disk = [area for area in areas.value if not area.is_zram]
     if not on_disk:
-        return Check("swap", "ok", "none on a disk", why)
+        return checked("swap", "none on a disk", why)
     used, found = _shown(on_disk)
-    if used:
-        advice = "Left over from earlier runs: sudo swapoff -a && sudo swapon -a brings it back."
-        return Check("swap", "warning", found, why, advice)
-    return Check("swap", "ok", found, why)
+    advice = "Left over from earlier runs: sudo swapoff -a && sudo swapon -a brings it back."
+    return checked("swap", found, why, advice if used else None)
 
 
 def _zram(root: Path) -> Check:
@@ -97,10 +93,10 @@ def _zram(root: Path) -> Check:
         return absent("zram", areas.reason, why)
     compressed = [area for area in areas.value if area.is_zram]
     if not compressed:
-        return Check("zram", "ok", "none", why)
+        return checked("zram", "none", why)
     _, found = _shown(compressed)
     advice = "To measure without it, until the next start: sudo swapoff /dev/zram*"
-    return Check("zram", "warning", found, why, advice)
+    return checked("zram", found, why, advice)
 
 
 def _shown(areas: list[SwapArea]) -> tuple[int, str]:

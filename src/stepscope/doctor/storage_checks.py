@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stepscope.doctor.check import Check, absent
-from stepscope.hardware.disk import Medium, medium_under, read_some
+from stepscope.doctor.check import Check, absent, checked
+from stepscope.hardware.disk import medium_under, read_some
 from stepscope.hardware.page_cache import DROP_CACHES
 from stepscope.units import format_bytes, format_duration
 
@@ -26,18 +26,15 @@ def _medium(root: Path, data_dir: Path) -> Check:
     medium = found.value
     if medium.kind is None:
         return absent("storage", f"{medium.reason}", why)
-    said = f"{data_dir} lies on: {_shown(medium)}"
-    if medium.kind == "memory":
-        return Check("storage", "warning", said, why, "Nothing is read from a disk here.")
-    if medium.kind in _SLOW:
-        advice = "See with `stepscope stalls` whether a training waits for it."
-        return Check("storage", "warning", said, why, advice)
-    return Check("storage", "ok", said, why)
-
-
-def _shown(medium: Medium) -> str:
     device = f", {medium.device}" if medium.device else ""
-    return f"{medium.kind}{' over USB' if medium.over_usb else ''} ({medium.file_system}{device})"
+    over_usb = " over USB" if medium.over_usb else ""
+    said = f"{data_dir} lies on: {medium.kind}{over_usb} ({medium.file_system}{device})"
+    advice = None
+    if medium.kind == "memory":
+        advice = "Nothing is read from a disk here."
+    elif medium.kind in _SLOW:
+        advice = "See with `stepscope stalls` whether a training waits for it."
+    return checked("storage", said, why, advice)
 
 
 def _read_test(data_dir: Path) -> Check:
@@ -52,17 +49,16 @@ def _read_test(data_dir: Path) -> Check:
         f"{format_bytes(done.bytes)} in {done.files:,} files took "
         f"{format_duration(done.seconds)}, {state}"
     )
-    if done.warm_because:
-        return Check("read_test", "warning", found, why, f"Not cold: {done.warm_because}.")
-    return Check("read_test", "ok", found, why)
+    advice = f"Not cold: {done.warm_because}." if done.warm_because else None
+    return checked("read_test", found, why, advice)
 
 
 def _page_cache() -> Check:
     why = "a first epoch is only comparable when no file is in memory from before"
     if os.access(DROP_CACHES, os.W_OK):
-        return Check("page_cache", "ok", f"the whole of it may be dropped ({DROP_CACHES})", why)
-    advice = "Run as root to drop all of it; --page-cache cold then also reaches other files."
-    found = "only the pages of one's own files can be advised out of it"
+        return checked("page_cache", f"the whole of it may be dropped ({DROP_CACHES})", why)
     if not DROP_CACHES.exists():
         return absent("page_cache", f"there is no {DROP_CACHES}", why)
-    return Check("page_cache", "warning", found, why, advice)
+    advice = "Run as root to drop all of it; --page-cache cold then also reaches other files."
+    found = "only the pages of one's own files can be advised out of it"
+    return checked("page_cache", found, why, advice)

@@ -45,18 +45,13 @@ def read_settings(file: Path) -> Mapping[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
-    if file.suffix == ".json":
-        return _settings_of_run(file, text)
-    try:
-        settings: dict[str, Any] = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
-        ) from error
-    return settings
-
-
-def _settings_of_run(file: Path, text: str) -> Mapping[str, Any]:
+    if file.suffix != ".json":
+        try:
+            return tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
+            ) from error
     try:
         spec = json.loads(text)["spec"]
     except (ValueError, KeyError, TypeError, RecursionError):
