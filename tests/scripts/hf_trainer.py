@@ -34,7 +34,12 @@ class Sentences(Dataset):
         }
 
 
-def make_model():
+def main(kind=Trainer):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gradient-accumulation-steps", type=int, default=2)
+    args = parser.parse_args()
+
+    set_seed(0)
     config = BertConfig(
         vocab_size=1000,
         hidden_size=64,
@@ -42,39 +47,25 @@ def make_model():
         num_attention_heads=4,
         intermediate_size=128,
         max_position_embeddings=64,
-        num_labels=2,
     )
-    return BertForSequenceClassification(config)
-
-
-def make_arguments(output_dir, accumulation=2):
-    return TrainingArguments(
-        output_dir=output_dir,
-        num_train_epochs=2,
-        per_device_train_batch_size=16,
-        per_device_eval_batch_size=32,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=1e-3,
-        eval_strategy="epoch",
-        save_strategy="no",
-        logging_steps=10,
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=0,
-    )
-
-
-def main(kind=Trainer):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--gradient-accumulation-steps", type=int, default=2)
-    args = parser.parse_args()
-
-    set_seed(0)
     with tempfile.TemporaryDirectory() as output_dir:
+        arguments = TrainingArguments(
+            output_dir=output_dir,
+            num_train_epochs=2,
+            per_device_train_batch_size=16,
+            per_device_eval_batch_size=32,
+            gradient_accumulation_steps=args.gradient_accumulation_steps,
+            learning_rate=1e-3,
+            eval_strategy="epoch",
+            save_strategy="no",
+            logging_steps=10,
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
         trainer = kind(
-            model=make_model(),
-            args=make_arguments(output_dir, args.gradient_accumulation_steps),
+            model=BertForSequenceClassification(config),
+            args=arguments,
             train_dataset=Sentences(640),
             eval_dataset=Sentences(128),
         )

@@ -5,6 +5,7 @@ import argparse
 import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from toy_data import mlp
 
 
 class Stream(IterableDataset):
@@ -22,31 +23,23 @@ class Stream(IterableDataset):
                 yield x, (x.sum() > 0).long()
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=2)
-    args = parser.parse_args()
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=2)
+args = parser.parse_args()
 
-    torch.manual_seed(0)
-    loader = DataLoader(Stream(4, 320), batch_size=64, num_workers=args.workers)
-    model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
-    model.append(nn.Linear(1024, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    criterion = nn.CrossEntropyLoss()
+torch.manual_seed(0)
+loader = DataLoader(Stream(4, 320), batch_size=64, num_workers=args.workers)
+model = mlp(128, 1024, 1024, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+criterion = nn.CrossEntropyLoss()
 
-    updates = 0
-    for epoch in range(args.epochs):
-        for x, y in loader:
-            loss = criterion(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            updates += 1
-        print(f"epoch {epoch}: loss {loss.item():.4f}")
-
-    print(f"updates={updates}")
-
-
-if __name__ == "__main__":
-    main()
+updates = 0
+for epoch in range(2):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        updates += 1
+    print(f"epoch {epoch}: loss {loss.item():.4f}")
+print(f"updates={updates}")

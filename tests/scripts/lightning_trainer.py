@@ -6,28 +6,17 @@ import warnings
 
 import pytorch_lightning as pl
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from toy_data import random_loader, small_cnn
 
 warnings.filterwarnings("ignore", ".*does not have many workers.*")
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 
 
 class LitClassifier(pl.LightningModule):
-    def __init__(self, lr=0.01):
+    def __init__(self):
         super().__init__()
-        self.lr = lr
-        self.backbone = nn.Sequential(
-            nn.Conv2d(3, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(32 * 8 * 8, 10),
-        )
+        self.backbone = small_cnn()
 
     def forward(self, x):
         return self.backbone(x)
@@ -43,28 +32,19 @@ class LitClassifier(pl.LightningModule):
         self.log("val_loss", F.cross_entropy(self(x), y))
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), lr=self.lr)
-
-
-def make_loaders():
-    def loader(count, shuffle):
-        data = TensorDataset(torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,)))
-        return DataLoader(data, batch_size=32, shuffle=shuffle)
-
-    return loader(640, True), loader(160, False)
+        return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
 def main(module=LitClassifier, of_loader=lambda loader: loader):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--max-epochs", type=int, default=2)
     parser.add_argument("--accumulate", type=int, default=1)
     args = parser.parse_args()
 
     pl.seed_everything(7, verbose=False)
-    train_loader, val_loader = make_loaders()
-    model = module()
+    train_loader = random_loader(640, 3, 32, 32)
+    val_loader = random_loader(160, 3, 32, 32, shuffle=False)
     trainer = pl.Trainer(
-        max_epochs=args.max_epochs,
+        max_epochs=2,
         accumulate_grad_batches=args.accumulate,
         accelerator="cpu",
         devices=1,
@@ -73,7 +53,7 @@ def main(module=LitClassifier, of_loader=lambda loader: loader):
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, of_loader(train_loader), val_loader)
+    trainer.fit(module(), of_loader(train_loader), val_loader)
 
     metrics = trainer.callback_metrics
     print(f"train loss {metrics['train_loss']:.4f}, val loss {metrics['val_loss']:.4f}")

@@ -1,8 +1,5 @@
 """A small GPT that draws its batches from a memory-mapped file of tokens, without a loader."""
 
-# ruff: noqa: N806 (the names that such scripts use)
-
-import argparse
 import math
 import tempfile
 import time
@@ -60,85 +57,79 @@ class GPT(nn.Module):
         return logits, loss
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--max-iters", type=int, default=30)
-    parser.add_argument("--eval-interval", type=int, default=10)
-    parser.add_argument("--gradient-accumulation-steps", type=int, default=2)
-    args = parser.parse_args()
-    batch_size, eval_iters, grad_clip, learning_rate = 8, 4, 1.0, 1e-3
+max_iters, eval_interval, eval_iters = 30, 10, 4
+batch_size, gradient_accumulation_steps, grad_clip, learning_rate = 8, 2, 1.0, 1e-3
 
-    torch.manual_seed(1337)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    ctx = nullcontext()
-    data_dir = Path(tempfile.mkdtemp())
-    tokens = np.random.default_rng(0).integers(0, vocab_size, 100_000, dtype=np.uint16)
-    tokens[:90_000].tofile(data_dir / "train.bin")
-    tokens[90_000:].tofile(data_dir / "val.bin")
+torch.manual_seed(1337)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+ctx = nullcontext()
+data_dir = Path(tempfile.mkdtemp())
+tokens = np.random.default_rng(0).integers(0, vocab_size, 100_000, dtype=np.uint16)
+tokens[:90_000].tofile(data_dir / "train.bin")
+tokens[90_000:].tofile(data_dir / "val.bin")
 
-    def get_batch(split):
-        # recreate np.memmap every batch to avoid a memory leak
-        data = np.memmap(data_dir / f"{split}.bin", dtype=np.uint16, mode="r")
-        ix = torch.randint(len(data) - block_size, (batch_size,))
-        x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
-        y = torch.stack(
-            [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
-        )
-        return x.to(device), y.to(device)
 
-    model = GPT(n_layer=2)
-    model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
+def get_batch(split):
+    # recreate np.memmap every batch to avoid a memory leak
+    data = np.memmap(data_dir / f"{split}.bin", dtype=np.uint16, mode="r")
+    ix = torch.randint(len(data) - block_size, (batch_size,))
+    x = torch.stack([torch.from_numpy(data[i : i + block_size].astype(np.int64)) for i in ix])
+    y = torch.stack(
+        [torch.from_numpy(data[i + 1 : i + 1 + block_size].astype(np.int64)) for i in ix]
+    )
+    return x.to(device), y.to(device)
 
-    @torch.no_grad()
-    def estimate_loss():
-        out = {}
-        model.eval()
-        for split in ["train", "val"]:
-            losses = torch.zeros(eval_iters)
-            for k in range(eval_iters):
-                X, Y = get_batch(split)
-                with ctx:
-                    _, loss = model(X, Y)
-                losses[k] = loss.item()
-            out[split] = losses.mean()
-        model.train()
-        return out
 
-    def get_lr(it):
-        return learning_rate * 0.5 * (1.0 + math.cos(math.pi * it / args.max_iters))
+model = GPT(n_layer=2)
+model.to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95))
 
-    # training loop
-    updates = 0
-    X, Y = get_batch("train")  # fetch the very first batch
-    iter_num = 0
-    while True:
-        for param_group in optimizer.param_groups:
-            param_group["lr"] = get_lr(iter_num)
-        if iter_num % args.eval_interval == 0:
-            losses = estimate_loss()
-            print(
-                f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}"
-            )
-            t0 = time.time()
-        for _ in range(args.gradient_accumulation_steps):
+
+@torch.no_grad()
+def estimate_loss():
+    out = {}
+    model.eval()
+    for split in ["train", "val"]:
+        losses = torch.zeros(eval_iters)
+        for k in range(eval_iters):
+            X, Y = get_batch(split)
             with ctx:
                 _, loss = model(X, Y)
-                loss = loss / args.gradient_accumulation_steps
-            # immediately async prefetch next batch while model is doing the forward pass
-            X, Y = get_batch("train")
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        updates += 1
-        iter_num += 1
-        if iter_num >= args.max_iters:
-            break
-
-    print(f"last {iter_num % args.eval_interval or args.eval_interval} in {time.time() - t0:.2f} s")
-    print(f"updates={updates}")
+            losses[k] = loss.item()
+        out[split] = losses.mean()
+    model.train()
+    return out
 
 
-if __name__ == "__main__":
-    main()
+def get_lr(it):
+    return learning_rate * 0.5 * (1.0 + math.cos(math.pi * it / max_iters))
+
+
+# training loop
+updates = 0
+X, Y = get_batch("train")  # fetch the very first batch
+iter_num = 0
+while True:
+    for param_group in optimizer.param_groups:
+        param_group["lr"] = get_lr(iter_num)
+    if iter_num % eval_interval == 0:
+        losses = estimate_loss()
+        print(f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}")
+        t0 = time.time()
+    for _ in range(gradient_accumulation_steps):
+        with ctx:
+            _, loss = model(X, Y)
+            loss = loss / gradient_accumulation_steps
+        # immediately async prefetch next batch while model is doing the forward pass
+        X, Y = get_batch("train")
+        loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    updates += 1
+    iter_num += 1
+    if iter_num >= max_iters:
+        break
+
+print(f"last {iter_num % eval_interval or eval_interval} in {time.time() - t0:.2f} s")
+print(f"updates={updates}")

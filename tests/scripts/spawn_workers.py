@@ -5,37 +5,27 @@ import argparse
 import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader, Dataset
+from toy_data import mlp
 
 
 class Squares(Dataset):
-    def __init__(self, count):
-        self.count = count
-
     def __len__(self):
-        return self.count
+        return 1280
 
     def __getitem__(self, index):
-        x = torch.full((256,), index / self.count)
+        x = torch.full((256,), index / len(self))
         return x, x[:1] ** 2
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--context", choices=["spawn", "forkserver", "fork"], default="spawn")
-    parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
 
     torch.manual_seed(0)
-    loader = DataLoader(
-        Squares(1280),
-        batch_size=64,
-        shuffle=True,
-        num_workers=args.workers,
-        multiprocessing_context=args.context,
-        persistent_workers=True,
-    )
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
-    model.append(nn.Linear(1024, 1))
+    options = {"multiprocessing_context": args.context, "persistent_workers": True}
+    loader = DataLoader(Squares(), batch_size=64, shuffle=True, num_workers=1, **options)
+    model = mlp(256, 1024, 1024, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     criterion = nn.MSELoss()
 
@@ -48,7 +38,6 @@ def main():
             optimizer.step()
             updates += 1
         print(f"epoch {epoch}: loss {loss.item():.4f}")
-
     print(f"updates={updates}")
 
 

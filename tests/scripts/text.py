@@ -1,7 +1,5 @@
 """Classify sentences of differing length with a small transformer encoder."""
 
-import argparse
-
 import torch
 import torch.nn as nn
 from torch.nn.utils.rnn import pad_sequence
@@ -62,44 +60,34 @@ def evaluate(model, loader, device):
     return correct / len(loader.dataset)
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    args = parser.parse_args()
+torch.manual_seed(0)
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+train_loader, valid_loader = make_loaders()
+model = TextClassifier().to(device)
+criterion = nn.CrossEntropyLoss()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+scheduler = torch.optim.lr_scheduler.OneCycleLR(
+    optimizer, max_lr=1e-3, total_steps=2 * len(train_loader)
+)
 
-    torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    train_loader, valid_loader = make_loaders()
-    model = TextClassifier().to(device)
-    criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=args.lr, total_steps=args.epochs * len(train_loader)
+updates = 0
+for epoch in range(2):
+    total_loss = 0.0
+    for tokens, labels in train_loader:  # timer: data
+        tokens, labels = tokens.to(device), labels.to(device)  # timer: transfer
+        logits = model(tokens)  # timer: forward
+        loss = criterion(logits, labels)  # timer: forward
+        optimizer.zero_grad()  # timer: optimizer
+        loss.backward()  # timer: backward
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()  # timer: optimizer
+        scheduler.step()
+        total_loss += loss.item()
+        updates += 1
+    accuracy = evaluate(model, valid_loader, device)
+    print(
+        f"epoch {epoch + 1} | loss {total_loss / len(train_loader):.4f} "
+        f"| valid accuracy {accuracy:.3f} | lr {scheduler.get_last_lr()[0]:.2e}"
     )
 
-    updates = 0
-    for epoch in range(args.epochs):
-        total_loss = 0.0
-        for tokens, labels in train_loader:  # timer: data
-            tokens, labels = tokens.to(device), labels.to(device)  # timer: transfer
-            logits = model(tokens)  # timer: forward
-            loss = criterion(logits, labels)  # timer: forward
-            optimizer.zero_grad()  # timer: optimizer
-            loss.backward()  # timer: backward
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()  # timer: optimizer
-            scheduler.step()
-            total_loss += loss.item()
-            updates += 1
-        accuracy = evaluate(model, valid_loader, device)
-        print(
-            f"epoch {epoch + 1} | loss {total_loss / len(train_loader):.4f} "
-            f"| valid accuracy {accuracy:.3f} | lr {scheduler.get_last_lr()[0]:.2e}"
-        )
-
-    print(f"updates={updates}")
-
-
-if __name__ == "__main__":
-    main()
+print(f"updates={updates}")
