@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.findings.rank_findings import straggler
-from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.rank_balance import slowest_by_phase
 from stepscope.data.sample_order import EpochOrder, share_of
 from stepscope.errors import RequestError

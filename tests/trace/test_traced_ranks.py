@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from stepscope_command import ENVIRONMENT, closes
 
+from stepscope.analyze.findings.finding import RunView
 from stepscope.analyze.findings.rank_findings import straggler
-from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import run_folder
 from stepscope.records.run_reader import Run, load_run

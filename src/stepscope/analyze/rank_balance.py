@@ -7,11 +7,11 @@ time: the step, and `backward`, without communication.
 
 from __future__ import annotations
 
+from stepscope.analyze.phase_shares import distribution
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
-from stepscope.records.types import CommunicationShare, PhaseTime, RankFigures, SlowestRank
-from stepscope.stats import quantile
+from stepscope.records.types import PhaseTime, RankFigures, SlowestRank
 
 
 def ranks_of(run: Run) -> list[Run]:
@@ -73,7 +73,7 @@ def figures_of_rank(rank: Run) -> RankFigures:
 
 
 def _own_s(
-    phases: dict[str, PhaseTime] | None, communication: CommunicationShare | None
+    phases: dict[str, PhaseTime] | None, communication: PhaseTime | None
 ) -> dict[str, float] | None:
     """Return the mean of each phase, without the communication in `backward`."""
     if phases is None:
@@ -87,7 +87,7 @@ def _own_s(
 # --- Exposed communication
 
 
-def exposed_communication(steps: Table, dropped: list[int]) -> CommunicationShare | None:
+def exposed_communication(steps: Table, dropped: list[int]) -> PhaseTime | None:
     """Return the time per step of communication that no computation hides; None if unknown."""
     known = [
         (exposed, took)
@@ -98,11 +98,4 @@ def exposed_communication(steps: Table, dropped: list[int]) -> CommunicationShar
     ]
     if not known:
         return None
-    values = sorted(exposed for exposed, _ in known)
-    return {
-        "share": sum(values) / sum(took for _, took in known),
-        "mean_s": sum(values) / len(values),
-        "median_s": quantile(values, 0.5),
-        "p95_s": quantile(values, 0.95),
-        "p99_s": quantile(values, 0.99),
-    }
+    return distribution((exposed for exposed, _ in known), sum(took for _, took in known))

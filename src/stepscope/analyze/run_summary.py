@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from stepscope.analyze.device_time import device_time
 from stepscope.analyze.energy_use import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
 from stepscope.analyze.memory_use import compare_with_forecast
-from stepscope.analyze.phase_shares import dropped_epochs_of, phase_shares, time_by_phase
+from stepscope.analyze.phase_shares import (
+    device_time,
+    dropped_epochs_of,
+    phase_shares,
+    time_by_phase,
+)
 from stepscope.analyze.rank_balance import (
     exposed_communication,
     figures_of_rank,

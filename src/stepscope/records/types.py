@@ -143,7 +143,7 @@ class Summary(TypedDict, total=False):
     unattributed_share: float | None
     phases: dict[str, PhaseTime] | None
     device: DeviceTime | None
-    communication: CommunicationShare | None
+    communication: PhaseTime | None
     off_blocks: OffBlockCost | None
     train_accuracy: float | None
     test_accuracy: float | None
@@ -170,7 +170,7 @@ class Summary(TypedDict, total=False):
 
 
 class PhaseTime(TypedDict):
-    """The time of a phase of the step; only shares and means while the run goes on."""
+    """The time of a phase or another part of a step; only share and mean of a run in progress."""
 
     share: float
     mean_s: float
@@ -186,16 +186,6 @@ class DeviceTime(TypedDict):
     phases: dict[str, PhaseTime]
     issue_s: float
     bound_by: str | None
-
-
-class CommunicationShare(TypedDict):
-    """The time of a step that only communicates gradients."""
-
-    share: float
-    mean_s: float
-    median_s: float
-    p95_s: float
-    p99_s: float
 
 
 class OffBlockCost(TypedDict):
@@ -279,7 +269,7 @@ class RankFigures(TypedDict):
     samples: int | None
     closure: float | None
     phases: dict[str, PhaseTime] | None
-    communication: CommunicationShare | None
+    communication: PhaseTime | None
     peak_memory_bytes: int | None
     own_s: dict[str, float] | None
 
@@ -886,6 +876,16 @@ class ErrorAnswer(TypedDict):
 
     error: str
     exit_code: int
+
+
+class FindingRecord(TypedDict):
+    """A finding on a run; `weight` ranks findings."""
+
+    name: str
+    text: str
+    evidence: list[str]
+    command: str | None
+    weight: float
 
 
 # --- sweep.json, trials and answers of sweep ------------------------------------------------------

@@ -7,7 +7,7 @@ least share, and names both.
 from __future__ import annotations
 
 from stepscope.analyze.findings.event_findings import bad_samples, lost_workers, retried_requests
-from stepscope.analyze.findings.finding import Finding
+from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.findings.loader_findings import (
     uneven_workers,
     waiting_for_data,
@@ -24,7 +24,6 @@ from stepscope.analyze.findings.phase_findings import (
     unattributed,
 )
 from stepscope.analyze.findings.rank_findings import exposed_communication, straggler
-from stepscope.analyze.findings.run_view import RunView
 from stepscope.analyze.findings.step_findings import drift, far_steps, start_up
 from stepscope.records.run_reader import Run
 

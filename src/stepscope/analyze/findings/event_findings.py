@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import RunView
+from stepscope.analyze.findings.finding import Finding, RunView
 
 
 def lost_workers(view: RunView) -> Finding | None:

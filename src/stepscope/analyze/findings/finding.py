@@ -1,9 +1,20 @@
-"""A finding: a conclusion and the measurements behind it."""
+"""A finding, and the view of a run that findings are made from."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import compress
+from typing import Any, cast
+
+from stepscope.analyze.phase_shares import counted_steps, dropped_epochs_of, phase_shares
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
+from stepscope.records.types import FindingRecord, PhaseTime
+from stepscope.stats import median
+from stepscope.units import format_path
 
 
 @dataclass(frozen=True)
@@ -20,6 +31,77 @@ class Finding:
     command: str | None
     weight: float
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> FindingRecord:
         """Return the finding as plain values."""
-        return asdict(self)
+        return cast("FindingRecord", asdict(self))
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run, and its steps of full detail outside the dropped epochs."""
+
+    run: Run
+    _columns: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def _dropped(self) -> list[int]:
+        return dropped_epochs_of(self.run)
+
+    @cached_property
+    def _kept(self) -> list[bool]:
+        return counted_steps(self.run.steps, self._dropped)
+
+    @cached_property
+    def _phases(self) -> dict[str, PhaseTime]:
+        return phase_shares(self.run.steps, self._dropped) or {}
+
+    def column(self, name: str) -> list[Any]:
+        """Return a column of those steps, cached: a run may have a million."""
+        if name not in self._columns:
+            self._columns[name] = list(compress(self.run.steps[name], self._kept))
+        return self._columns[name]
+
+    @cached_property
+    def throttled(self) -> list[bool | None]:
+        """Whether each of those steps was throttled."""
+        return list(compress(self.run.throttled, self._kept))
+
+    @cached_property
+    def step_s(self) -> list[float]:
+        """The duration of each of those steps."""
+        return self.column("step_s")
+
+    @cached_property
+    def median_s(self) -> float:
+        """The median duration of a step."""
+        return median(self.step_s)
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of a column over the steps that record it."""
+        known = [value for value in self.column(name) if value is not None]
+        return sum(known) / len(known) if known else None
+
+    def share(self, phase: str) -> float:
+        """Return a phase's share of the time of those steps."""
+        return self._phases[phase]["share"]
+
+    @cached_property
+    def workers(self) -> int | None:
+        """The number of loader workers; None if unknown."""
+        if self.run.info.get("kind") != "trace":
+            found = self.run.spec.get("workers")
+            return None if found is None else int(found)
+        seen = {worker for worker in self.column("load_worker") if worker is not None}
+        return len(seen - {-1}) if seen else None
+
+    def again(self, command: str, *flags: str) -> str:
+        """Return the command line that runs another command on the same training."""
+        spec = self.run.spec
+        if self.run.info.get("kind") != "trace":
+            return shlex.join(
+                ["stepscope", command, format_path(self.run.path / schema.RUN), *flags]
+            )
+        module, script = spec.get("module"), spec.get("script")
+        what = ["-m", str(module)] if module else [str(script)]
+        words: Sequence[str] = spec.get("arguments") or ()
+        return shlex.join(["stepscope", command, *flags, "--", *what, *map(str, words)])

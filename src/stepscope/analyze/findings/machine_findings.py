@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from itertools import compress
 
-from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import RunView
+from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.analyze.throttled_time import slowdown
 from stepscope.records.throttled_steps import ThrottledTime, throttled_times
 from stepscope.units import format_duration, format_share

@@ -6,8 +6,7 @@ import shlex
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
-from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import RunView
+from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.units import format_bytes, format_share
 
 _FEWEST_EPOCHS = 4

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import RunView
+from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.stats import median
 from stepscope.units import format_duration, format_share
 

@@ -6,8 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
-from stepscope.analyze.findings.finding import Finding
-from stepscope.analyze.findings.run_view import RunView
+from stepscope.analyze.findings.finding import Finding, RunView
 from stepscope.records import schema
 from stepscope.stats import median, quantile
 from stepscope.units import format_duration, format_share

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.device_time import device_time
+from stepscope.analyze.phase_shares import device_time
 from stepscope.records.schema import STEP_COLUMNS
 from stepscope.records.table import Table
 
