@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "settings": frozenset(),
     "hardware": frozenset({"records"}),
     "data": frozenset({"records"}),
-    "models": frozenset(),
+    "models": frozenset({"records"}),
 }
 
 # Packages that use the standard library only, and what they may use besides.

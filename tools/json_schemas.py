@@ -29,6 +29,10 @@ ANSWERS: dict[str, Any] = {
     "run": types.RunAnswer,
     "trace": types.RunAnswer,
     "resume": types.RunAnswer,
+    "summary": types.NetworkAnswer,
+    "data get": types.DataCheckAnswer,
+    "data verify": types.DataCheckAnswer,
+    "data put": types.DataPutAnswer,
     "error": types.ErrorAnswer,
 }
 

@@ -472,4 +472,4 @@ def test_an_exit_inside_a_network_is_a_failure_of_it():
 )
 def test_an_optimiser_is_asked_what_it_keeps(make, values):
     state = optimizer_state(make, gradients=1000)
-    assert (state.values_per_parameter, state.bytes) == (values, values * 1000 * FLOAT)
+    assert state == {"values_per_parameter": values, "bytes": values * 1000 * FLOAT}

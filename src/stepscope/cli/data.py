@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json as json_module
 import sys
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from stepscope.cli.streams import AsJson
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import VerifiedCache
+from stepscope.data.dataset import Verified, VerifiedCache
 from stepscope.data.object_store.store_url import parse_address
 from stepscope.errors import DataError, RequestError
+from stepscope.records.types import (
+    DataCheckAnswer,
+    DataPutAnswer,
+    VerifiedFile,
+    VerifiedFolder,
+)
 from stepscope.units import format_bytes
 
 app = App(name="data", help="Get and verify data sets, and put them into a bucket.")
@@ -48,9 +54,13 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     dataset = dataset_registry.find(name, dataset_registry.DataSource(data_dir=data_dir))
     checked, cache = dataset.verify(data_dir), dataset.verify_cache()
     if json:
-        files = [asdict(found) for found in checked]
-        answer = {"data": name, "data_dir": str(data_dir), "files": files}
-        print(json_module.dumps({**answer, "cache": _cache_as_json(cache)}))
+        answer: DataCheckAnswer = {
+            "data": name,
+            "data_dir": str(data_dir),
+            "files": _files(checked),
+            "cache": None if cache is None else _folder(cache),
+        }
+        print(json_module.dumps(answer))
     else:
         for found in checked:
             print(f"{found.status:10} {found.file}  {found.detail}")
@@ -67,11 +77,18 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     return DataError.exit_code
 
 
-def _cache_as_json(cache: VerifiedCache | None) -> dict[str, Any] | None:
-    if cache is None:
-        return None
-    files = [asdict(found) for found in cache.files]
-    return {"folder": str(cache.folder), "size_bytes": cache.size_bytes, "files": files}
+def _files(checked: Iterable[Verified]) -> list[VerifiedFile]:
+    return [
+        {"file": found.file, "status": found.status, "detail": found.detail} for found in checked
+    ]
+
+
+def _folder(cache: VerifiedCache) -> VerifiedFolder:
+    return {
+        "folder": str(cache.folder),
+        "size_bytes": cache.size_bytes,
+        "files": _files(cache.files),
+    }
 
 
 def _print_cache(cache: VerifiedCache) -> None:
@@ -130,9 +147,16 @@ def put(
         lambda line: print(line, file=sys.stderr),
     )
     if json:
-        found = {"sent": done.sent, "kept": done.kept, "retries": done.retries}
-        where = {"url": address.url, "layout": layout, "sent_bytes": done.sent_bytes}
-        print(json_module.dumps({"data": name, **where, **found}))
+        answer: DataPutAnswer = {
+            "data": name,
+            "url": address.url,
+            "layout": layout,
+            "sent": done.sent,
+            "kept": done.kept,
+            "sent_bytes": done.sent_bytes,
+            "retries": done.retries,
+        }
+        print(json_module.dumps(answer))
     else:
         print(
             f"{name} is in {address} as {layout}: {done.sent:,} objects sent "

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 from cyclopts import Parameter
 
@@ -14,6 +14,7 @@ from stepscope.cli.settings_flags import layout_of
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import OutOfMemoryError
 from stepscope.models import registry
+from stepscope.records.types import NetworkAnswer, OptimizerCounts
 from stepscope.report.terminal.model_table import print_network
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
@@ -65,31 +66,25 @@ def summary(
     return 0
 
 
-def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> dict[str, Any]:
+def _count(asked: RunSpec, sample_shape: tuple[int, ...], classes: int) -> NetworkAnswer:
     model = registry.build(asked.model, classes=classes, norm=asked.norm)
     from stepscope.models.model_summary import count_network, optimizer_state
 
     entry = registry.ZOO.get(asked.model)
     tokens = entry.tokens if entry else None
     network = count_network(model, sample_shape, asked.model, tokens)
-    states: dict[str, Any] = {}
+    states: dict[str, OptimizerCounts] = {}
     for name in get_args(Optimizer):
         # Only some optimisers have momentum; where it changes nothing, one row suffices.
         plain, moved = (
-            asdict(optimizer_state(_maker(name, momentum), network.gradients))
-            for momentum in (0.0, 0.9)
+            optimizer_state(_maker(name, momentum), network.gradients) for momentum in (0.0, 0.9)
         )
         states[name] = plain
         if moved != plain:
             states[f"{name} with momentum"] = moved
-    return {
-        "model": asked.model,
-        "input": sample_shape,
-        "norm": asked.norm,
-        "classes": classes,
-        **asdict(network),
-        "optimizer_state": states,
-    }
+    answer = {"model": asked.model, "input": sample_shape, "norm": asked.norm, "classes": classes}
+    # JSON has lists for tuples; the schema of the answer is checked in the tests.
+    return cast(NetworkAnswer, {**answer, **asdict(network), "optimizer_state": states})
 
 
 def _maker(optimizer: str, momentum: float) -> MakeOptimizer:

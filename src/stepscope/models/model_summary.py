@@ -46,6 +46,7 @@ from stepscope.models.multiply_adds import (
 )
 from stepscope.models.step_tensors import weigh_optimizer
 from stepscope.models.user_model import describe_their_failure
+from stepscope.records.types import OptimizerCounts
 
 # --- Let a network run as it was written, whatever of it is compiled
 
@@ -231,14 +232,6 @@ class NetworkSummary:
     not_counted: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class OptimizerState:
-    """What an optimiser keeps between steps: for each value with a gradient, and in all."""
-
-    values_per_parameter: float
-    bytes: int
-
-
 def count_network(
     model: nn.Module, sample_shape: Sequence[int], name: str, tokens: int | None = None
 ) -> NetworkSummary:
@@ -277,13 +270,13 @@ def count_network(
     )
 
 
-def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerState:
-    """Let a real optimiser step a small parameter, and scale up what it then keeps."""
+def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerCounts:
+    """Return the state of an optimizer, measured with a small parameter and scaled up."""
     values = weigh_optimizer(make).state
-    return OptimizerState(
-        values_per_parameter=int(values) if float(values).is_integer() else values,
-        bytes=round(values * gradients * _VALUE_BYTES),
-    )
+    return {
+        "values_per_parameter": int(values) if float(values).is_integer() else values,
+        "bytes": round(values * gradients * _VALUE_BYTES),
+    }
 
 
 def _call(

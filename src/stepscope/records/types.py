@@ -1456,6 +1456,49 @@ class SecondEpochRun(TypedDict):
 # --- answers: summary, accel ----------------------------------------------------------------------
 
 
+class LayerCounts(TypedDict):
+    """One module of a network; multiply-adds that are unknown are None."""
+
+    name: str
+    kind: str
+    calls: int
+    output_shape: list[int] | None
+    parameters: int
+    macs: int | None
+    kept_bytes: int
+
+
+class OptimizerCounts(TypedDict):
+    """The state of an optimizer: values per parameter, and the total size."""
+
+    values_per_parameter: float
+    bytes: int
+
+
+class NetworkAnswer(TypedDict):
+    """`stepscope summary`: the counts of a network, for one sample."""
+
+    model: str
+    input: list[int]
+    norm: str
+    classes: int
+    parameters: int
+    trainable_parameters: int
+    gradients: int
+    convolutions: int
+    last_layer: str | None
+    last_layer_input: list[int] | None
+    macs: int
+    kept_bytes: int
+    input_mb: float
+    forward_backward_mb: float
+    parameters_mb: float
+    total_mb: float
+    layers: list[LayerCounts]
+    not_counted: list[str]
+    optimizer_state: dict[str, OptimizerCounts]
+
+
 class ArrayWidths(TypedDict):
     """How many PEs the channels of a layer spread over."""
 
@@ -1651,3 +1694,40 @@ class RestoredAnswer(TypedDict):
     """`stepscope doctor --restore`."""
 
     restored: list[str]
+
+
+class VerifiedFile(TypedDict):
+    """The check of a file of a data set."""
+
+    file: str
+    status: str
+    detail: str
+
+
+class VerifiedFolder(TypedDict):
+    """The check of the existing files of a cache folder."""
+
+    folder: str
+    size_bytes: int
+    files: list[VerifiedFile]
+
+
+class DataCheckAnswer(TypedDict):
+    """`stepscope data get` and `stepscope data verify`."""
+
+    data: str
+    data_dir: str
+    files: list[VerifiedFile]
+    cache: VerifiedFolder | None
+
+
+class DataPutAnswer(TypedDict):
+    """`stepscope data put`: the objects that were sent, and those that were there."""
+
+    data: str
+    url: str
+    layout: str
+    sent: int
+    kept: int
+    sent_bytes: int
+    retries: int

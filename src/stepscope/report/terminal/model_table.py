@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.records.types import NetworkAnswer, OptimizerCounts
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import format_bytes
 
 
-def print_network(console: Console, network: Mapping[str, Any]) -> None:
+def print_network(console: Console, network: NetworkAnswer) -> None:
     """Print a network from the mapping that `stepscope summary --json` prints."""
     norm = "" if network["norm"] == "batch" else ", without batch norm"
     shape, classes = _shape(network["input"]), f"{network['classes']:,} classes"
@@ -27,7 +27,7 @@ def print_network(console: Console, network: Mapping[str, Any]) -> None:
         say(console, *(f"- {line}" for line in network["not_counted"]))
 
 
-def _layer_table(network: Mapping[str, Any]) -> Table:
+def _layer_table(network: NetworkAnswer) -> Table:
     table = house_table("layer", "kind", "output", "parameters", "MACs", "kept", left=(0, 1))
     for layer in network["layers"]:
         table.add_row(
@@ -50,7 +50,7 @@ def _layer_table(network: Mapping[str, Any]) -> Table:
     return table
 
 
-def _answers(network: Mapping[str, Any]) -> Iterator[str]:
+def _answers(network: NetworkAnswer) -> Iterator[str]:
     trained, gradients = network["trainable_parameters"], network["gradients"]
     whole = trained == network["parameters"]
     some = "all of them trained" if whole else f"{trained:,} of them trained"
@@ -66,15 +66,16 @@ def _answers(network: Mapping[str, Any]) -> Iterator[str]:
         yield f"the last layer, {network['last_layer']}, takes {taken}"
 
 
-def _size_table(network: Mapping[str, Any]) -> Table:
+def _size_table(network: NetworkAnswer) -> Table:
     table = house_table("size, as torchsummary counts it", "MiB")
-    for name in ("input", "forward_backward", "parameters", "total"):
-        words = name.replace("forward_backward", "forward and backward")
-        table.add_row(words, f"{network[f'{name}_mb']:,.2f}")
+    table.add_row("input", f"{network['input_mb']:,.2f}")
+    table.add_row("forward and backward", f"{network['forward_backward_mb']:,.2f}")
+    table.add_row("parameters", f"{network['parameters_mb']:,.2f}")
+    table.add_row("total", f"{network['total_mb']:,.2f}")
     return table
 
 
-def _optimizer_table(states: Mapping[str, Mapping[str, Any]]) -> Table:
+def _optimizer_table(states: Mapping[str, OptimizerCounts]) -> Table:
     table = house_table("state of the optimiser", "values a parameter", "size")
     for name, state in states.items():
         values = f"{state['values_per_parameter']:g}"

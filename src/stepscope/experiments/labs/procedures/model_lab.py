@@ -69,7 +69,7 @@ def _kept(network: NetworkSummary, optimizer: str) -> float:
     from stepscope.train.optimizers import make_optimizer
 
     make = partial(make_optimizer, validate({"optimizer": optimizer}))
-    return optimizer_state(make, network.gradients).values_per_parameter
+    return optimizer_state(make, network.gradients)["values_per_parameter"]
 
 
 def _last_convolution(network: NetworkSummary) -> tuple[int, ...] | None:
