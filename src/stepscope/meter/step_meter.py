@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,7 @@ from stepscope.meter.step_rows import (
     StepRow,
     device_columns,
     load_of_step,
+    seconds_by_lap,
 )
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
@@ -56,7 +57,7 @@ from stepscope.records.types import Instrument
 FLUSH_EVERY_NS = SECOND_NS // 2
 
 
-class _Noted(NamedTuple):
+class _RecordedStep(NamedTuple):
     """A recorded step. `laps` are phases with their end times."""
 
     step: int
@@ -106,7 +107,7 @@ class StepMeter:
     _device_begin: DeviceMark | None = None
     _device_laps: list[tuple[int, DeviceMark]] = field(default_factory=list)
     _gradients_at: tuple[int, DeviceMark | None] | None = None
-    _noted: deque[_Noted] = field(default_factory=deque)
+    _recorded: deque[_RecordedStep] = field(default_factory=deque)
     _flushed_ns: int = 0
     _ended: int = 0
 
@@ -157,8 +158,8 @@ class StepMeter:
             device_laps.append((OTHER, self._device_begin))
             self._device_laps = []
         end = now_ns()
-        self._noted.append(
-            _Noted(
+        self._recorded.append(
+            _RecordedStep(
                 step,
                 samples,
                 self._step_begin_ns,
@@ -192,19 +193,22 @@ class StepMeter:
 
     def flush(self) -> None:
         """Wait for the device and write every row. Not for use inside a step."""
-        if self._noted and self._noted[-1].device_laps:
-            self._noted[-1].device_laps[-1][1].wait()
+        if self._recorded and self._recorded[-1].device_laps:
+            self._recorded[-1].device_laps[-1][1].wait()
         self._flush()
 
     def _flush(self) -> None:
         """Sum up and write all steps that the device has completed, and call the callbacks."""
         began = self._flushed_ns = now_ns()
         rows = []
-        while self._noted and _is_over(self._noted[0]):
-            noted = self._noted.popleft()
-            row = _sum_up(noted, self._epoch.epoch, self.origin_ns)
+        while self._recorded:
+            marks = self._recorded[0].device_laps
+            if marks and not marks[-1][1].reached():
+                break
+            step = self._recorded.popleft()
+            row = _sum_up(step, self._epoch.epoch, self.origin_ns)
             self.log.append(row)
-            self.laps += len(noted.laps)
+            self.laps += len(step.laps)
             rows.append(row)
         self.log.flush()  # before the callbacks: a loss that is NaN ends the run
         epoch = self._epoch
@@ -220,52 +224,39 @@ class StepMeter:
         self.own_ns += now_ns() - began
 
 
-def _is_over(noted: _Noted) -> bool:
-    return not noted.device_laps or noted.device_laps[-1][1].reached()
-
-
-def _sum_up(noted: _Noted, epoch: int, origin_ns: int) -> StepRow:
-    spent, before_ns = [0] * 6, noted.laps_begin_ns
-    for phase, end_ns in noted.laps:
+def _sum_up(step: _RecordedStep, epoch: int, origin_ns: int) -> StepRow:
+    spent, before_ns = [0] * 6, step.laps_begin_ns
+    for phase, end_ns in step.laps:
         spent[phase] += end_ns - before_ns
         before_ns = end_ns
-    loss = None if noted.loss is None else noted.loss()
+    loss = None if step.loss is None else step.loss()
     return StepRow(
         epoch,
-        noted.step,
-        noted.begin_ns - origin_ns,
-        noted.samples,
+        step.step,
+        step.begin_ns - origin_ns,
+        step.samples,
         spent,
-        noted.end_ns - noted.begin_ns,
-        load_of_step(noted.loads, origin_ns),
+        step.end_ns - step.begin_ns,
+        load_of_step(step.loads, origin_ns),
         loss[0] if isinstance(loss, Sequence) else loss,
-        device_columns(_between_marks(noted.device_begin, noted.device_laps))
-        if noted.device_laps
+        device_columns(seconds_by_lap(step.device_begin, step.device_laps))
+        if step.device_laps
         else None,
-        noted.detail,
-        _communication_s(noted),
+        step.detail,
+        _communication_s(step),
     )
 
 
-def _communication_s(noted: _Noted) -> float | None:
+def _communication_s(step: _RecordedStep) -> float | None:
     """Return the time from a step's last gradients to the end of its backward pass."""
-    if noted.gradients_at is None:
+    if step.gradients_at is None:
         return None
-    ready_ns, mark = noted.gradients_at
+    ready_ns, mark = step.gradients_at
     if mark is not None:
-        ends = [end for phase, end in noted.device_laps if phase == BACKWARD]
+        ends = [end for phase, end in step.device_laps if phase == BACKWARD]
         return mark.seconds_until(ends[-1]) if ends else None
-    ends_ns = [end_ns for phase, end_ns in noted.laps if phase == BACKWARD]
+    ends_ns = [end_ns for phase, end_ns in step.laps if phase == BACKWARD]
     return seconds(ends_ns[-1] - ready_ns) if ends_ns else None
-
-
-def _between_marks(
-    begin: DeviceMark | None, laps: list[tuple[int, DeviceMark]]
-) -> Iterator[tuple[int, float]]:
-    for phase, mark in laps:
-        assert begin is not None, "loader_started comes before the first step"
-        yield phase, begin.seconds_until(mark)
-        begin = mark
 
 
 def measure_overhead(meter: StepMeter) -> Instrument:
@@ -279,11 +270,11 @@ def measure_overhead(meter: StepMeter) -> Instrument:
     lap_s = seconds(1) * cost_amid_work_ns(lambda: scratch.lap(DATA))
     scratch.open_epoch(EpochTiming(0))
     no_loss = torch.zeros(())
-    note_s = seconds(1) * cost_amid_work_ns(lambda: scratch.end_step(0, 0, no_loss))
+    record_s = seconds(1) * cost_amid_work_ns(lambda: scratch.end_step(0, 0, no_loss))
     overhead_s = None
     share = None
     if meter.steps:
-        overhead_s = note_s + (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
+        overhead_s = record_s + (meter.laps * lap_s + seconds(meter.own_ns)) / meter.steps
         share = overhead_s / (seconds(meter.steps_ns) / meter.steps)
     return {
         "clock": "perf_counter (monotonic)",

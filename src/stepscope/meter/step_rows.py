@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from stepscope.records import schema
 from stepscope.records.csv_log import number
+
+if TYPE_CHECKING:
+    from stepscope.meter.device_timeline import DeviceMark
 
 SECOND_NS = 1_000_000_000
 DATA, TRANSFER, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(6)
@@ -132,6 +135,16 @@ class StepRow(NamedTuple):
             f"{self.step_ns * 1e-9:.9f},{loss},{load_cpu},{device},{load_at or ','},full,"
             f"{communication}"
         )
+
+
+def seconds_by_lap(
+    begin: DeviceMark | None, laps: Iterable[tuple[int, DeviceMark]]
+) -> Iterator[tuple[int, float]]:
+    """Yield the phase of each lap and the device's time up to its mark, which was reached."""
+    for phase, mark in laps:
+        assert begin is not None, "a mark comes before the first lap"
+        yield phase, begin.seconds_until(mark)
+        begin = mark
 
 
 def device_columns(spent_s: Iterable[tuple[int, float]]) -> tuple[float, ...]:

@@ -188,11 +188,6 @@ class HookState:
         worker, start_ns, wall_ns, cpu_ns = timing
         self.timings.append((worker, start_ns, wall_ns, cpu_ns))
 
-    @property
-    def steps_since_fetch(self) -> int:
-        """The number of updated steps since the last fetch."""
-        return self.steps - self.steps_at_fetch
-
     def new_key(self) -> int:
         """Return a new number for an iteration or a loader."""
         self.next_key += 1

@@ -399,11 +399,8 @@ def _takes_over(state: HookState, optimizer: Any) -> bool:
     optimiser never stepped beside them: first Adam, then LBFGS.
     """
     is_inside = state.in_step > 0  # in an optimiser that wraps this one
-    if (
-        is_inside
-        or state.steps_since_fetch < _STEPS_BEFORE_ANOTHER
-        or id(optimizer) in state.beside
-    ):
+    is_early = state.steps - state.steps_at_fetch < _STEPS_BEFORE_ANOTHER
+    if is_inside or is_early or id(optimizer) in state.beside:
         return False
     known = (state.optimizers.get(identity) for identity in state.updated_by)
     before = [each for reference in known if reference and (each := reference()) is not None]

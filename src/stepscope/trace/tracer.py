@@ -47,7 +47,7 @@ class RowWriter:
     folder: Path
     origin_ns: int
     communication: CommunicationTime = field(default_factory=CommunicationTime)
-    noted: int = 0
+    events: int = 0
     steps_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -68,15 +68,15 @@ class RowWriter:
         """The number of steps so far, including the one that is still open."""
         return self._detector.steps_seen
 
-    def take(self, notes: list[Any]) -> None:
+    def take(self, fields: list[Any]) -> None:
         """Process recorded events and write their rows."""
         # Nearly all objects created here are short-lived. With collection enabled, Python would
         # scan them and the script's objects several times, which is half of the cost.
         collects = gc.isenabled()
         gc.disable()
         try:
-            self.noted += len(notes) // len(e.FIELDS)
-            self._detector.take(notes)
+            self.events += len(fields) // len(e.FIELDS)
+            self._detector.take(fields)
             self._steps.flush()
             self._epochs.flush()
         finally:
@@ -92,11 +92,11 @@ class RowWriter:
         """Return the tracing cost per step, from the cost of an event and the other work."""
         overhead_s = share = None
         if self.steps and self.steps_ns:  # none are written if a flush failed
-            overhead_s = (self.noted * event_s + own_s) / self.steps
+            overhead_s = (self.events * event_s + own_s) / self.steps
             share = overhead_s / (seconds(self.steps_ns) / self.steps)
         return {
             "event_cost_s": event_s,
-            "events_per_step": self.noted / self.steps if self.steps else None,
+            "events_per_step": self.events / self.steps if self.steps else None,
             "overhead_per_step_s": overhead_s,
             "overhead_share": share,
         }
@@ -186,7 +186,7 @@ class Tracer:
         self._patches.undo()
         if self.trouble is None:
             try:
-                self._take_notes()
+                self._writer.take(self._hooks.buffer.flush())
                 self._writer.finish()
                 self._look_at_device()
             except Exception as error:
@@ -289,7 +289,7 @@ class Tracer:
         began = now_ns()
         self._hooks.buffer.record(e.OWN)
         try:
-            self._take_notes()
+            self._writer.take(self._hooks.buffer.flush())
             self._look_at_device()
         except Exception as error:  # a full disk, an internal error: the script continues
             self.trouble = error
@@ -308,9 +308,6 @@ class Tracer:
         if self._pool is not None:
             self.send(self._pool.now())
 
-    def _take_notes(self) -> None:
-        self._writer.take(self._hooks.buffer.flush())
-
     def _measure_overhead(self) -> Instrument:
         """Return the clock's resolution and the tracing cost per step of this run.
 
@@ -326,7 +323,7 @@ class Tracer:
         call = torch_hooks._call(scratch, lambda module: None)
         idle = nn.PReLU()  # it has a weight, so every call is recorded, and no random one
 
-        def note_a_call() -> None:
+        def record_a_call() -> None:
             scratch.counted = bool(self._hooks.loaders)  # samples are known from the batches
             call(idle)
 
@@ -334,7 +331,7 @@ class Tracer:
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
             **self._writer.overhead(
-                event_s=seconds(1) * cost_amid_work_ns(note_a_call) / 2,
+                event_s=seconds(1) * cost_amid_work_ns(record_a_call) / 2,
                 own_s=seconds(self.own_ns + self._hooks.allreduce.own_ns),
             ),
         }

@@ -30,9 +30,17 @@ class EpochTracker(LoopTracker):
 
     def promote_candidates(self) -> None:
         """Turn open candidates that are not evaluations into training, at a backward pass."""
+        # Drop unused and restarted iterators, and end evaluations.
+        self.candidates = [candidate for candidate in self.candidates if candidate.used]
         if not self.candidates:
             return
-        self._leave_only_training()
+        *earlier, innermost = self.candidates
+        if any(candidate.is_evaluation for candidate in earlier) or innermost.key is None:
+            self.end_evaluations()
+        kept = [candidate for candidate in self.candidates if candidate.key is not None]
+        self.candidates = [
+            candidate for candidate in kept if not any(is_anew(candidate, later) for later in kept)
+        ]
         if not self.candidates:
             return
         epoch = self.epoch
@@ -59,19 +67,6 @@ class EpochTracker(LoopTracker):
             self._take_in(epoch, candidate)
         epoch.around.update(candidate.key for candidate in left if candidate.key is not None)
         self.candidates.clear()
-
-    def _leave_only_training(self) -> None:
-        """Drop unused and restarted iterators, and end evaluations."""
-        self.candidates = [candidate for candidate in self.candidates if candidate.used]
-        if not self.candidates:
-            return
-        *earlier, innermost = self.candidates
-        if any(candidate.is_evaluation for candidate in earlier) or innermost.key is None:
-            self.end_evaluations()
-        kept = [candidate for candidate in self.candidates if candidate.key is not None]
-        self.candidates = [
-            candidate for candidate in kept if not any(is_anew(candidate, later) for later in kept)
-        ]
 
     def _take_in(self, epoch: Epoch, candidate: LoopCandidate) -> None:
         """Add a loader to those of the epoch, and its batches to the step."""
@@ -141,11 +136,6 @@ class EpochTracker(LoopTracker):
         self._begin_candidates_here()
         self.epoch.ended = None  # its batch was fetched before the loader's end
         return self.tail
-
-    def move_tail_here(self) -> None:
-        """Extend the step to now: its update was part of the span that has just ended."""
-        self.join_tail()
-        self.begin_tail()
 
     def join_tail(self, *, cut: bool = False) -> None:
         """Add the tail to the step.
@@ -273,13 +263,11 @@ class EpochTracker(LoopTracker):
         workers whose loop was interrupted is seen again only when it restarts. But the last batch
         may still be pending, or be used together with one of a loader from which every step draws.
         """
-        all_trained = epoch.batches_left == 0 and self.tail is not None and self._leaves_none()
-        is_ended = epoch.ended is not None and not epoch.may_go_on
-        is_all = all_trained and loader not in epoch.drawn_from
-        return is_ended or iterated in epoch.keys or is_all
-
-    def _leaves_none(self) -> bool:
-        """Return whether the step that has updated will have used every fetched batch."""
+        if iterated in epoch.keys or (epoch.ended is not None and not epoch.may_go_on):
+            return True
+        if epoch.batches_left != 0 or self.tail is None or loader in epoch.drawn_from:
+            return False
+        # Will the step that has updated have used every fetched batch?
         has_taken = self.step is not None and self.step.backwards
         return self.pending.longest() <= (0 if has_taken else 1)
 

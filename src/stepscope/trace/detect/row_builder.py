@@ -25,7 +25,7 @@ from stepscope.meter.step_rows import (
     load_of_step,
 )
 from stepscope.records import schema
-from stepscope.trace.detect.spans import Epoch, Moment, Step
+from stepscope.trace.detect.spans import Epoch, Moment, Step, read_losses
 
 if TYPE_CHECKING:
     from stepscope.trace.detect.evaluations import LoopCandidate
@@ -208,10 +208,7 @@ class RowBuilder:
 
     def epoch(self, epoch: Epoch) -> None:
         """Write an epoch after all of its steps. Waits for the device."""
-        for pending in self._pending:
-            if isinstance(pending, _PendingStep) and pending.step.device_laps:
-                pending.step.device_laps[-1][1].wait()
-        self.write()
+        self.wait()
         timing = epoch.timing
         timing.data_s, timing.steps_s = seconds(epoch.data_ns), seconds(epoch.steps_ns)
         self.sink.epoch("train", timing, epoch.loss)
@@ -236,9 +233,9 @@ class RowBuilder:
 
     def wait(self) -> None:
         """Wait until the device has completed everything, and write it."""
-        last = self._pending[-1] if self._pending else None
-        if isinstance(last, _PendingStep) and last.step.device_laps:
-            last.step.device_laps[-1][1].wait()
+        for pending in self._pending:
+            if isinstance(pending, _PendingStep) and pending.step.device_laps:
+                pending.step.device_laps[-1][1].wait()
         self.write()
 
     def write(self) -> None:
@@ -256,10 +253,10 @@ class RowBuilder:
     def _write_step(
         self, step: Step, epoch: Epoch, number: int, samples: int | None, step_ns: int
     ) -> None:
-        loss = step.read_loss()
+        loss = read_losses(step.losses)
         epoch.take_losses([loss], [samples])
         # The device may have worked on nothing but an evaluation.
-        on_device = list(step.device_seconds())
+        on_device = step.device_seconds()
         end_ns = step.begin_ns + step_ns + step.out_ns
         self.sink.step(
             StepRow(

@@ -25,6 +25,7 @@ from stepscope.meter.step_rows import (
     TRANSFER,
     EpochTiming,
     Load,
+    seconds_by_lap,
 )
 from stepscope.trace import event_buffer as e
 
@@ -185,22 +186,14 @@ class Step:
         one_optimizer = len(self.optimizers) == 1
         return sum(self.called_samples if one_optimizer else self.called_samples[:1])
 
-    def read_loss(self) -> float | None:
-        """Return the sum of the losses: in a step with several, they are parts of one."""
-        return read_losses(self.losses)
-
     def is_over_on_device(self) -> bool:
         """Return whether the device has completed the step."""
         return not self.device_laps or self.device_laps[-1][1].reached()
 
-    def device_seconds(self) -> Iterable[tuple[int, float]]:
-        """Yield phases and their device time. The device must have completed the step."""
-        begin = self.device_begin
-        for phase, mark in self.device_laps:
-            assert begin is not None
-            if phase != _TAKEN_OUT:
-                yield phase, begin.seconds_until(mark)
-            begin = mark
+    def device_seconds(self) -> list[tuple[int, float]]:
+        """Return phases and their device time. The device must have completed the step."""
+        laps = seconds_by_lap(self.device_begin, self.device_laps)
+        return [(phase, spent_s) for phase, spent_s in laps if phase != _TAKEN_OUT]
 
 
 @dataclass(slots=True)
@@ -350,7 +343,7 @@ class Phases:
 
 
 def read_losses(losses: Iterable[Loss | None]) -> float | None:
-    """Return the sum of the known losses."""
+    """Return the sum of the known losses: in a step with several, they are parts of one."""
     known = [value_of(loss) for loss in losses if loss is not None]
     return sum(known, 0.0) if known else None
 

@@ -328,7 +328,9 @@ class StepDetector:
         tracker = self._tracker
         current = tracker.tail or tracker.step
         if tracker.tail is not None and tracker.tail.begin_ns > self._backward_ns:
-            tracker.move_tail_here()  # weights were updated during the backward pass
+            # Weights were updated during the backward pass: the step lasts until its end.
+            tracker.join_tail()
+            tracker.begin_tail()
             current = tracker.step
         if current is not None:
             if detail is not None:
