@@ -1,16 +1,18 @@
-"""What a lab is given, with nobody who looks on."""
+"""A listener of labs and sweeps that shows nothing."""
 
 from __future__ import annotations
 
-from stepscope.experiments.labs.lab_runner import Tools
+from stepscope.experiments.labs.lab_plan import LabRequest
+from stepscope.experiments.labs.lab_runner import run_lab
 
 
-class Quiet:
-    """An listener who says nothing."""
+class QuietListener:
+    """Ignores everything but lines of output, which it hands on."""
+
+    def __init__(self, said=lambda line: None):
+        self.output = said
 
     def message(self, message): ...
-
-    def output(self, line): ...
 
     def stopping(self): ...
 
@@ -19,5 +21,6 @@ class Quiet:
     def tried(self, trial): ...
 
 
-def tools(said=lambda line: None):
-    return Tools(Quiet(), said)
+def run_quietly(sheet, flags, **request):
+    """Run the lab of a sheet with some flags."""
+    return run_lab(sheet, LabRequest(flags, **request), QuietListener())

@@ -11,11 +11,17 @@ from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import Settings, count
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import MissingExtraError, RequestError
-from stepscope.experiments.labs.lab_folder import LabFolder
-from stepscope.experiments.labs.lab_plan import Ask
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools, conduct, find, labs
-from stepscope.experiments.labs.lab_runner import resume as resume_lab
-from stepscope.experiments.labs.lab_sheet import Sheet
+from stepscope.experiments.labs import lab_runner
+from stepscope.experiments.labs.lab_plan import LabRequest
+from stepscope.experiments.labs.lab_runner import (
+    LabFolder,
+    find_sheet,
+    labs,
+    run_lab,
+    run_without_sheet,
+)
+from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet
+from stepscope.records.types import LabAnswer
 from stepscope.report.terminal.lab_tables import (
     charts_of,
     print_finding,
@@ -24,7 +30,6 @@ from stepscope.report.terminal.lab_tables import (
     save_charts,
 )
 from stepscope.report.terminal.sweep_table import SweepDisplay
-from stepscope.settings.load_settings import resolve_request
 
 
 def lab(
@@ -58,40 +63,29 @@ def lab(
         if flags or any(given is not None for given in (name, scale, repeats)):
             raise RequestError("resume: takes no name and no other flag: the folder knows them.")
         with SweepDisplay(Console(file=sys.stderr)) as display:
-            sheet, finding = resume_lab(resume, Tools(display, display.output))
-        return _show_sheet(sheet, finding, json)
+            resumed = lab_runner.resume(resume, display)
+        return _show_sheet(read_sheet(resumed["lab"]), resumed, json)
     if name is None:
         listed = {"labs": [{"name": each, "about": about} for each, about in labs().items()]}
         print_answer(listed, lambda console, _: print_labs(console, labs()), as_json=json)
         return 0
-    found = find(name)
-    if isinstance(found, Sheet):
+    sheet = find_sheet(name)
+    if sheet is not None:
         share = 1.0 if scale is None else _share(scale)
         rounds = None if repeats is None else count("repeats", repeats)
         with SweepDisplay(Console(file=sys.stderr)) as display:
-            finding = conduct(found, Ask(flags, share, rounds), Tools(display, display.output))
-        return _show_sheet(found, finding, json)
+            found = run_lab(sheet, LabRequest(flags, share, rounds), display)
+        return _show_sheet(sheet, found, json)
     for flag, value in (("scale", scale), ("repeats", repeats)):
         if value is not None:
             raise RequestError(f"{flag}: lab {name} has its own, found {value!r}. Leave it out.")
-    spec = resolve_request(None, {**found.DEFAULTS, **flags})
     with SweepDisplay(Console(file=sys.stderr)) as display:
-        finding = found.investigate(spec, Tools(display, display.output))
-    answer = {"lab": name, "answer": finding.answer, "holds": finding.holds, **finding.figures}
+        answer = run_without_sheet(name, flags, display)
     print_answer(answer, print_finding, as_json=json)
-    return 0 if finding.holds else 1
+    return 0 if answer["holds"] else 1
 
 
-def _show_sheet(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
-    answer = {
-        "lab": sheet.name,
-        "question": sheet.question,
-        "answer": finding.answer,
-        "holds": finding.holds,
-        "published": sheet.published,
-        **finding.figures,
-        "plots": [],
-    }
+def _show_sheet(sheet: Sheet, answer: LabAnswer, as_json: bool) -> int:
     charts = charts_of(answer, sheet.plots)
     folder = Path(answer["path"])
     try:
@@ -104,7 +98,7 @@ def _show_sheet(sheet: Sheet, finding: LabFinding, as_json: bool) -> int:
         lambda console, found: print_sheet(console, found, sheet.columns, charts),
         as_json=as_json,
     )
-    return 0 if finding.holds else 1
+    return 0 if answer["holds"] else 1
 
 
 def _share(text: str) -> float:

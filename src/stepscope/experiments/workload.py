@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments.script_trial import run_script, with_argument
@@ -22,6 +22,10 @@ from stepscope.supervisor.required_conditions import check_requirements
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
 from stepscope.supervisor.warm_start import ForkServer
+from stepscope.train.source_settings import data_source_of
+
+if TYPE_CHECKING:
+    from stepscope.data.dataset_registry import DataSet
 
 Mode = Literal["train", "load"]
 ARGUMENT = "arg:"  # a setting that is a flag of the user's script
@@ -33,6 +37,18 @@ LOADER_SETTINGS = {
     "persistent_workers": "persistent_workers",
     "batch_size": "batch_size",
 }
+
+
+def dataset_of(spec: RunSpec) -> DataSet:
+    """Return the data set of a spec."""
+    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
+
+    return dataset_registry.find(spec.data, data_source_of(spec))
+
+
+def training_samples_of(spec: RunSpec) -> int:
+    """Return how many samples an epoch of a spec has, those held out left aside."""
+    return dataset_of(spec).count("train", spec.samples) - spec.validation
 
 
 @dataclass(frozen=True)

@@ -916,15 +916,6 @@ class StepFigures(TypedDict):
     other_s: float | None
 
 
-class PageCacheFigures(TypedDict):
-    """How cold the page cache was made before a run."""
-
-    epoch: int
-    cold_share: float | None
-    how: str
-    reason: str | None
-
-
 class TrialMetrics(TypedDict, total=False):
     """The figures of one trial that settings are compared by; empty if nothing was recorded."""
 
@@ -945,7 +936,7 @@ class TrialMetrics(TypedDict, total=False):
     test_accuracy: float | None
     validation_accuracy: float | None
     peak_memory_bytes: int | None
-    page_cache: PageCacheFigures | None
+    page_cache: ColdCache | None
     swap_used_bytes: int | None
     workers_lost: int
     read_bytes_per_s: float | None
@@ -1232,7 +1223,7 @@ class BottleneckAnswer(StallsSummary):
     lost_by_round: list[LostShares]
     workers: int
     ways: dict[Literal["synthetic", "memory", "source"], WayFigures]
-    page_cache: PageCacheFigures | None
+    page_cache: ColdCache | None
     caches_not_emptied: list[str]
     cost_s: float
     path: str
@@ -1302,6 +1293,25 @@ class MissingPart(TypedDict):
     reason: str
 
 
+class LabPlot(TypedDict):
+    """A plot of a sheet: what is drawn of its rows, or of its curves by epoch."""
+
+    name: str
+    graph_of: NotRequired[str]
+    title: NotRequired[str]
+    kind: NotRequired[Literal["lines", "bars", "stacked", "points", "scatter"]]
+    rows: NotRequired[Literal["rows", "curves"]]
+    x: NotRequired[str]
+    x_title: NotRequired[str]
+    y: NotRequired[str]
+    y_title: NotRequired[str]
+    y_times: NotRequired[float]
+    y_over: NotRequired[str]
+    parts: NotRequired[list[str]]
+    series: NotRequired[str]
+    panel: NotRequired[str]
+
+
 class LabRequestRecord(TypedDict):
     """What was asked of a lab: settings as given, and how much of the sheet to run."""
 
@@ -1323,6 +1333,16 @@ class LabPlanRecord(TypedDict):
     note: str | None
 
 
+class LabExtras(TypedDict, total=False):
+    """What single labs add to the record, or replace in it."""
+
+    subject: str
+    note: str | None
+    store: dict[str, str]
+    workers: WorkersAnswer
+    scaling: ScalingAnswer
+
+
 class LabFigures(LabPlanRecord):
     """The figures of a lab that has a sheet; the last three are each of one lab alone."""
 
@@ -1334,8 +1354,8 @@ class LabFigures(LabPlanRecord):
     scaling: NotRequired[ScalingAnswer]
 
 
-class LabRecord(LabFigures):
-    """`lab.json`; the figures are there once the lab is completed."""
+class LabRecord(LabPlanRecord):
+    """`lab.json` of a lab that has begun; `LabFigures` and the rest come when it is completed."""
 
     schema: int
     id: str
@@ -1373,6 +1393,16 @@ class PhaseReading(TypedDict):
     end_bytes: int | None
     in_use_bytes: int | None
     kept_bytes: int | None
+
+
+class MemoryTrialFigures(TypedDict):
+    """The measurements of a few training steps: readings by phase, or the peak and the times."""
+
+    phases: list[PhaseReading]
+    peak_bytes: int | None
+    workers_bytes: int
+    step_s: list[float]
+    losses: list[float]
 
 
 class MemoryByPhase(TypedDict):
@@ -1415,6 +1445,21 @@ class MemoryRemedy(TypedDict):
     with_bytes: NotRequired[list[int]]
 
 
+class MemoryLabAnswer(TypedDict):
+    """The answer of `stepscope lab memory`."""
+
+    lab: Literal["memory"]
+    answer: str
+    holds: bool
+    spec: RecordedSpec
+    bill: MemoryBill
+    phases: list[MemoryByPhase]
+    peak_phase: str | None
+    readings: list[PhaseReading]
+    freed: list[FreedMemory]
+    remedies: list[MemoryRemedy]
+
+
 class SecondEpochForecast(TypedDict):
     """What was forecast for a run before it began."""
 
@@ -1433,13 +1478,6 @@ class ForecastUnderLimit(TypedDict):
     workers_that_fit: int | None
 
 
-# A key of it is the keyword `from`.
-WorkersFallback = TypedDict(
-    "WorkersFallback",
-    {"epoch": int, "split": str, "batch": int, "from": int, "to": int, "reason": str},
-)
-
-
 class SecondEpochRun(TypedDict):
     """One of the two runs of the lab: without a limit, or under it."""
 
@@ -1450,7 +1488,28 @@ class SecondEpochRun(TypedDict):
     steps: int
     samples_by_epoch: dict[int, int]
     test_accuracy: float | None
-    fallbacks: list[WorkersFallback]
+    fallbacks: list[dict[str, int | str]]
+
+
+class SecondEpochAnswer(TypedDict):
+    """The answer of `stepscope lab second-epoch`."""
+
+    lab: Literal["second-epoch"]
+    answer: str
+    holds: bool
+    spec: RecordedSpec
+    training_samples: int
+    limit_bytes: int
+    limit_from: str
+    forecast: SecondEpochForecast
+    forewarned: ForecastUnderLimit
+    without_limit: SecondEpochRun
+    with_limit: SecondEpochRun
+    events: list[RunEvent]
+    workers_ended_by_guard: int
+    workers_ended_by_hand: int
+    same_steps: bool
+    same_losses: bool
 
 
 # --- answers: summary, accel ----------------------------------------------------------------------

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from quiet_lab import tools
+from quiet_lab import run_quietly
 
 from stepscope.accelerator.rubric import MOST_EPOCHS
-from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import Ask
 from stepscope.experiments.labs.lab_sheet import Setting, read_sheet
-from stepscope.experiments.labs.lab_trials import Tried
+from stepscope.experiments.labs.lab_trials import SettingTrials
 from stepscope.experiments.labs.procedures import efficient_lab
+from stepscope.experiments.labs.procedures.efficient_lab import TrainedNetwork
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Trial, load_sweep
 from stepscope.settings.load_settings import with_changes
@@ -22,40 +22,40 @@ FIGURES = {"energy_mj": 0.1, "cycles": 40_000, "peak_activation_bytes": 61_440}
 ESTIMATES = dict.fromkeys(("free", "8x16", "16x16"), FIGURES)
 
 
-def tried(*accuracies: float) -> list[Tried]:
+def tried(*accuracies: float) -> list[SettingTrials]:
     found = []
     for seed, accuracy in enumerate(accuracies):
         values = {"model": "efficient-small", "schedule": "one-cycle", "seed": seed}
         metrics = {"test_accuracy": accuracy, "wall_s": 60.0 + seed}
         trial = Trial(seed, values, 1, "completed", metrics=metrics)
-        found.append(Tried(Setting(values), (trial,), (Path(str(seed)),)))
+        found.append(SettingTrials(Setting(values), (trial,), (Path(str(seed)),)))
     return found
 
 
-def row(*accuracies: float):
-    made = efficient_lab.row_of("efficient-small", "one-cycle", tried(*accuracies), ESTIMATES)
-    return {**made, "points": efficient_lab.points_of(made)}
+def network(*accuracies: float, **figures: float) -> TrainedNetwork:
+    estimates = {**ESTIMATES, "free": {**FIGURES, **figures}}
+    return TrainedNetwork("efficient-small", "one-cycle", tried(*accuracies), estimates)
 
 
 def test_a_row_has_the_mean_and_the_spread_of_its_seeds():
-    made = row(0.80, 0.84, 0.82)
+    made = network(0.80, 0.84, 0.82).row()
     assert made["test_accuracy"] == pytest.approx(0.82)
     assert (made["test_accuracy_low"], made["test_accuracy_high"]) == (0.80, 0.84)
     assert (made["seeds"], made["wall_s"]) == ("0, 1, 2", 62.0)
 
 
 def test_points_are_those_of_the_least_accurate_seed():
-    assert row(0.81, 0.85)["points"] == 100
-    assert row(0.79, 0.85)["points"] == 90
+    assert network(0.81, 0.85).points == 100
+    assert network(0.79, 0.85).points == 90
 
 
 def test_only_a_network_that_is_nowhere_worse_beats_the_published_one():
-    assert efficient_lab.beats(row(0.80))
-    assert not efficient_lab.beats(row(0.80, 0.79))  # one seed is less accurate
-    assert not efficient_lab.beats({**row(0.80), "cycles_free": 46_345})
-    assert not efficient_lab.beats({**row(0.80), "energy_mj_free": 0.33})
-    assert "nowhere dearer" in efficient_lab.in_words(row(0.80))
-    assert "nowhere dearer" not in efficient_lab.in_words({**row(0.80), "points": None})
+    assert network(0.80).beats_published
+    assert not network(0.80, 0.79).beats_published  # one seed is less accurate
+    assert not network(0.80, cycles=46_345).beats_published
+    assert not network(0.80, energy_mj=0.33).beats_published
+    assert "nowhere dearer" in network(0.80).in_words()
+    assert "nowhere dearer" not in replace(network(0.80), by_the_rules=False).in_words()
 
 
 def test_the_networks_keep_the_limits_that_they_were_made_for():
@@ -87,13 +87,13 @@ def test_the_sheet_keeps_the_rules():
 def test_a_short_lab_on_other_data_trains_each_network_and_gives_no_points(tmp_path: Path):
     flags = {"data": "shapes", "samples": "128", "epochs": "1", "seed": "0", "lr": "0.05"}
     flags |= {"schedule": "one-cycle", "threads": "1", "out": str(tmp_path)}
-    finding = lab_runner.conduct(SHEET, Ask(flags), tools())
-    assert finding.holds
-    rows = finding.figures["rows"]
+    finding = run_quietly(SHEET, flags)
+    assert finding["holds"]
+    rows = finding["rows"]
     assert [each["model"] for each in rows] == ["efficient-accurate", "efficient-small"]
     assert all(each["test_accuracy"] is not None and each["points"] is None for each in rows)
-    assert "No points" in finding.answer
-    [trials] = Path(finding.figures["path"]).glob("*-trials")
+    assert "No points" in finding["answer"]
+    [trials] = Path(finding["path"]).glob("*-trials")
     sweep = load_sweep(trials)
     run = load_run(sweep.folder_of(sweep.trials[0]))
     assert [each["epoch"] for each in run.epochs.rows() if each["split"] == "test"] == [1]

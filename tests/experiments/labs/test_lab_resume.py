@@ -7,34 +7,34 @@ import shutil
 from pathlib import Path
 
 import pytest
-from quiet_lab import Quiet, tools
+from quiet_lab import QuietListener
 
 from stepscope.errors import Interrupted, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import Ask
+from stepscope.experiments.labs.lab_plan import LabRequest
 from stepscope.experiments.labs.lab_sheet import read_sheet
 
 SHEET = read_sheet("batch-norm")
 
 
-class StopsAtTheSecond(Quiet):
+class StopsAtTheSecond(QuietListener):
     def trying(self, trial, trials, left_s):
         if trial.index == 1:
             raise KeyboardInterrupt
 
 
-def asked(folder: Path) -> Ask:
+def asked(folder: Path) -> LabRequest:
     sizes = {"samples": "64", "batch_size": "32", "epochs": "1"}
     machine = {"threads": "1", "device": "cpu"}
     flags = {**sizes, **machine, "data": "shapes", "model": "efficient:s2d4_w8", "lr": "0.01"}
-    return Ask({**flags, "out": str(folder)}, 1.0, 1)
+    return LabRequest({**flags, "out": str(folder)}, 1.0, 1)
 
 
 @pytest.fixture(scope="module")
 def stopped_once(tmp_path_factory):
     out = tmp_path_factory.mktemp("labs")
     with pytest.raises(Interrupted, match=r"stepscope lab --resume .*-lab-batch-norm") as raised:
-        lab_runner.conduct(SHEET, asked(out), lab_runner.Tools(StopsAtTheSecond(), print))
+        lab_runner.run_lab(SHEET, asked(out), StopsAtTheSecond())
     assert raised.value.exit_code == 130
     return (out / "latest").resolve()
 
@@ -52,15 +52,19 @@ def test_what_was_run_is_not_run_again(stopped):
     before = written(stopped)
     assert len(before) == 1
     assert json.loads((stopped / "lab.json").read_text())["status"] == "interrupted"
-    sheet, finding = lab_runner.resume(stopped, tools())
+    finding = lab_runner.resume(stopped, QuietListener())
     after = written(stopped)
-    assert len(after) == len(finding.figures["rows"]) == 2
+    assert len(after) == len(finding["rows"]) == 2
     assert before.items() <= after.items()
-    assert (sheet.name, finding.figures["path"]) == ("batch-norm", str(stopped.resolve()))
+    assert (finding["lab"], finding["path"]) == ("batch-norm", str(stopped.resolve()))
     told = json.loads((stopped / "lab.json").read_text())
-    assert (told["status"], told["reason"], told["answer"]) == ("completed", None, finding.answer)
+    assert (told["status"], told["reason"], told["answer"]) == (
+        "completed",
+        None,
+        finding["answer"],
+    )
 
-    assert lab_runner.resume(stopped, tools()) == (sheet, finding)  # it is only told again
+    assert lab_runner.resume(stopped, QuietListener()) == finding  # it is only told again
     assert written(stopped) == after
 
 
@@ -69,7 +73,7 @@ def test_a_lab_of_other_settings_than_those_that_were_run_runs_its_own(stopped):
     told["ask"]["flags"]["lr"] = "0.02"
     (stopped / "lab.json").write_text(json.dumps(told))
     before = written(stopped)
-    lab_runner.resume(stopped, tools())
+    lab_runner.resume(stopped, QuietListener())
     assert len(written(stopped)) == len(before) + 2
 
 
@@ -88,7 +92,7 @@ def test_a_record_that_tells_too_little_is_refused(stopped, change, words):
     told = json.loads((stopped / "lab.json").read_text()) | change
     (stopped / "lab.json").write_text(json.dumps(told))
     with pytest.raises(RequestError, match=words):
-        lab_runner.resume(stopped, tools())
+        lab_runner.resume(stopped, QuietListener())
 
 
 def test_a_folder_that_is_no_labs_is_refused(stepscope, tmp_path):

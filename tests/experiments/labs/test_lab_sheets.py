@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from quiet_lab import tools
+from quiet_lab import run_quietly
 
 from stepscope.errors import RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import Ask, make_plan
+from stepscope.experiments.labs.lab_answers import ANSWERS, one_worker_and_more
+from stepscope.experiments.labs.lab_plan import LabRequest, make_plan
 from stepscope.experiments.labs.lab_sheet import Setting, read_sheet, sheet_names
-from stepscope.experiments.labs.lab_trials import Tried, compare, in_words
-from stepscope.experiments.labs.procedures.one_vs_best_lab import conclude
+from stepscope.experiments.labs.lab_trials import SettingTrials, SheetTrials, compare, in_words
 from stepscope.records.sweep_folder import Trial
 from stepscope.report.charts.chart import Chart
 from stepscope.report.terminal.lab_tables import charts_of
@@ -35,7 +34,7 @@ ASKED_FOR = {
 
 
 def plan_of(name, *, scale=1.0, repeats=None, **flags):
-    return make_plan(read_sheet(name), Ask(flags, scale, repeats))
+    return make_plan(read_sheet(name), LabRequest(flags, scale, repeats))
 
 
 # --- sheets ---------------------------------------------------------------------------------------
@@ -47,12 +46,12 @@ def test_every_experiment_has_a_sheet():
 
 
 @pytest.mark.parametrize("name", sorted(ASKED_FOR))
-def test_every_sheet_has_settings_that_are_valid_and_a_module(name):
+def test_every_sheet_has_settings_that_are_valid_and_an_answer(name):
     sheet = read_sheet(name)
     for setting in sheet.settings:
         with_changes(sheet.run, setting.values)
-    module = importlib.import_module(lab_runner.procedure_of(name))
-    assert callable(module.investigate)
+    assert callable(lab_runner.procedure_of(sheet))
+    assert (sheet.answer in ANSWERS) == (sheet.procedure == "sweep")
     assert sheet.question.endswith("?")
     assert sheet.columns
     assert sheet.plots
@@ -97,7 +96,7 @@ def test_a_share_leaves_two_epochs_and_four_batches_and_never_takes_more_than_al
     assert 2 <= plan.spec.epochs <= 10
     assert plan.spec.samples is None or 4 * 1024 <= plan.spec.samples <= 50_000
     whole = plan.spec.samples in (None, 50_000) and plan.spec.epochs == 10
-    assert (plan.told()["note"] is None) == whole
+    assert (plan.note is None) == whole
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_a_share_leaves_two_epochs_and_four_batches_and_never_takes_more_than_al
     ],
 )
 def test_what_is_less_than_the_sheet_asks_for_is_told_in_numbers(asked, note):
-    told = plan_of("epoch-times", data="shapes", **asked).told()["note"]
+    told = plan_of("epoch-times", data="shapes", **asked).note
     assert told == (None if note is None else f"{note}: figures are of a short run")
 
 
@@ -127,7 +126,7 @@ def test_a_share_is_above_0_and_up_to_1(scale):
 def test_a_persons_flag_wins_over_the_sheet_and_the_share_and_is_told():
     plan = plan_of("epoch-times", scale=0.1, model="lenet", samples="320", batch_size="128")
     assert (plan.spec.model, plan.spec.samples, plan.spec.epochs) == ("lenet", 320, 2)
-    assert plan.told()["changed"] == {"model": "lenet", "samples": 320}
+    assert plan.changed == {"model": "lenet", "samples": 320}
 
 
 def test_a_flag_for_what_is_varied_makes_equal_settings_one():
@@ -144,8 +143,8 @@ def test_a_value_that_the_sheet_has_picks_its_settings():
         {"model": "efficient-small", "schedule": "one-cycle", "seed": 2},
         {"model": "efficient-small", "schedule": "constant", "lr": 0.01, "seed": 0},
     ]
-    assert plan.told()["picked"] == {"model": "efficient-small"}
-    assert plan.told()["changed"] == {"data": "shapes"}
+    assert plan.picked == {"model": "efficient-small"}
+    assert plan.changed == {"data": "shapes"}
 
 
 def test_a_value_that_only_some_settings_have_is_for_all_and_picks_none():
@@ -189,12 +188,12 @@ def test_a_wrong_flag_is_refused_when_the_plan_is_made():
 # --- what trials come to --------------------------------------------------------------------------
 
 
-def tried_with(*rates: float, **values: object) -> Tried:
+def tried_with(*rates: float, **values: object) -> SettingTrials:
     trials = [
         Trial(number, dict(values), number, "completed", metrics={"samples_per_s": rate})
         for number, rate in enumerate(rates, start=1)
     ]
-    return Tried(Setting(values), tuple(trials), tuple(Path() for _ in trials))
+    return SettingTrials(Setting(values), tuple(trials), tuple(Path() for _ in trials))
 
 
 def test_one_run_each_has_a_ratio_but_no_verdict():
@@ -206,7 +205,7 @@ def test_one_run_each_has_a_ratio_but_no_verdict():
 def test_rounds_that_only_one_side_completed_are_left_out():
     short = tried_with(200, 210)
     gone = replace(short.trials[0], status="failed", metrics={})
-    other = Tried(short.setting, (gone, short.trials[1]), short.folders)
+    other = SettingTrials(short.setting, (gone, short.trials[1]), short.folders)
     ratio = compare(tried_with(100, 105), other)
     assert (ratio.rounds, ratio.ratio) == (1, pytest.approx(2))
     assert "no round" in in_words(compare(tried_with(100), replace(other, trials=(gone,))), "one")
@@ -235,22 +234,25 @@ def test_a_trial_that_died_is_a_row_that_says_so():
     died = replace(
         tried_with(100).trials[0], status="out_of_memory", reason="too large", metrics={}
     )
-    row = Tried(Setting({"batch_size": 1024}), (died,), (Path(),)).row("step_s")
+    row = SettingTrials(Setting({"batch_size": 1024}), (died,), (Path(),)).row("step_s")
     assert row == {"batch_size": 1024, "status": "out_of_memory: too large", "step_s": None}
 
 
-def one_and_two_workers(one, two):
-    return conclude([tried_with(*one, workers=1), tried_with(*two, workers=2)], [])
+def conclude(*tried: SettingTrials):
+    return one_worker_and_more(
+        SheetTrials(plan_of("one-vs-best", data="shapes"), list(tried), []), []
+    )
 
 
 def test_more_workers_are_called_better_only_where_the_rounds_show_it():
-    clear = one_and_two_workers((100, 101, 102), (150, 151, 152))
+    two = tried_with(150, 151, 152, workers=2)
+    clear = conclude(tried_with(100, 101, 102, workers=1), two)
     assert "1.50 times as fast as one" in clear.answer
-    assert clear.figures["rows"][1]["chosen"]
-    noise = one_and_two_workers((100, 160, 90), (150, 100, 130))
+    assert clear.chosen is two
+    noise = conclude(tried_with(100, 160, 90, workers=1), tried_with(150, 100, 130, workers=2))
     assert noise.answer.startswith("No number of workers was shown to be faster")
-    assert "chosen" not in noise.figures["rows"][1]
-    once = one_and_two_workers((100,), (150,))
+    assert noise.chosen is None
+    once = conclude(tried_with(100, workers=1), tried_with(150, workers=2))
     assert "cannot tell" in once.answer
 
 
@@ -259,11 +261,9 @@ def test_more_workers_are_called_better_only_where_the_rounds_show_it():
     [[], [tried_with(100, workers=2), tried_with(100, workers=4)], [tried_with(100, workers=1)]],
 )
 def test_without_one_worker_or_another_number_there_is_no_answer(tried):
-    missing = [{"name": "workers 1", "reason": "no such device"}]
-    finding = conclude(tried, missing)
-    assert not finding.holds
-    assert finding.answer.startswith("No answer: one worker, or every other number")
-    assert finding.figures["missing"] == missing
+    conclusion = conclude(*tried)
+    assert not conclusion.holds
+    assert conclusion.answer.startswith("No answer: one worker, or every other number")
 
 
 def test_the_graph_of_the_workers_lab_is_the_one_of_stepscope_workers():
@@ -287,12 +287,11 @@ def test_the_graph_of_the_workers_lab_is_the_one_of_stepscope_workers():
 
 
 def test_lab_model_counts_twenty_convolutions(tmp_path: Path):
-    ask = Ask({"out": str(tmp_path)}, scale=0.1)
-    found = lab_runner.conduct(read_sheet("model"), ask, tools())
-    assert found.holds
-    assert "20 convolutions" in found.answer
-    assert found.figures["note"] is None, "no data is used, whatever share of it is asked for"
-    counted = {row["what"]: row["norm_batch"] for row in found.figures["rows"]}
+    found = run_quietly(read_sheet("model"), {"out": str(tmp_path)}, scale=0.1)
+    assert found["holds"]
+    assert "20 convolutions" in found["answer"]
+    assert found["note"] is None, "no data is used, whatever share of it is asked for"
+    counted = {row["what"]: row["norm_batch"] for row in found["rows"]}
     assert counted["convolutions"] == 20
     assert counted["trainable parameters"] == counted["gradients"] == 11_173_962
     assert (counted["last convolution gives"], counted["last layer takes"]) == ("512x4x4", "512")
@@ -302,10 +301,10 @@ def test_lab_model_counts_twenty_convolutions(tmp_path: Path):
 def test_a_device_that_is_missing_is_listed_and_the_rest_runs(tmp_path: Path):
     flags = {**TINY, "out": str(tmp_path), "workers": "0"}
     del flags["device"]
-    found = lab_runner.conduct(read_sheet("devices"), Ask(flags, 0.01, 1), tools())
-    assert found.holds
-    here = {row["device"] for row in found.figures["rows"]}
-    missing = {each["name"].removeprefix("device ") for each in found.figures["missing"]}
+    found = run_quietly(read_sheet("devices"), flags, scale=0.01, repeats=1)
+    assert found["holds"]
+    here = {row["device"] for row in found["rows"]}
+    missing = {each["name"].removeprefix("device ") for each in found["missing"]}
     assert "cpu" in here
     assert here | missing >= {"cpu", "cuda", "mps"}
     assert not here & missing
@@ -329,10 +328,10 @@ def test_a_lab_of_which_this_machine_can_do_nothing_says_so(name, tmp_path: Path
     flags = {**TINY, "device": "cuda", "out": str(tmp_path)}
     for varied in sheet.settings[0].values:
         flags.pop(varied, None)
-    found = lab_runner.conduct(one, Ask(flags), tools())
-    assert not found.holds
-    assert found.answer.startswith("No answer")
-    assert charts_of(found.figures, sheet.plots) == {}
+    found = run_quietly(one, flags)
+    assert not found["holds"]
+    assert found["answer"].startswith("No answer")
+    assert charts_of(found, sheet.plots) == {}
 
 
 def test_a_lab_of_one_epoch_tells_which_rates_are_not_alike(tmp_path: Path):
@@ -340,8 +339,8 @@ def test_a_lab_of_one_epoch_tells_which_rates_are_not_alike(tmp_path: Path):
     sheet = read_sheet("one-vs-best")
     few = replace(sheet, settings=(Setting({"workers": 0}), Setting({"workers": 4})))
     flags = {**TINY, "samples": "384", "epochs": "1", "out": str(tmp_path)}
-    found = lab_runner.conduct(few, Ask(flags, repeats=1), tools())
-    (entry,) = [each for each in found.figures["missing"] if "throughput" in each["name"]]
+    found = run_quietly(few, flags, repeats=1)
+    (entry,) = [each for each in found["missing"] if "throughput" in each["name"]]
     assert "in some runs it is of all epochs, in others of steps after the start" in entry["reason"]
     (sweep,) = tmp_path.glob("2*/2*/sweep.json")
     assert json.loads(sweep.read_text())["kind"] == "lab"
@@ -350,10 +349,10 @@ def test_a_lab_of_one_epoch_tells_which_rates_are_not_alike(tmp_path: Path):
 def test_every_optimiser_has_losses_of_its_own(tmp_path: Path):
     sheet = read_sheet("optimizers")
     few = replace(sheet, settings=sheet.settings[:2])  # SGD, and SGD with Nesterov
-    found = lab_runner.conduct(few, Ask({**TINY, "out": str(tmp_path)}, 0.02), tools())
-    plain, nesterov = found.figures["rows"]
+    found = run_quietly(few, {**TINY, "out": str(tmp_path)}, scale=0.02)
+    plain, nesterov = found["rows"]
     assert plain["losses"] != nesterov["losses"]
     assert len(plain["losses"]) == len(plain["accuracies"]) == 2
-    charts = charts_of(found.figures, few.plots)
+    charts = charts_of(found, few.plots)
     assert {chart.kind for chart in charts.values()} == {"lines"}
     assert all(isinstance(chart, Chart) and len(chart.marks) == 4 for chart in charts.values())

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
+from pkgutil import iter_modules
 
 import pytest
-from quiet_lab import tools
+from quiet_lab import QuietListener
 
 from stepscope.errors import RequestError
-from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_runner import cost, saving
+from stepscope.experiments.labs import lab_runner, procedures
 from stepscope.experiments.labs.procedures import memory_lab, second_epoch_lab
 from stepscope.experiments.labs.procedures.memory_lab import (
     Way,
     by_phase,
+    cost,
     peak_phase,
+    saving,
     try_steps,
     ways_for,
     what_frees,
@@ -35,23 +36,23 @@ TINY = {"samples": 320, "batch_size": 64, "threads": 1, "device": "cpu"}
 # --- the registry ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", lab_runner.OF_THEIR_OWN)
-def test_every_lab_without_a_sheet_can_be_found_and_printed_and_its_defaults_are_settings(name):
-    found = lab_runner.find(name)
-    assert callable(found.investigate)
-    validate(found.DEFAULTS)
-    assert name in PRINTERS
+def test_every_lab_without_a_sheet_can_be_printed_and_its_defaults_are_settings():
+    assert {*lab_runner.WITHOUT_SHEET} == {*PRINTERS}
+    for name, lab in (("memory", memory_lab), ("second-epoch", second_epoch_lab)):
+        assert lab_runner.find_sheet(name) is None
+        validate(lab.DEFAULTS)
 
 
 def test_an_unknown_lab_is_answered_with_the_nearest():
     with pytest.raises(RequestError, match="Did you mean 'memory'"):
-        lab_runner.find("memry")
+        lab_runner.find_sheet("memry")
 
 
 def test_no_lab_loads_torch_or_numpy_when_it_is_imported():
-    modules = [lab_runner.procedure_of(name) for name in lab_runner.labs()]
-    for module in modules:
-        importlib.import_module(module)
+    modules = [
+        f"{procedures.__name__}.{module.name}" for module in iter_modules(procedures.__path__)
+    ]
+    assert len(modules) == 5
     code = (
         f"import sys, {', '.join(modules)}; print(sorted({{'torch', 'numpy'}} & {{*sys.modules}}))"
     )
@@ -64,7 +65,7 @@ def test_no_lab_loads_torch_or_numpy_when_it_is_imported():
 
 def test_what_was_saved_is_the_median_of_the_rounds_with_their_spread():
     found = saving([100, 110, 120], [70, 90, 80])
-    assert (found.saved_bytes, found.spread_bytes, found.differs) == (30, 20, True)
+    assert found == (30, 20, True)
 
 
 @pytest.mark.parametrize("after", [[95, 125, 118], [100, 110, 120]])
@@ -74,12 +75,12 @@ def test_a_saving_smaller_than_its_spread_is_no_difference(after):
 
 def test_what_takes_more_differs_too():
     found = saving([100, 100, 100], [150, 151, 152])
-    assert (found.saved_bytes, found.differs) == (-51, True)
+    assert (found.median, found.differs) == (-51, True)
 
 
 def test_a_step_s_time_is_compared_round_by_round():
     slower = cost([[1.0, 1.0], [2.0, 2.0], [1.0, 9.0, 1.0]], [[1.5, 1.5], [3.0], [1.6]])
-    assert slower.ratio == pytest.approx(1.5)
+    assert slower.median == pytest.approx(1.5)
     assert slower.spread == pytest.approx(0.1)
     assert slower.differs
     assert not cost([[1.0], [1.0]], [[0.5], [1.5]]).differs
@@ -167,17 +168,16 @@ def test_the_limit_lies_where_the_guard_acts_and_does_not_kill():
 
 def test_a_run_that_ended_or_lacks_a_sample_has_lost_something():
     whole = {"status": "completed", "samples_by_epoch": {1: 10, 2: 10}}
-    figures = {"with_limit": whole, "training_samples": 10, "same_steps": True}
-    assert nothing_lost(figures)
-    assert not nothing_lost({**figures, "same_steps": False})
-    assert not nothing_lost({**figures, "training_samples": 11})
-    assert not nothing_lost({**figures, "with_limit": {**whole, "status": "out_of_memory"}})
+    assert nothing_lost(whole, 10, same_steps=True)
+    assert not nothing_lost(whole, 10, same_steps=False)
+    assert not nothing_lost(whole, 11, same_steps=True)
+    assert not nothing_lost({**whole, "status": "out_of_memory"}, 10, same_steps=True)
 
 
 @pytest.mark.parametrize("without", [{"test_at": "end"}, {"evaluate": False}])
 def test_a_run_without_an_evaluation_between_its_epochs_is_refused(without):
     with pytest.raises(RequestError, match="evaluation after the first epoch"):
-        second_epoch_lab.investigate(validate({**TINY, "workers": 1, **without}), tools())
+        second_epoch_lab.run_lab(validate({**TINY, "workers": 1, **without}), QuietListener())
 
 
 def test_the_forecast_and_the_guard_draw_their_line_for_workers_at_the_same_place():
@@ -214,13 +214,12 @@ def test_gradients_stepped_inside_backward_train_the_same():
 
 
 def test_lab_memory_has_a_bill_phases_and_what_was_tried():
-    asked = tools()
     ways = [
         Way("smaller batch, accumulated", "", settings={"batch_size": 16, "accumulate": 4}),
         Way("activations recomputed", "", settings={"checkpoint_activations": True}),
     ]
-    finding = memory_lab.investigate(validate(TINY), asked, rounds=1, ways=ways)
-    found = json.loads(json.dumps(finding.figures))
+    finding = memory_lab.run_lab(validate(TINY), QuietListener(), rounds=1, ways=ways)
+    found = json.loads(json.dumps(finding))
     bill = found["bill"]
     assert bill["total_bytes"] == sum(item["bytes"] for item in bill["items"].values())
     assert bill["peak_memory_bytes"] > 0
@@ -231,4 +230,4 @@ def test_lab_memory_has_a_bill_phases_and_what_was_tried():
     assert smaller["saved_bytes"] == smaller["without_bytes"][0] - smaller["with_bytes"][0]
     assert (recomputed["applies"], recomputed["saved_bytes"]) == (False, None)
     assert "no row of blocks" in recomputed["reason"]
-    assert "at its peak" in finding.answer
+    assert "at its peak" in finding["answer"]

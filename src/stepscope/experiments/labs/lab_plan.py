@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stepscope.data.object_store.store_url import Address, is_store_url, parse_address
 from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
 from stepscope.experiments.labs.lab_sheet import Setting, Sheet
+from stepscope.experiments.workload import dataset_of
+from stepscope.records.types import LabPlanRecord, LabRequestRecord, MissingPart, SettingValue
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
-from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_count
 
 _BUILT_IN = "shapes"
@@ -30,23 +30,27 @@ _STORE = ("source", "endpoint_url")
 
 
 @dataclass(frozen=True)
-class Ask:
+class LabRequest:
     """What the user asked of a lab. Flags are settings as given, not yet validated."""
 
-    flags: Mapping[str, Any] = field(default_factory=dict)
+    flags: Mapping[str, SettingValue] = field(default_factory=dict)
     scale: float = 1.0
     repeats: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> LabRequestRecord:
         """Return it as plain values, of which it can be made again."""
         return {"flags": dict(self.flags), "scale": self.scale, "repeats": self.repeats}
 
     @staticmethod
-    def from_json(recorded: Any) -> Ask | None:
+    def from_json(recorded: object) -> LabRequest | None:
         """Make it again of what was recorded; None where that is something else."""
         match recorded:
-            case {"flags": dict(), "scale": int() | float(), "repeats": int() | None}:
-                return Ask(recorded["flags"], recorded["scale"], recorded["repeats"])
+            case {
+                "flags": dict() as flags,
+                "scale": (int() | float()) as scale,
+                "repeats": (int() | None) as repeats,
+            }:
+                return LabRequest(flags, scale, repeats)
         return None
 
 
@@ -58,18 +62,18 @@ class Plan:
     """
 
     sheet: Sheet
-    asked: Mapping[str, Any]
+    asked: Mapping[str, SettingValue]
     settings: tuple[Setting, ...]
     repeats: int
     scale: float
     spec: RunSpec
-    flagged: Mapping[str, Any]
-    missing: tuple[Mapping[str, str], ...]
+    flagged: Mapping[str, SettingValue]
+    missing: tuple[MissingPart, ...]
     whole_samples: int
     store: Address | None = None
 
     @property
-    def picked(self) -> dict[str, Any]:
+    def picked(self) -> dict[str, SettingValue]:
         """The flags that only pick some of what the sheet has anyway."""
         own = [setting.values for setting in self.sheet.settings]
         if any(setting.values not in own for setting in self.settings):
@@ -81,11 +85,11 @@ class Plan:
         }
 
     @property
-    def changed(self) -> dict[str, Any]:
+    def changed(self) -> dict[str, SettingValue]:
         """The settings that differ from the sheet because of the user's flags."""
         return {key: value for key, value in self.flagged.items() if key not in self.picked}
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> LabPlanRecord:
         """Return the description of the plan for the lab's record."""
         return {
             "subject": self._subject(),
@@ -95,7 +99,7 @@ class Plan:
             "repeats": self.repeats or None,
             "changed": self.changed,
             "picked": self.picked,
-            "note": self._note(),
+            "note": self.note,
         }
 
     def _subject(self) -> str:
@@ -106,8 +110,9 @@ class Plan:
         subject = f"{what}, {samples}, {epochs}"
         return subject if self.repeats < 2 else f"{subject}, {self.repeats} rounds"
 
-    def _note(self) -> str | None:
-        """Say how much of what the sheet asks for is run, where it is less."""
+    @property
+    def note(self) -> str | None:
+        """How much of what the sheet asks for is run, where it is less."""
         whole = self.whole_samples
         taken = whole if self.spec.samples is None else self.spec.samples
         less = [
@@ -121,43 +126,44 @@ class Plan:
         return f"{', '.join(less)}: figures are of a short run" if less else None
 
 
-def make_plan(sheet: Sheet, ask: Ask) -> Plan:
+def make_plan(sheet: Sheet, request: LabRequest) -> Plan:
     """Combine a sheet with what was asked for, and look what of it this machine has.
 
     Raises:
         RequestError: a flag is wrong, wanting, or leaves nothing to compare.
         DataError: the sheet uses the user's data, which is missing or wrong.
     """
-    if not 0 < ask.scale <= 1:
-        raise RequestError(f"scale: wanted a share above 0 and up to 1, found {ask.scale:g}.")
-    if ask.repeats is not None and sheet.repeats == 0:
+    if not 0 < request.scale <= 1:
+        raise RequestError(f"scale: wanted a share above 0 and up to 1, found {request.scale:g}.")
+    if request.repeats is not None and sheet.repeats == 0:
         raise RequestError(f"repeats: lab {sheet.name} needs none of them told. Leave it out.")
-    if ask.repeats is not None and ask.repeats < 1:
-        raise RequestError(f"repeats: wanted 1 or more, found {ask.repeats}.")
+    if request.repeats is not None and request.repeats < 1:
+        raise RequestError(f"repeats: wanted 1 or more, found {request.repeats}.")
     for flag, what in sheet.needs.items():
-        if flag not in ask.flags:
+        if flag not in request.flags:
             raise RequestError(f"lab {sheet.name} wants {_dashed(flag)}: {what}")
-    flags, store = _without_store(sheet, ask.flags)
+    flags, store = _without_store(sheet, request.flags)
     settings = _varied(sheet, flags)
-    asked = {**sheet.run, "epochs": _epochs(sheet, ask.scale), **flags}
+    epochs = max(min(_LEAST_EPOCHS, sheet.epochs), round(sheet.epochs * request.scale))
+    asked: dict[str, SettingValue] = {**sheet.run, "epochs": epochs, **flags}
     specs = [with_changes(asked, setting.values) for setting in settings]
-    whole = _count(specs[0]) if sheet.samples is None else sheet.samples
-    if "samples" not in flags and ask.scale < 1:
+    whole = dataset_of(specs[0]).count("train") if sheet.samples is None else sheet.samples
+    if "samples" not in flags and request.scale < 1:
         batch = max(spec.batch_size * spec.accumulate for spec in specs)
-        asked["samples"] = min(whole, max(round(whole * ask.scale), _LEAST_BATCHES * batch))
+        asked["samples"] = min(whole, max(round(whole * request.scale), _LEAST_BATCHES * batch))
     missing = list(sheet.missing)
     replaceable = "data" not in flags and sheet.samples is not None
     if replaceable and (reason := _no_data(with_changes(asked, settings[0].values))):
         instead = f"{_BUILT_IN} was used instead"
-        missing.append({"name": asked["data"], "reason": f"{instead}: {reason}"})
+        missing.append({"name": str(asked["data"]), "reason": f"{instead}: {reason}"})
         asked["data"] = _BUILT_IN
     spec = with_changes(asked, settings[0].values)
     return Plan(
         sheet=sheet,
         asked=asked,
         settings=settings,
-        repeats=sheet.repeats if ask.repeats is None else ask.repeats,
-        scale=ask.scale,
+        repeats=sheet.repeats if request.repeats is None else request.repeats,
+        scale=request.scale,
         spec=spec,
         flagged=_flagged(sheet, flags, spec),
         missing=tuple(missing),
@@ -167,34 +173,24 @@ def make_plan(sheet: Sheet, ask: Ask) -> Plan:
 
 
 def _without_store(
-    sheet: Sheet, flags: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Address | None]:
+    sheet: Sheet, flags: Mapping[str, SettingValue]
+) -> tuple[Mapping[str, SettingValue], Address | None]:
     """Take the lab's own object store out of the flags."""
     named = {key: flags[key] for key in _STORE if key in flags}
     if not sheet.store or not named:
         return flags, None
-    source = named.get("source")
-    if source is None or not is_store_url(source):
+    source, endpoint = named.get("source"), named.get("endpoint_url")
+    if source is None or not is_store_url(str(source)):
         found = "no --source" if source is None else repr(source)
         raise RequestError(
             f"source: lab {sheet.name} reads from memory and from local disk anyway, and wants an "
             f"object store beside them, such as s3://BUCKET/PREFIX; found {found}."
         )
     others = {key: value for key, value in flags.items() if key not in _STORE}
-    return others, parse_address(source, named.get("endpoint_url"))
+    return others, parse_address(str(source), None if endpoint is None else str(endpoint))
 
 
-def _count(spec: RunSpec) -> int:
-    from stepscope.data import dataset_registry  # needs numpy
-
-    return dataset_registry.find(spec.data, data_source_of(spec)).count("train")
-
-
-def _epochs(sheet: Sheet, scale: float) -> int:
-    return max(min(_LEAST_EPOCHS, sheet.epochs), round(sheet.epochs * scale))
-
-
-def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
+def _varied(sheet: Sheet, flags: Mapping[str, SettingValue]) -> tuple[Setting, ...]:
     """Return the sheet's settings that match the user's flags, or replace their values by them.
 
     What is then the same is tried once.
@@ -205,8 +201,10 @@ def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
             key: value if _is(value, flags.get(key, value)) else flags[key]
             for key, value in setting.values.items()
         }
-        same = found.get(str(values))
-        shown = setting.shown if same is None else _both(same.shown, setting.shown)
+        shown = dict(setting.shown)
+        if (same := found.get(str(values))) is not None:
+            for name, word in same.shown.items():
+                shown[name] = word if word == shown[name] else f"{word} and {shown[name]}"
         found[str(values)] = Setting(values, shown)
     if len(found) == 1 < len(sheet.settings) and not sheet.each_counts:
         given = ", ".join(map(_dashed, sheet.settings[0].values))
@@ -217,17 +215,13 @@ def _varied(sheet: Sheet, flags: Mapping[str, Any]) -> tuple[Setting, ...]:
     return tuple(found.values())
 
 
-def _picked(settings: Sequence[Setting], flags: Mapping[str, Any]) -> Sequence[Setting]:
-    for key, value in flags.items():
-        settings = _having(settings, key, value) or settings
+def _picked(settings: Sequence[Setting], flags: Mapping[str, SettingValue]) -> Sequence[Setting]:
+    """Return the settings that have the user's values of what all of them set, where some do."""
+    for key, given in flags.items():
+        if all(key in setting.values for setting in settings):
+            having = [setting for setting in settings if _is(setting.values[key], given)]
+            settings = having or settings
     return settings
-
-
-def _having(settings: Sequence[Setting], key: str, value: object) -> list[Setting]:
-    """Return the settings that have a value, if it is one of something that all of them set."""
-    if not all(key in setting.values for setting in settings):
-        return []
-    return [setting for setting in settings if _is(setting.values[key], value)]
 
 
 def _is(value: object, given: object) -> bool:
@@ -237,13 +231,6 @@ def _is(value: object, given: object) -> bool:
 
 def _dashed(setting: str) -> str:
     return f"--{setting.replace('_', '-')}"
-
-
-def _both(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: word if word == other[name] else f"{word} and {other[name]}"
-        for name, word in one.items()
-    }
 
 
 def _no_data(spec: RunSpec) -> str | None:
@@ -259,7 +246,9 @@ def _no_data(spec: RunSpec) -> str | None:
     return None
 
 
-def _flagged(sheet: Sheet, flags: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+def _flagged(
+    sheet: Sheet, flags: Mapping[str, SettingValue], spec: RunSpec
+) -> dict[str, SettingValue]:
     """Return the settings of the user's flags that differ from the sheet."""
     resolved = spec.model_dump(mode="json")
     whole = {**sheet.run, "samples": None, "epochs": sheet.epochs}

@@ -12,6 +12,11 @@ store                        `--source` is an object store that the lab itself m
 [over], [[settings]]         what is varied: every combination of values, one setting after the
                              other, or every one of those with each of these; `shown` are words of
                              the sheet's own for the table
+procedure                    how the lab is run; without it, every setting is a trial of a sweep
+answer                       of such a sweep: which function of `lab_answers` draws the conclusion
+rows                         `settings`: a row for each, with its `figures`, with what is `counted`
+                             of its network, and with figures `by_epoch`; or `epochs`
+board_protocol               the machine too is held against the protocol of small boards
 [columns]                    the table: a figure of a row, and its heading
 [[plots]]                    what is drawn of the rows, or of the `curves` by epoch; `graph_of`
                              names a figure that has a graph of its own
@@ -20,27 +25,30 @@ store                        `--source` is an object store that the lab itself m
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import Literal
 
 from stepscope.errors import StepscopeError
+from stepscope.experiments.trial_order import grid
+from stepscope.records.types import LabPlot, MissingPart, SettingValue
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+_SHEETS = resources.files(__package__).joinpath("sheets")
+
 
 @dataclass(frozen=True)
 class Setting:
     """One thing to try: the settings that make it, and words for the table."""
 
-    values: Mapping[str, Any]
-    shown: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, SettingValue]
+    shown: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class Sheet:
     about: str
     question: str
     published: str
-    run: Mapping[str, Any]
+    run: Mapping[str, SettingValue]
     settings: tuple[Setting, ...]
     columns: Mapping[str, str]
     epochs: int
@@ -60,8 +68,20 @@ class Sheet:
     needs: Mapping[str, str] = field(default_factory=dict)
     each_counts: bool = False
     store: bool = False
-    plots: tuple[Mapping[str, Any], ...] = ()
-    missing: tuple[Mapping[str, str], ...] = ()
+    procedure: str = "sweep"
+    answer: str = ""
+    rows: Literal["settings", "epochs"] = "settings"
+    figures: tuple[str, ...] = ()
+    counted: tuple[str, ...] = ()
+    by_epoch: Mapping[str, str] = field(default_factory=dict)
+    board_protocol: bool = False
+    plots: tuple[LabPlot, ...] = ()
+    missing: tuple[MissingPart, ...] = ()
+
+    @property
+    def has_curves(self) -> bool:
+        """Whether a plot shows figures by epoch."""
+        return any(plot.get("rows") == "curves" for plot in self.plots)
 
 
 def read_sheet(name: str) -> Sheet:
@@ -70,11 +90,17 @@ def read_sheet(name: str) -> Sheet:
     Raises:
         StepscopeError: the sheet is wrong, which is a fault of ours.
     """
-    text = _sheets().joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    text = _SHEETS.joinpath(f"{name}.toml").read_text(encoding="utf-8")
     try:
         written = tomllib.loads(text)
-        settings = _combinations(written.pop("over", {}), written.pop("settings", []))
-        for many in ("plots", "missing"):
+        combinations = grid(written.pop("over", {}))
+        settings = tuple(
+            Setting({**values, **listed}, shown)
+            for listed in written.pop("settings", [{}])
+            for shown in [listed.pop("shown", {})]
+            for values in combinations
+        )
+        for many in ("figures", "counted", "plots", "missing"):
             written[many] = tuple(written.get(many, ()))
         return Sheet(name=name, settings=settings, **written)
     except (ValueError, TypeError) as error:
@@ -83,24 +109,5 @@ def read_sheet(name: str) -> Sheet:
 
 def sheet_names() -> list[str]:
     """List the labs that have a sheet."""
-    files = _sheets().iterdir()
+    files = _SHEETS.iterdir()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
-
-
-def _combinations(
-    over: Mapping[str, list[Any]], listed: list[dict[str, Any]]
-) -> tuple[Setting, ...]:
-    """Put every combination of values with each of the settings that are listed, if any are."""
-    return tuple(
-        Setting({**dict(zip(over, values, strict=True)), **each.values}, each.shown)
-        for each in map(_setting, listed or [{"shown": {}}])
-        for values in itertools.product(*over.values())
-    )
-
-
-def _setting(entry: dict[str, Any]) -> Setting:
-    return Setting({key: value for key, value in entry.items() if key != "shown"}, entry["shown"])
-
-
-def _sheets() -> Any:
-    return resources.files(__package__).joinpath("sheets")

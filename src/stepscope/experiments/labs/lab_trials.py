@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.errors import MachineError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_runner import Tools
 from stepscope.experiments.labs.lab_sheet import Setting
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, load_sweep
+from stepscope.records.types import LabExtras, LabValue, MissingPart
 from stepscope.stats import Ratio, interval_of, known_median, ratio_of_rounds, verdict
 from stepscope.units import format_share
 
 _RATE = "samples_per_s"
+_PHASE = "phases."
 _NAME = "trials"
+
+LabRow: TypeAlias = dict[str, LabValue]
 
 
 @dataclass(frozen=True)
-class Tried:
+class LabResult:
+    """What a lab with a sheet found: the answer in a sentence, its table, its curves by epoch.
+
+    `holds` is False where the runs that the answer takes did not complete.
+    """
+
+    answer: str
+    holds: bool = True
+    rows: Sequence[LabRow] = ()
+    missing: Sequence[MissingPart] = ()
+    curves: Sequence[LabRow] = ()
+    extras: LabExtras = field(default_factory=LabExtras)
+
+
+@dataclass(frozen=True)
+class SettingTrials:
     """One setting and its trials, in the order of their rounds."""
 
     setting: Setting
@@ -62,14 +80,14 @@ class Tried:
         """Return the median of a figure over the rounds."""
         return known_median(self.values_of(name))
 
-    def row(self, *figures: str) -> dict[str, Any]:
+    def row(self, *figures: str) -> LabRow:
         """Make the row of a table: what was set, how it ended, and figures over the rounds.
 
         A figure that has an interval, with more rounds than one, has it beside it: `_low`, `_high`.
         """
-        row: dict[str, Any] = {**self.setting.values, **self.setting.shown, "status": self.status}
+        row: LabRow = {**self.setting.values, **self.setting.shown, "status": self.status}
         for name in figures:
-            column = name.removeprefix("phases.") + ("_s" if name.startswith("phases.") else "")
+            column = f"{name.removeprefix(_PHASE)}_s" if name.startswith(_PHASE) else name
             values = self.values_of(name)
             row[column] = known_median(values)
             if len(values) > 1 and min(values) > 0:
@@ -77,21 +95,46 @@ class Tried:
                 row |= {f"{column}_low": known.low, f"{column}_high": known.high}
         return row
 
-    def curve(self) -> Iterator[dict[str, Any]]:
-        """Go through the epochs: medians over the rounds of what each recorded.
+    @cached_property
+    def epochs(self) -> dict[int, Mapping[str, float | None]]:
+        """What each epoch recorded: medians over the rounds.
 
         `elapsed_s` is the time spent in training epochs so far, tests left out.
         """
         tables = [_by_epoch(run) for run in self.runs]
+        medians: dict[int, Mapping[str, float | None]] = {}
         for epoch in sorted({epoch for table in tables for epoch in table}):
             rows = [table[epoch] for table in tables if epoch in table]
-            of_setting = {**self.setting.values, **self.setting.shown, "epoch": epoch}
-            yield {**of_setting, **_medians(rows)}
+            medians[epoch] = {name: known_median(row[name] for row in rows) for name in rows[0]}
+        return medians
+
+    def curve(self) -> list[LabRow]:
+        """Return a row for each epoch."""
+        set_up = {**self.setting.values, **self.setting.shown}
+        return [{**set_up, "epoch": epoch, **figures} for epoch, figures in self.epochs.items()]
+
+
+@dataclass(frozen=True)
+class SheetTrials:
+    """The trials of a sheet's settings, and what of them this machine could not run."""
+
+    plan: Plan
+    settings: list[SettingTrials]
+    missing: list[MissingPart]
+
+    @property
+    def curves(self) -> list[LabRow]:
+        """The epochs of all settings in one table."""
+        return [row for each in self.settings for row in each.curve()]
 
 
 def try_settings(
-    plan: Plan, folder: Path, tools: Tools, *, choice: Mapping[str, Any] | None = None
-) -> tuple[list[Tried], list[dict[str, str]]]:
+    plan: Plan,
+    folder: Path,
+    listener: sweep_run.SweepListener,
+    *,
+    choice: Mapping[str, str] | None = None,
+) -> SheetTrials:
     """Run every setting of a plan; return those that this machine can run, and what it lacks.
 
     Where the folder has trials of these settings already, only those are made that are missing.
@@ -109,11 +152,12 @@ def try_settings(
     workload = TrainingWorkload(plan.asked, quick=True, choice=choice)
     begun = _begun(folder, workload, request)
     done = (
-        sweep_run.start(workload, request, tools.listener)
+        sweep_run.start(workload, request, listener)
         if begun is None
-        else sweep_run.go_on(begun, workload, tools.listener)
+        else sweep_run.go_on(begun, workload, listener)
     )
-    tried, missing = [], []
+    tried: list[SettingTrials] = []
+    missing: list[MissingPart] = []
     for setting in plan.settings:
         trials = sorted(
             (trial for trial in done.trials if trial.values == dict(setting.values)),
@@ -123,8 +167,8 @@ def try_settings(
             name = ", ".join(f"{key} {value}" for key, value in setting.values.items())
             missing.append({"name": name, "reason": str(trials[0].reason)})
             continue
-        tried.append(Tried(setting, tuple(trials), tuple(map(done.folder_of, trials))))
-    return tried, [*missing, *_one_basis(tried)]
+        tried.append(SettingTrials(setting, tuple(trials), tuple(map(done.folder_of, trials))))
+    return SheetTrials(plan, tried, [*missing, *_one_basis(tried)])
 
 
 def _begun(
@@ -142,7 +186,7 @@ def _begun(
     return next((each for each in begun if wanted.items() <= each.info.items()), None)
 
 
-def _one_basis(tried: Sequence[Tried]) -> list[dict[str, str]]:
+def _one_basis(tried: Sequence[SettingTrials]) -> list[MissingPart]:
     """Tell where throughputs stand side by side that were got in different ways."""
     rates = [rate_of_trial(trial.metrics) for each in tried for trial in each.completed]
     bases = sorted({rate.basis for rate in rates if rate.samples_per_s is not None})
@@ -152,7 +196,7 @@ def _one_basis(tried: Sequence[Tried]) -> list[dict[str, str]]:
     return [{"name": "throughput got in one way", "reason": f"{reason}."}]
 
 
-def compare(baseline: Tried, other: Tried) -> Ratio | None:
+def compare(baseline: SettingTrials, other: SettingTrials) -> Ratio | None:
     """Compare the throughputs of two settings by the rounds that both completed."""
     before, after = (
         {trial.repeat: rate for trial in side.completed if (rate := _figure(trial, _RATE))}
@@ -172,19 +216,6 @@ def in_words(ratio: Ratio | None, baseline: str) -> str:
     return (
         f"{times} ({ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds): {verdict(ratio)}"
     )
-
-
-def curves_of(tried: Sequence[Tried]) -> list[dict[str, Any]]:
-    """Put the epochs of all settings into one table."""
-    return [row for each in tried for row in each.curve()]
-
-
-def best_of(
-    tried: Sequence[Tried], figure: Callable[[Tried], float | None]
-) -> tuple[Tried, float] | None:
-    """Return the setting with the largest figure, and that figure."""
-    known = [(each, value) for each in tried if (value := figure(each)) is not None]
-    return max(known, key=lambda pair: pair[1]) if known else None
 
 
 def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
@@ -208,20 +239,17 @@ def _by_epoch(run: Run) -> dict[int, dict[str, float | None]]:
     return rows
 
 
-def _medians(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    return {name: known_median(row[name] for row in rows) for name in rows[0]}
-
-
 def _figure(trial: Trial, name: str) -> float | None:
     """Return a figure of a trial; its throughput is the one that trials are compared by."""
     if name == _RATE:
         return rate_of_trial(trial.metrics).samples_per_s
-    outer, _, inner = name.partition(".")
-    value = trial.metrics.get(outer)
-    return value.get(inner) if inner and value is not None else value
+    if name.startswith(_PHASE):
+        return (trial.metrics.get("phases") or {}).get(name.removeprefix(_PHASE))
+    value = trial.metrics.get(name)
+    return value if isinstance(value, int | float) else None
 
 
-def not_cold(tried: Iterable[Tried]) -> list[dict[str, str]]:
+def not_cold(tried: Iterable[SettingTrials]) -> list[MissingPart]:
     """Tell where the page cache was not cold, of runs in which it should have been."""
     reasons = [_why_not_cold(run) for each in tried for run in each.runs]
     known = dict.fromkeys(reason for reason in reasons if reason is not None)

@@ -7,13 +7,14 @@ augmentation, no choice by the test set, which every run opens once, at its end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.accelerator.rubric import DESIGN, score
 from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
-from stepscope.experiments.labs.lab_trials import Tried, curves_of, try_settings
+from stepscope.experiments.labs.lab_trials import LabResult, LabRow, SettingTrials, try_settings
+from stepscope.experiments.sweep_run import SweepListener
+from stepscope.records import schema
 from stepscope.records.types import NetworkEstimate
 from stepscope.stats import known_mean
 from stepscope.units import format_share
@@ -26,39 +27,112 @@ _CHOICE = {
 _SPATIAL = {"free": None, "8x16": (8, 16), "16x16": (16, 16)}
 _LIMITS_ARE_OF = "free"
 _IMAGE, _CLASSES = (3, 32, 32), 10
-_PUBLISHED = {
-    "accuracy": 0.7966,
-    "energy_mj": 0.32204,
-    "cycles": 46_344,
-    "peak_activation_bytes": 98_304,
-}
+_PUBLISHED_ACCURACY = 0.7966
+_PUBLISHED = {"energy_mj": 0.32204, "cycles": 46_344, "peak_activation_bytes": 98_304}
 
 
-def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """The seeds of one network, trained at one schedule, and its estimates by spatial spread."""
+
+    model: str
+    schedule: str
+    trials: Sequence[SettingTrials]
+    estimates: Mapping[str, NetworkEstimate]
+    by_the_rules: bool = True
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The test accuracies of its seeds."""
+        return [value for each in self.trials for value in each.values_of("test_accuracy")]
+
+    @property
+    def points(self) -> int | None:
+        """The points of the least accurate seed: every seed has at least so many."""
+        if not self.accuracies or not self.by_the_rules:
+            return None
+        cost = self.estimates[_LIMITS_ARE_OF]
+        figures = (cost["energy_mj"], cost["cycles"], cost["peak_activation_bytes"])
+        return score(min(self.accuracies), *figures).points
+
+    @property
+    def beats_published(self) -> bool:
+        """Whether every seed is more accurate than the published one, and nothing costs more."""
+        cost = self.estimates[_LIMITS_ARE_OF]
+        return (
+            min(self.accuracies) > _PUBLISHED_ACCURACY
+            and cost["energy_mj"] <= _PUBLISHED["energy_mj"]
+            and cost["cycles"] <= _PUBLISHED["cycles"]
+            and cost["peak_activation_bytes"] <= _PUBLISHED["peak_activation_bytes"]
+        )
+
+    @property
+    def _seeds(self) -> str:
+        return ", ".join(str(each.setting.values["seed"]) for each in self.trials)
+
+    def row(self) -> LabRow:
+        """Return the mean, lowest and highest accuracy, and the estimates."""
+        times_s = [value for each in self.trials for value in each.values_of("wall_s")]
+        ended = (each.status for each in self.trials if not each.completed)
+        row: LabRow = {
+            "model": self.model,
+            "schedule": self.schedule,
+            "seeds": self._seeds,
+            "status": next(ended, schema.COMPLETED),
+            "test_accuracy": known_mean(self.accuracies),
+            "test_accuracy_low": min(self.accuracies, default=None),
+            "test_accuracy_high": max(self.accuracies, default=None),
+            "wall_s": max(times_s, default=None),
+            "peak_activation_bytes": self.estimates[_LIMITS_ARE_OF]["peak_activation_bytes"],
+            "points": self.points,
+        }
+        for spread, each in self.estimates.items():
+            row |= {f"energy_mj_{spread}": each["energy_mj"], f"cycles_{spread}": each["cycles"]}
+        return row
+
+    def in_words(self) -> str:
+        """Say what the network reaches and costs and, where it has points, how it stands."""
+        low, high = min(self.accuracies), max(self.accuracies)
+        spread = ""
+        if low != high:
+            spread = f" ({format_share(low)} to {format_share(high)}, seeds {self._seeds})"
+        cost = self.estimates[_LIMITS_ARE_OF]
+        said = (
+            f"{self.model}, {self.schedule} rate: "
+            f"{format_share(known_mean(self.accuracies) or 0.0)}{spread}, "
+            f"{cost['energy_mj']:.3f} mJ, {cost['cycles']:,} cycles, "
+            f"{cost['peak_activation_bytes']:,} bytes"
+        )
+        if self.points is None:
+            return f"{said}."
+        better = ", more accurate than published and nowhere dearer" if self.beats_published else ""
+        return f"{said}: {self.points} points{better}."
+
+
+def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     """Train every network with its seeds, and estimate each for three ways to use the array."""
-    networks = dict.fromkeys(setting.values["model"] for setting in plan.settings)
-    tools.say(f"estimating {', '.join(networks)}")
-    estimates = {model: estimates_of(model) for model in networks}
+    models = dict.fromkeys(str(setting.values["model"]) for setting in plan.settings)
+    listener.output(f"estimating {', '.join(models)}")
+    estimates = {model: estimates_of(model) for model in models}
     # Other settings are the user's choice, and how they were chosen is unknown.
     choice = None if plan.changed else _CHOICE
-    tried, missing = try_settings(plan, folder, tools, choice=choice)
-    groups: dict[tuple[str, str], list[Tried]] = {}
-    for each in tried:
-        key = (each.setting.values["model"], each.setting.values["schedule"])
-        groups.setdefault(key, []).append(each)
-    rows = [
-        row_of(model, schedule, those, estimates[model])
+    trials = try_settings(plan, folder, listener, choice=choice)
+    groups: dict[tuple[str, str], list[SettingTrials]] = {}
+    for each in trials.settings:
+        values = each.setting.values
+        groups.setdefault((str(values["model"]), str(values["schedule"])), []).append(each)
+    by_the_rules = plan.spec.data == "cifar10" and plan.scale == 1 and not plan.changed
+    networks = [
+        TrainedNetwork(model, schedule, those, estimates[model], by_the_rules)
         for (model, schedule), those in groups.items()
     ]
-    by_the_rules = plan.spec.data == "cifar10" and plan.scale == 1 and not plan.changed
-    if by_the_rules:
-        rows = [{**row, "points": points_of(row)} for row in rows]
-    said = [in_words(row) for row in rows if row["test_accuracy"] is not None]
-    complete = all(each.completed for each in tried)
+    said = [network.in_words() for network in networks if network.accuracies]
     answer = " ".join(said) or "No answer: no training completed."
     if said and not by_the_rules:
         answer += " No points: they are for the whole lab on CIFAR-10 as its sheet has it."
-    return found(answer, bool(said) and complete, rows, missing, curves_of(tried))
+    holds = bool(said) and all(each.completed for each in trials.settings)
+    rows = [network.row() for network in networks]
+    return LabResult(answer, holds, rows, trials.missing, trials.curves)
 
 
 def estimates_of(model: str) -> dict[str, NetworkEstimate]:
@@ -73,62 +147,3 @@ def estimates_of(model: str) -> dict[str, NetworkEstimate]:
     return {
         name: estimate_network(built, _IMAGE, model, design, each) for name, each in widths.items()
     }
-
-
-def row_of(
-    model: str, schedule: str, tried: Sequence[Tried], estimates: Mapping[str, NetworkEstimate]
-) -> dict[str, Any]:
-    """Put the seeds of one network together: mean, lowest, highest accuracy, and the estimate."""
-    accuracies = [value for each in tried for value in each.values_of("test_accuracy")]
-    times_s = [value for each in tried for value in each.values_of("wall_s")]
-    row: dict[str, Any] = {
-        "model": model,
-        "schedule": schedule,
-        "seeds": ", ".join(str(each.setting.values["seed"]) for each in tried),
-        "status": next((each.status for each in tried if not each.completed), "completed"),
-        "test_accuracy": known_mean(accuracies),
-        "test_accuracy_low": min(accuracies, default=None),
-        "test_accuracy_high": max(accuracies, default=None),
-        "wall_s": max(times_s, default=None),
-        "peak_activation_bytes": estimates[_LIMITS_ARE_OF]["peak_activation_bytes"],
-        "points": None,
-    }
-    for name, estimate in estimates.items():
-        row |= {f"energy_mj_{name}": estimate["energy_mj"], f"cycles_{name}": estimate["cycles"]}
-    return row
-
-
-def points_of(row: Mapping[str, Any]) -> int | None:
-    """Return the points of the least accurate seed: every seed has at least so many."""
-    if row["test_accuracy_low"] is None:
-        return None
-    figures = (row["energy_mj_free"], row["cycles_free"], row["peak_activation_bytes"])
-    return score(row["test_accuracy_low"], *figures).points
-
-
-def in_words(row: Mapping[str, Any]) -> str:
-    """Say what a network reaches and costs and, where it has points, how it stands."""
-    spread = ""
-    if row["test_accuracy_low"] != row["test_accuracy_high"]:
-        low, high = map(format_share, (row["test_accuracy_low"], row["test_accuracy_high"]))
-        spread = f" ({low} to {high}, seeds {row['seeds']})"
-    said = (
-        f"{row['model']}, {row['schedule']} rate: {format_share(row['test_accuracy'])}{spread}, "
-        f"{row['energy_mj_free']:.3f} mJ, {row['cycles_free']:,} cycles, "
-        f"{row['peak_activation_bytes']:,} bytes"
-    )
-    if row["points"] is None:
-        return f"{said}."
-    if beats(row):
-        return f"{said}: {row['points']} points, more accurate than published and nowhere dearer."
-    return f"{said}: {row['points']} points."
-
-
-def beats(row: Mapping[str, Any]) -> bool:
-    """Say whether every seed is more accurate than the published one, and nothing costs more."""
-    return bool(
-        row["test_accuracy_low"] > _PUBLISHED["accuracy"]
-        and row["energy_mj_free"] <= _PUBLISHED["energy_mj"]
-        and row["cycles_free"] <= _PUBLISHED["cycles"]
-        and row["peak_activation_bytes"] <= _PUBLISHED["peak_activation_bytes"]
-    )

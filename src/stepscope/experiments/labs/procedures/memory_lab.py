@@ -11,88 +11,98 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, RequestError, StepscopeError
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools, cost, saving
 from stepscope.records.run_reader import load_run
-from stepscope.records.types import MemoryBill
+from stepscope.records.types import (
+    FreedMemory,
+    MemoryBill,
+    MemoryByPhase,
+    MemoryForecast,
+    MemoryLabAnswer,
+    MemoryRemedy,
+    MemoryTrialFigures,
+    PhaseReading,
+    SettingValue,
+)
 from stepscope.settings import RunSpec
-from stepscope.stats import median
+from stepscope.stats import known_median, median
 from stepscope.supervisor import preflight, start_run
 from stepscope.supervisor.ask_process import ask_process
+from stepscope.supervisor.child_supervisor import RunListener
 from stepscope.units import format_bytes
 
 # --- When the memory of a training goes, and which call lets it go: in words that name the code.
 
 
 _NEVER = "not before the training ends"
+_PROCESS_END = "the end of the process"
 
 
-def what_frees(bill: MemoryBill, spec: RunSpec) -> list[dict[str, Any]]:
+def what_frees(bill: MemoryForecast, spec: RunSpec) -> list[FreedMemory]:
     """List the kinds of memory, each with its bytes at the peak and what ends it.
 
     `bytes` are counted: tensors as they are alive at the peak of a step, the rest from the bill.
     """
+    alive, items = bill["at_peak"], bill["items"]
+    if spec.persistent_workers:
+        workers_end = (_NEVER, "persistent workers live until the loader goes")
+    else:
+        workers_end = ("at the end of every epoch and test", "the loader's iterator, when it goes")
+    kinds = (
+        (
+            "activations",
+            alive["activations"],
+            "in the backward pass, layer by layer, the last layer's first",
+            "loss.backward(); loss.detach() lets go of what is left of the graph",
+        ),
+        (
+            "temporaries",
+            alive["temporaries"],
+            "within the backward pass, as soon as the layer before has used them",
+            "loss.backward()",
+        ),
+        (
+            "gradients",
+            alive["gradients"],
+            "after the step, all at once",
+            "optimizer.zero_grad(), which sets them to None",
+        ),
+        (
+            "batch",
+            alive["batch"],
+            "in the next step, when the next batch is there",
+            "images, labels = ... bound again; outputs and loss likewise, by the next forward",
+        ),
+        ("parameters", alive["parameters"], _NEVER, _PROCESS_END),
+        (
+            "optimizer state",
+            items["optimizer_state"]["bytes"],
+            f"{_NEVER}; made by the first step()",
+            _PROCESS_END,
+        ),
+        ("data set", items["dataset"]["bytes"], _NEVER, _PROCESS_END),
+        ("workers", items["workers"]["bytes"], *workers_end),
+        (
+            "batches made ahead",
+            items["prefetch"]["bytes"],
+            "one by one, as the loop takes them",
+            "next(batches); the rest with the loader's iterator",
+        ),
+        (
+            "kept by the allocator",
+            items["slack"]["bytes"],
+            "when it is told to, which the loop does before every epoch",
+            "malloc_trim(0), or the end of the process",
+        ),
+        ("runtime", items["runtime"]["bytes"], _NEVER, _PROCESS_END),
+    )
     return [
         {"kind": kind, "bytes": size, "when": when, "by": by}
-        for kind, size, when, by in _kinds(bill, spec)
+        for kind, size, when, by in kinds
         if size
     ]
-
-
-def _kinds(bill: MemoryBill, spec: RunSpec) -> Iterator[tuple[str, int, str, str]]:
-    alive, items = bill["at_peak"], bill["items"]
-    yield (
-        "activations",
-        alive["activations"],
-        "in the backward pass, layer by layer, the last layer's first",
-        "loss.backward(); loss.detach() lets go of what is left of the graph",
-    )
-    yield (
-        "temporaries",
-        alive["temporaries"],
-        "within the backward pass, as soon as the layer before has used them",
-        "loss.backward()",
-    )
-    yield (
-        "gradients",
-        alive["gradients"],
-        "after the step, all at once",
-        "optimizer.zero_grad(), which sets them to None",
-    )
-    yield (
-        "batch",
-        alive["batch"],
-        "in the next step, when the next batch is there",
-        "images, labels = ... bound again; outputs and loss likewise, by the next forward",
-    )
-    yield ("parameters", alive["parameters"], _NEVER, "the end of the process")
-    yield (
-        "optimizer state",
-        items["optimizer_state"]["bytes"],
-        f"{_NEVER}; made by the first step()",
-        "the end of the process",
-    )
-    yield ("data set", items["dataset"]["bytes"], _NEVER, "the end of the process")
-    if spec.persistent_workers:
-        ended = (_NEVER, "persistent workers live until the loader goes")
-    else:
-        ended = ("at the end of every epoch and test", "the loader's iterator, when it goes")
-    yield ("workers", items["workers"]["bytes"], *ended)
-    yield (
-        "batches made ahead",
-        items["prefetch"]["bytes"],
-        "one by one, as the loop takes them",
-        "next(batches); the rest with the loader's iterator",
-    )
-    yield (
-        "kept by the allocator",
-        items["slack"]["bytes"],
-        "when it is told to, which the loop does before every epoch",
-        "malloc_trim(0), or the end of the process",
-    )
-    yield ("runtime", items["runtime"]["bytes"], _NEVER, "the end of the process")
 
 
 # --- Readings of a process's memory, put together phase by phase
@@ -103,57 +113,52 @@ def _kinds(bill: MemoryBill, spec: RunSpec) -> Iterator[tuple[str, int, str, str
 _SAME_BYTES = 2**19
 
 
-def by_phase(readings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_phase(readings: Sequence[PhaseReading]) -> list[MemoryByPhase]:
     """Put the readings of a phase together: most in the first step and later, medians at its end.
 
     `change_bytes` is by how much what the program holds grew in the phase, in the middle of the
     later steps; what the allocator keeps is not in it.
     """
-    in_use = [reading["in_use_bytes"] for reading in readings]
-    changes = [_difference(*pair) for pair in zip(in_use, [None, *in_use], strict=False)]
-    found = []
+    changes: list[int | None] = []
+    before: int | None = None
+    for reading in readings:
+        now = reading["in_use_bytes"]
+        changes.append(None if now is None or before is None else now - before)
+        before = now
+    found: list[MemoryByPhase] = []
     for name in dict.fromkeys(reading["phase"] for reading in readings):
-        numbers = [number for number, each in enumerate(readings) if each["phase"] == name]
-        later = [number for number in numbers if readings[number]["step"] != 1] or numbers
-        first = [number for number in numbers if number not in later]
+        own = [pair for pair in zip(readings, changes, strict=True) if pair[0]["phase"] == name]
+        later = [pair for pair in own if pair[0]["step"] != 1] or own
+        first = [reading["peak_bytes"] for reading, _ in own if reading["step"] == 1]
         found.append(
             {
                 "phase": name,
-                "times": len(numbers),
-                "first_step_peak_bytes": _most(readings, first, "peak_bytes"),
-                "peak_bytes": _most(readings, later, "peak_bytes"),
-                "end_bytes": _middle([readings[number]["end_bytes"] for number in later]),
-                "in_use_bytes": _middle([readings[number]["in_use_bytes"] for number in later]),
-                "kept_bytes": _middle([readings[number]["kept_bytes"] for number in later]),
-                "change_bytes": _middle([changes[number] for number in later]),
+                "times": len(own),
+                "first_step_peak_bytes": _most(first) if len(later) < len(own) else None,
+                "peak_bytes": _most(reading["peak_bytes"] for reading, _ in later),
+                "end_bytes": _middle(reading["end_bytes"] for reading, _ in later),
+                "in_use_bytes": _middle(reading["in_use_bytes"] for reading, _ in later),
+                "kept_bytes": _middle(reading["kept_bytes"] for reading, _ in later),
+                "change_bytes": _middle(change for _, change in later),
             }
         )
     return found
 
 
-def peak_phase(readings: Sequence[dict[str, Any]]) -> str | None:
+def peak_phase(readings: Sequence[PhaseReading]) -> str | None:
     """Name the phase in which the process first was about as large as it ever was."""
-    known = [reading for reading in readings if reading["peak_bytes"] is not None]
-    if not known:
-        return None
-    most = max(reading["peak_bytes"] for reading in known)
-    return next(
-        str(reading["phase"]) for reading in known if reading["peak_bytes"] >= most - _SAME_BYTES
-    )
+    known = [(peak, each["phase"]) for each in readings if (peak := each["peak_bytes"]) is not None]
+    most = max((peak for peak, _ in known), default=0)
+    return next((phase for peak, phase in known if peak >= most - _SAME_BYTES), None)
 
 
-def _most(readings: Sequence[dict[str, Any]], numbers: list[int], name: str) -> int | None:
-    known = [readings[number][name] for number in numbers if readings[number][name] is not None]
-    return max(known, default=None)
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
 
 
-def _middle(values: list[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return round(median(known)) if known else None
-
-
-def _difference(now: int | None, before: int | None) -> int | None:
-    return None if now is None or before is None else now - before
+def _middle(values: Iterable[int | None]) -> int | None:
+    middle = known_median(values)
+    return None if middle is None else round(middle)
 
 
 # --- Ways to make a training hold less: which there are for a spec, and how each is tried
@@ -172,8 +177,8 @@ class Way:
 
     name: str
     how: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, SettingValue] = field(default_factory=dict)
+    options: Mapping[str, bool] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -208,11 +213,8 @@ def ways_for(spec: RunSpec) -> Iterator[Way]:
             f"--batch-size {size} --accumulate {times}",
             settings={"batch_size": size, "accumulate": times},
         )
-    if spec.workers:
-        yield from _of_workers(spec)
-
-
-def _of_workers(spec: RunSpec) -> Iterator[Way]:
+    if not spec.workers:
+        return
     kept = not spec.persistent_workers
     flag = "--persistent-workers" if kept else "--no-persistent-workers"
     name = "workers kept between epochs" if kept else "workers ended between epochs"
@@ -224,19 +226,49 @@ def _of_workers(spec: RunSpec) -> Iterator[Way]:
     yield Way("no workers", "--workers 0", settings=none)
 
 
+# --- Two kinds of trials compared: what a change did, and whether that is a difference
+
+
+class MeasuredChange(NamedTuple):
+    """The median of what a change did round by round, and how far the rounds lie apart."""
+
+    median: float
+    spread: float
+    differs: bool
+
+
+def saving(without_bytes: Sequence[int], with_bytes: Sequence[int]) -> MeasuredChange:
+    """Compare peaks of trials that were made in turns: what was saved, or, below 0, lost."""
+    saved = [before - after for before, after in zip(without_bytes, with_bytes, strict=True)]
+    return _change(saved, neutral=0)
+
+
+def cost(without_s: Sequence[Sequence[float]], with_s: Sequence[Sequence[float]]) -> MeasuredChange:
+    """Compare the steps of trials that were made in turns: by what their medians are multiplied."""
+    ratios = [
+        median(after) / median(before) for before, after in zip(without_s, with_s, strict=True)
+    ]
+    return _change(ratios, neutral=1)
+
+
+def _change(rounds: Sequence[float], neutral: float) -> MeasuredChange:
+    middle, spread = median(rounds), max(rounds) - min(rounds)
+    return MeasuredChange(middle, spread, abs(middle - neutral) > spread)
+
+
 # --- A few real steps in a process of their own, which tells what memory they took
 
 
 def try_steps(
-    spec: RunSpec, options: Mapping[str, Any], environment: Mapping[str, str] | None = None
-) -> dict[str, Any]:
+    spec: RunSpec, options: Mapping[str, bool | int], environment: Mapping[str, str] | None = None
+) -> MemoryTrialFigures:
     """Have `processes.memory_trial` take some steps of a spec, and return what it saw.
 
     Raises:
         StepscopeError: it cannot be done; a RequestError where the change does not apply.
     """
     asked = {"spec": spec.model_dump(mode="json"), "options": dict(options)}
-    seen: dict[str, Any] = ask_process("stepscope.processes.memory_trial", asked, environment)
+    seen: MemoryTrialFigures = ask_process("stepscope.processes.memory_trial", asked, environment)
     return seen
 
 
@@ -248,39 +280,44 @@ STEPS = 8
 _UNTIMED = 2
 
 
-def investigate(
-    spec: RunSpec, tools: Tools, *, rounds: int = ROUNDS, ways: Iterable[Way] | None = None
-) -> LabFinding:
+def run_lab(
+    spec: RunSpec,
+    listener: RunListener,
+    *,
+    rounds: int = ROUNDS,
+    ways: Iterable[Way] | None = None,
+) -> MemoryLabAnswer:
     """Make the bill, the phases and the trials of what would save memory."""
     if not spec.device.startswith("cpu"):
         raise RequestError(f"lab memory looks at the CPU's memory, found device {spec.device}.")
     preflight.check(spec)
     steps = min(spec.max_steps or STEPS, STEPS)
-    tools.say("a short run, for the bill and the peak")
-    bill = _bill_of_a_run(spec, steps, tools)
-    tools.say("the same steps, phase by phase")
+    listener.output("a short run, for the bill and the peak")
+    bill = _bill_of_a_run(spec, steps, listener)
+    listener.output("the same steps, phase by phase")
     epochs = 2 if spec.workers else 1
-    seen = try_steps(spec, {"phases": True, "steps": steps, "epochs": epochs})
-    remedies = _try_ways(
-        spec, list(ways_for(spec) if ways is None else ways), steps, epochs, rounds, tools
-    )
-    phases = by_phase(seen["phases"])
-    figures = {
+    readings = try_steps(spec, {"phases": True, "steps": steps, "epochs": epochs})["phases"]
+    tried = list(ways_for(spec) if ways is None else ways)
+    remedies = _try_ways(spec, tried, steps, epochs, rounds, listener)
+    largest = peak_phase(readings)
+    return {
+        "lab": "memory",
+        "answer": _answer(bill, largest, remedies),
+        "holds": True,
         "spec": spec.model_dump(mode="json"),
         "bill": bill,
-        "phases": phases,
-        "peak_phase": peak_phase(seen["phases"]),
-        "readings": seen["phases"],
+        "phases": by_phase(readings),
+        "peak_phase": largest,
+        "readings": readings,
         "freed": what_frees(bill, spec),
         "remedies": remedies,
     }
-    return LabFinding(_answer(bill, figures["peak_phase"], remedies), figures=figures)
 
 
-def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> MemoryBill:
+def _bill_of_a_run(spec: RunSpec, steps: int, listener: RunListener) -> MemoryBill:
     with tempfile.TemporaryDirectory() as out:
         short = {"epochs": 1, "max_steps": steps, "layers": 0, "out": out}
-        path, outcome = start_run.start(spec.model_copy(update=short), tools.listener)
+        path, outcome = start_run.start(spec.model_copy(update=short), listener)
         summary = load_run(path).summary
     if outcome.exit_code:
         kind = OutOfMemoryError if outcome.exit_code == 4 else StepscopeError
@@ -292,62 +329,62 @@ def _bill_of_a_run(spec: RunSpec, steps: int, tools: Tools) -> MemoryBill:
 
 
 def _try_ways(
-    spec: RunSpec, ways: list[Way], steps: int, epochs: int, rounds: int, tools: Tools
-) -> list[dict[str, Any]]:
+    spec: RunSpec, ways: list[Way], steps: int, epochs: int, rounds: int, listener: RunListener
+) -> list[MemoryRemedy]:
     """Try the training as it is and every way, in turns; the largest saving comes first."""
     as_it_is = Way("as it is", "")
-    trials: dict[str, list[dict[str, Any]]] = {way.name: [] for way in [as_it_is, *ways]}
+    trials: dict[str, list[MemoryTrialFigures]] = {way.name: [] for way in [as_it_is, *ways]}
     refused: dict[str, str] = {}
+    # The samples of these steps and no more: the whole data set is read for the bill, and would
+    # only take time here.
+    few = steps * spec.batch_size * spec.accumulate
+    samples = min(spec.samples or few, few)
     for turn in range(1, rounds + 1):
         for way in [as_it_is, *ways]:
             if way.name in refused:
                 continue
-            tools.say(f"trying, {turn} of {rounds}: {way.name}")
+            listener.output(f"trying, {turn} of {rounds}: {way.name}")
+            changed = spec.model_copy(update={"samples": samples, **way.settings})
+            options = {"steps": steps, "epochs": epochs, **way.options}
             try:
-                trials[way.name].append(_try_way(spec, way, steps, epochs))
+                trials[way.name].append(try_steps(changed, options, way.environment))
             except RequestError as error:
                 if way is as_it_is:
                     raise
                 refused[way.name] = str(error)
-    tried = [_weigh(way, trials[as_it_is.name], trials[way.name], refused) for way in ways]
-    return sorted(tried, key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
-
-
-def _try_way(spec: RunSpec, way: Way, steps: int, epochs: int) -> dict[str, Any]:
-    # The samples of these steps and no more: the whole data set is read for the bill, and would
-    # only take time here.
-    few = steps * spec.batch_size * spec.accumulate
-    changed = {"samples": min(spec.samples or few, few), **way.settings}
-    options = {"steps": steps, "epochs": epochs, **way.options}
-    return try_steps(spec.model_copy(update=changed), options, way.environment)
+    without = trials[as_it_is.name]
+    remedies = [_weigh(way, without, trials[way.name], refused.get(way.name)) for way in ways]
+    return sorted(remedies, key=lambda each: (not each["applies"], -(each["saved_bytes"] or 0)))
 
 
 def _weigh(
     way: Way,
-    without: list[dict[str, Any]],
-    tried: list[dict[str, Any]],
-    refused: dict[str, str],
-) -> dict[str, Any]:
-    known: dict[str, Any] = {
-        "name": way.name,
-        "how": way.how,
-        "applies": False,
-        "reason": refused.get(way.name),
-        "saved_bytes": None,
-    }
-    if way.name in refused:
-        return known
-    before, after = ([trial["peak_bytes"] for trial in each] for each in (without, tried))
-    if None in before or None in after:
-        return {**known, "reason": "this system keeps no high-water mark that can begin anew"}
+    without: Sequence[MemoryTrialFigures],
+    tried: Sequence[MemoryTrialFigures],
+    refused: str | None,
+) -> MemoryRemedy:
+    before = [peak for trial in without if (peak := trial["peak_bytes"]) is not None]
+    after = [peak for trial in tried if (peak := trial["peak_bytes"]) is not None]
+    if refused is None and len(before) + len(after) < len(without) + len(tried):
+        refused = "this system keeps no high-water mark that can begin anew"
+    if refused is not None:
+        return {
+            "name": way.name,
+            "how": way.how,
+            "applies": False,
+            "reason": refused,
+            "saved_bytes": None,
+        }
     saved, slower = saving(before, after), cost(_timed(without), _timed(tried))
     return {
-        **known,
+        "name": way.name,
+        "how": way.how,
         "applies": True,
-        "saved_bytes": saved.saved_bytes,
-        "spread_bytes": saved.spread_bytes,
+        "reason": None,
+        "saved_bytes": round(saved.median),
+        "spread_bytes": round(saved.spread),
         "differs": saved.differs,
-        "step_time_ratio": slower.ratio,
+        "step_time_ratio": slower.median,
         "step_time_spread": slower.spread,
         "step_time_differs": slower.differs,
         "same_losses": all(trial["losses"] == without[0]["losses"] for trial in tried),
@@ -356,12 +393,12 @@ def _weigh(
     }
 
 
-def _timed(trials: list[dict[str, Any]]) -> list[list[float]]:
+def _timed(trials: Sequence[MemoryTrialFigures]) -> list[list[float]]:
     return [trial["step_s"][_UNTIMED:] or trial["step_s"] for trial in trials]
 
 
-def _answer(bill: MemoryBill, phase: str | None, remedies: list[dict[str, Any]]) -> str:
-    items = sorted(bill["items"].items(), key=lambda item: -int(item[1]["bytes"]))[:3]
+def _answer(bill: MemoryBill, phase: str | None, remedies: Sequence[MemoryRemedy]) -> str:
+    items = sorted(bill["items"].items(), key=lambda item: -item[1]["bytes"])[:3]
     largest = ", ".join(
         f"{name.replace('_', ' ')} {format_bytes(item['bytes'])}" for name, item in items
     )
@@ -374,12 +411,13 @@ def _answer(bill: MemoryBill, phase: str | None, remedies: list[dict[str, Any]])
     if phase is not None:
         said.append(f"The process was largest in: {phase}.")
     best = next((each for each in remedies if each["applies"] and each["differs"]), None)
-    if best is None or best["saved_bytes"] <= 0:
+    saved_bytes = 0 if best is None else best["saved_bytes"] or 0
+    if best is None or saved_bytes <= 0:
         said.append("Nothing that was tried saves more than trials differ by.")
     else:
         slower = f"{best['step_time_ratio']:.2f} times" if best["step_time_differs"] else "about"
         said.append(
-            f"What saves most: {best['how']}, {format_bytes(best['saved_bytes'])}, "
+            f"What saves most: {best['how']}, {format_bytes(saved_bytes)}, "
             f"at {slower} the time of a step."
         )
     return " ".join(said)

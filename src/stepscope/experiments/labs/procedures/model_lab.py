@@ -4,54 +4,62 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
-from stepscope.experiments.labs.network_counts import count
+from stepscope.experiments.labs.lab_trials import LabResult, LabRow
+from stepscope.experiments.sweep_run import SweepListener
+from stepscope.records.types import LabExtras
 from stepscope.settings.load_settings import validate
 
 if TYPE_CHECKING:
     from stepscope.models.model_summary import NetworkSummary
 
+# What is counted for, whatever the network was laid out for.
+_IMAGE, _CLASSES = (3, 32, 32), 10
 _OPTIMIZERS = {"sgd": "SGD with momentum", "adam": "Adam"}
 
 
-def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
+def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     """Count the network with its batch norms and without."""
-    tools.say(f"counting {plan.spec.model}")
-    networks = {
-        setting.values["norm"]: count(plan.spec.model, setting.values["norm"])
-        for setting in plan.settings
-    }
-    rows = [
-        {"what": what, **{f"norm_{norm}": row[what] for norm, row in answers.items()}}
-        for answers in [{norm: _answers(network) for norm, network in networks.items()}]
-        for what in next(iter(answers.values()))
+    from stepscope.models import registry
+    from stepscope.models.model_summary import count_network  # needs torch
+
+    model = plan.spec.model
+    listener.output(f"counting {model}")
+    networks = {}
+    for setting in plan.settings:
+        norm: Literal["batch", "none"] = "none" if setting.values["norm"] == "none" else "batch"
+        built = registry.build(model, classes=_CLASSES, norm=norm)
+        networks[norm] = count_network(built, _IMAGE, model)
+    columns = {f"norm_{norm}": _answers(network) for norm, network in networks.items()}
+    first, *_ = networks.values()
+    rows: list[LabRow] = [
+        {"what": what, **{column: answers[what] for column, answers in columns.items()}}
+        for what in _answers(first)
     ]
-    first = next(iter(networks.values()))
-    curves = [
+    curves: list[LabRow] = [
         {"stage": stage, "norm": norm, "parameters": parameters}
         for norm, network in networks.items()
         for stage, parameters in _by_stage(network).items()
     ]
     answer = (
-        f"{plan.spec.model} has {first.convolutions} convolutions and "
+        f"{model} has {first.convolutions} convolutions and "
         f"{first.trainable_parameters:,} trainable parameters, with {first.gradients:,} gradients; "
         f"its last layer, {first.last_layer}, takes {_shape(first.last_layer_input)}."
     )
-    finding = found(answer, True, rows, [], curves)
     # Whatever share of data and epochs was asked for: none of it is used.
-    finding.figures.update(subject=f"{plan.spec.model}, one image of 32x32", note=None)
-    return finding
+    extras: LabExtras = {"subject": f"{model}, one image of 32x32", "note": None}
+    return LabResult(answer, rows=rows, curves=curves, extras=extras)
 
 
-def _answers(network: NetworkSummary) -> dict[str, Any]:
+def _answers(network: NetworkSummary) -> LabRow:
+    convolved = [layer.output_shape for layer in network.layers if layer.kind.startswith("Conv")]
     return {
         "convolutions": network.convolutions,
         "trainable parameters": network.trainable_parameters,
         "gradients": network.gradients,
-        "last convolution gives": _shape(_last_convolution(network)),
+        "last convolution gives": _shape(convolved[-1] if convolved else None),
         "last layer takes": _shape(network.last_layer_input),
         **{
             f"values a parameter, {words}": _kept(network, name)
@@ -70,11 +78,6 @@ def _kept(network: NetworkSummary, optimizer: str) -> float:
 
     make = partial(make_optimizer, validate({"optimizer": optimizer}))
     return optimizer_state(make, network.gradients)["values_per_parameter"]
-
-
-def _last_convolution(network: NetworkSummary) -> tuple[int, ...] | None:
-    shapes = [layer.output_shape for layer in network.layers if layer.kind.startswith("Conv")]
-    return shapes[-1] if shapes else None
 
 
 def _by_stage(network: NetworkSummary) -> dict[str, int]:

@@ -13,21 +13,27 @@ import tempfile
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from stepscope.errors import OutOfMemoryError, RequestError, StepscopeError
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools
+from stepscope.experiments.workload import training_samples_of
 from stepscope.hardware.process import youngest_child
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
+from stepscope.records.types import (
+    ForecastUnderLimit,
+    MemoryForecast,
+    SecondEpochAnswer,
+    SecondEpochForecast,
+    SecondEpochRun,
+)
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight, start_run
 from stepscope.supervisor.ask_process import forecast
 from stepscope.supervisor.child_supervisor import RunListener
 from stepscope.supervisor.memory_guard import Action, Limits
-from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_bytes, format_count
 
 # One thread: the workers want the other cores.
@@ -42,7 +48,7 @@ _LOOK_EVERY_S = 0.002
 _EVENTS = ("memory_limit", "memory_guard", "workers_fallback")
 
 
-def investigate(spec: RunSpec, tools: Tools) -> LabFinding:
+def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
     """Run without a limit and with one, and compare the two step by step.
 
     Raises:
@@ -58,40 +64,52 @@ def investigate(spec: RunSpec, tools: Tools) -> LabFinding:
     asked = spec.model_copy(update={**least, "layers": 0})
     preflight.check(asked)
     with tempfile.TemporaryDirectory() as out:
-        tools.say(f"a run with {format_count(asked.workers, 'worker')} and no limit")
+        listener.output(f"a run with {format_count(asked.workers, 'worker')} and no limit")
         free = asked.model_copy(update={"memory_limit": None, "out": out})
-        without = _run(free, tools.listener, tools)
+        without = _run(free, listener)
         if without.status != schema.COMPLETED:
             kind = OutOfMemoryError if without.status == schema.OUT_OF_MEMORY else StepscopeError
             raise kind(f"without a limit the run did not complete: {without.info['reason']}")
+        known = _forecast(without)
         limit, chosen = choose_limit(
-            asked.memory_limit, without.summary["peak_memory_bytes"], _forecast_bytes(without)
+            asked.memory_limit, without.summary["peak_memory_bytes"], known["total_bytes"]
         )
-        tools.say("a forecast under a limit between what it says with workers and without")
-        forewarned = _forewarn(asked, _forecast(without))
-        tools.say(f"the same run, held to {format_bytes(limit)}")
-        hand = _Hand(tools.listener, judged_on)
+        listener.output("a forecast under a limit between what it says with workers and without")
+        forewarned = _forewarn(asked, known)
+        listener.output(f"the same run, held to {format_bytes(limit)}")
+        ender = _WorkerEnder(listener, judged_on)
         try:
-            held = _run(free.model_copy(update={"memory_limit": limit}), hand, tools)
+            held = _run(free.model_copy(update={"memory_limit": limit}), ender)
         finally:
-            hand.close()
-    figures = {
+            ender.close()
+    samples = training_samples_of(asked)
+    with_limit, same_steps = _run_figures(held), _steps(without) == _steps(held)
+    survived = nothing_lost(with_limit, samples, same_steps)
+    ended = _WorkersEnded(
+        by_guard=sum(
+            event["event"] == "memory_guard" and event["action"] == Action.END_WORKER.value
+            for event in held.events
+        ),
+        by_hand=ender.ended,
+    )
+    return {
+        "lab": "second-epoch",
+        "answer": _answer(asked.workers, _forecast(held), ended, with_limit, samples, survived),
+        "holds": survived,
         "spec": asked.model_dump(mode="json"),
-        "training_samples": _training_samples(asked),
+        "training_samples": samples,
         "limit_bytes": limit,
         "limit_from": chosen,
         "forecast": _forecast(held),
         "forewarned": forewarned,
-        "without_limit": _told(without),
-        "with_limit": _told(held),
+        "without_limit": _run_figures(without),
+        "with_limit": with_limit,
         "events": [event for event in held.events if event["event"] in _EVENTS],
-        "workers_ended_by_guard": _ended_by_guard(held),
-        "workers_ended_by_hand": hand.ended,
-        "same_steps": _steps(without) == _steps(held),
+        "workers_ended_by_guard": ended.by_guard,
+        "workers_ended_by_hand": ended.by_hand,
+        "same_steps": same_steps,
         "same_losses": without.steps["loss"] == held.steps["loss"],
     }
-    survived = nothing_lost(figures)
-    return LabFinding(_answer(figures, survived), survived, figures)
 
 
 def choose_limit(asked: int | None, took: int | None, foretold: int | None) -> tuple[int, str]:
@@ -112,15 +130,14 @@ def choose_limit(asked: int | None, took: int | None, foretold: int | None) -> t
     return round(low), "what the run took without a limit"
 
 
-def nothing_lost(figures: dict[str, Any]) -> bool:
+def nothing_lost(held: SecondEpochRun, training_samples: int, same_steps: bool) -> bool:
     """Say whether the run under the limit completed, with every sample once in each epoch."""
-    held = figures["with_limit"]
-    each_once = set(held["samples_by_epoch"].values()) == {figures["training_samples"]}
-    return held["status"] == schema.COMPLETED and each_once and bool(figures["same_steps"])
+    each_once = set(held["samples_by_epoch"].values()) == {training_samples}
+    return held["status"] == schema.COMPLETED and each_once and same_steps
 
 
 @dataclass
-class _Hand:
+class _WorkerEnder:
     """Pass everything on; end a worker of the second epoch where none was lost before."""
 
     listener: RunListener
@@ -161,14 +178,14 @@ class _Hand:
                 return
 
 
-def _run(spec: RunSpec, listener: RunListener, tools: Tools) -> Run:
+def _run(spec: RunSpec, listener: RunListener) -> Run:
     path, _ = start_run.start(spec, listener)
     run = load_run(path)
     _ = run.steps, run.events  # they are read when first asked for, and the folder will be gone
     return run
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _run_figures(run: Run) -> SecondEpochRun:
     samples: Counter[int] = Counter()
     for epoch, count in zip(run.steps["epoch"], run.steps["samples"], strict=True):
         samples[epoch] += count
@@ -181,7 +198,14 @@ def _told(run: Run) -> dict[str, Any]:
         "samples_by_epoch": dict(samples),
         "test_accuracy": run.summary.get("test_accuracy"),
         "fallbacks": [
-            {name: event[name] for name in ("epoch", "split", "batch", "from", "to", "reason")}
+            {
+                "epoch": event["epoch"],
+                "split": event["split"],
+                "batch": event["batch"],
+                "from": event["from"],
+                "to": event["to"],
+                "reason": event["reason"],
+            }
             for event in run.events
             if event["event"] == "workers_fallback"
         ],
@@ -192,17 +216,11 @@ def _steps(run: Run) -> list[tuple[int, int, int]]:
     return list(zip(*(run.steps[name] for name in ("epoch", "step", "samples")), strict=True))
 
 
-def _forecast_bytes(run: Run) -> int | None:
-    total = (run.summary.get("memory_bill") or {}).get("total_bytes")
-    return None if total is None else int(total)
-
-
-def _forecast(run: Run) -> dict[str, Any]:
+def _forecast(run: Run) -> SecondEpochForecast:
     """Return what was said before the run: by the training itself, under this limit."""
-    bill = run.summary.get("memory_bill") or {}
-    items = bill.get("items") or {}
+    bill: MemoryForecast = run.summary.get("memory_bill") or {}
+    items, total = bill.get("items") or {}, bill.get("total_bytes")
     of_workers = sum(items[name]["bytes"] for name in ("workers", "prefetch") if name in items)
-    total = bill.get("total_bytes")
     return {
         "total_bytes": total,
         "without_workers_bytes": None if total is None else total - of_workers,
@@ -211,50 +229,53 @@ def _forecast(run: Run) -> dict[str, Any]:
     }
 
 
-def _forewarn(spec: RunSpec, known: dict[str, Any]) -> dict[str, Any]:
+def _forewarn(spec: RunSpec, known: SecondEpochForecast) -> ForecastUnderLimit:
     """Forecast under a limit that is said to hold the training, but not all its workers.
 
     Nothing is run under that limit: a run that leaps over its limit is killed, workers and all.
     """
-    midway = (known["without_workers_bytes"] + known["total_bytes"]) / 2 / Limits().near_share
-    said = forecast(spec.model_copy(update={"memory_limit": round(midway)}))
-    told = {name: said[name] for name in ("total_bytes", "workers", "workers_that_fit")}
-    return {"limit_bytes": round(midway), **told}
+    low, high = known["without_workers_bytes"], known["total_bytes"]
+    if low is None or high is None:
+        raise StepscopeError("the run without a limit made no forecast of its memory")
+    midway = round((low + high) / 2 / Limits().near_share)
+    said = forecast(spec.model_copy(update={"memory_limit": midway}))
+    return {
+        "limit_bytes": midway,
+        "total_bytes": said["total_bytes"],
+        "workers": said["workers"],
+        "workers_that_fit": said["workers_that_fit"],
+    }
 
 
-def _ended_by_guard(run: Run) -> int:
-    return sum(
-        event["event"] == "memory_guard" and event["action"] == Action.END_WORKER.value
-        for event in run.events
-    )
+class _WorkersEnded(NamedTuple):
+    by_guard: int
+    by_hand: int
 
 
-def _training_samples(spec: RunSpec) -> int:
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
-    return dataset.count("train", spec.samples) - spec.validation
-
-
-def _answer(figures: dict[str, Any], survived: bool) -> str:
-    held = figures["with_limit"]
-    asked, fit = figures["spec"]["workers"], figures["forecast"]["workers_that_fit"]
-    if fit is not None and fit < asked:
-        workers = format_count(asked, "worker")
-        warned = f"The forecast warned that of {workers} {fit or 'none'} would fit;"
+def _answer(
+    workers: int,
+    forecast: SecondEpochForecast,
+    ended: _WorkersEnded,
+    held: SecondEpochRun,
+    training_samples: int,
+    survived: bool,
+) -> str:
+    fit = forecast["workers_that_fit"]
+    if fit is not None and fit < workers:
+        asked = format_count(workers, "worker")
+        warned = f"The forecast warned that of {asked} {fit or 'none'} would fit;"
     else:
         warned = "The forecast held this limit to be enough;"
-    by_guard, by_hand = figures["workers_ended_by_guard"], figures["workers_ended_by_hand"]
-    if by_guard:
-        happened = f"the guard ended {format_count(by_guard, 'worker')} near the limit"
-    elif by_hand:
-        workers = format_count(by_hand, "worker")
-        happened = f"the limit did not bind, so {workers} of epoch 2 was ended by hand"
+    if ended.by_guard:
+        happened = f"the guard ended {format_count(ended.by_guard, 'worker')} near the limit"
+    elif ended.by_hand:
+        by_hand = format_count(ended.by_hand, "worker")
+        happened = f"the limit did not bind, so {by_hand} of epoch 2 was ended by hand"
     else:
         happened = "no worker was ended"
     if survived:
-        each = f"{figures['training_samples']:,} samples once in each of "
-        each += f"{len(held['samples_by_epoch'])} epochs"
+        epochs = len(held["samples_by_epoch"])
+        each = f"{training_samples:,} samples once in each of {epochs} epochs"
         return f"{warned} {happened}, and the run completed with nothing lost: {each}."
     reason = str(held["reason"] or held["status"]).rstrip(".")
     return f"{warned} {happened}, and the run did not survive: {reason}."

@@ -18,24 +18,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.errors import DataError, MachineError, MissingExtraError, RequestError
 from stepscope.experiments.labs.lab_plan import Plan
-from stepscope.experiments.labs.lab_runner import LabFinding, Tools, found
 from stepscope.experiments.labs.lab_sheet import Setting
-from stepscope.experiments.labs.lab_trials import Tried, curves_of, not_cold, try_settings
+from stepscope.experiments.labs.lab_trials import (
+    LabResult,
+    LabRow,
+    SettingTrials,
+    not_cold,
+    try_settings,
+)
+from stepscope.experiments.sweep_run import SweepListener
 from stepscope.experiments.trial import temporary_folder
+from stepscope.experiments.workload import dataset_of
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import read_table
+from stepscope.records.types import LabExtras, MissingPart
 from stepscope.settings import RunSpec
 from stepscope.stats import known_mean, known_median
-from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_count, format_duration, format_share
 
 if TYPE_CHECKING:
@@ -64,12 +71,11 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
     for package, extra in (("obstore", "s3"), ("PIL", "train")):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError(f"using {base}", package, extra)
-    from stepscope.data import dataset_registry  # needs numpy
     from stepscope.data.object_store.manifest import Layout
     from stepscope.data.object_store.store_client import ObjectStore
     from stepscope.data.object_store.upload import put
 
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    dataset = dataset_of(spec)
     records = dataset.records
     if records is None:
         raise RequestError(f"{spec.data} cannot be put into a store: wants one such as cifar10.")
@@ -200,47 +206,64 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
+# --- The same training from every place
+
+
 _PARTS = ("loading_s", "training_s", "other_s", "total_s")
-_LATENCIES: tuple[Literal["p50_s", "p95_s", "p99_s"], ...] = ("p50_s", "p95_s", "p99_s")
 _TRAINING_DATA_DOWNLOADED = 10  # the type of a row in records.csv
 _OWN_SERVER = (
     "a server on this machine: what distance costs is not in it; `--source` names your own store"
 )
 
-Row = Mapping[str, Any]
+
+@dataclass(frozen=True)
+class PlaceTimes:
+    """What an epoch took from one place with one number of workers."""
+
+    place: str
+    access: str | None  # how a store is read; None elsewhere
+    workers: int
+    total_s: float
+    loading_s: float
+    request_s: float | None
+    download_s: float | None
+
+    def __str__(self) -> str:
+        return f"{self.place} with {format_count(self.workers, 'worker')}"
 
 
-def investigate(plan: Plan, folder: Path, tools: Tools) -> LabFinding:
+def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     """Train from every place with every number of workers."""
     with contextlib.ExitStack() as opened:
         scratch = Path(opened.enter_context(temporary_folder(folder)))
-        store, missing = _open_store(plan, scratch, tools, opened)
+        store: dict[str, Address] = {}
+        missing: list[MissingPart] = []
+        try:
+            server = plan.store or opened.enter_context(serving(scratch / "served"))
+            store = stock(server, plan.spec, listener.output)
+        except MachineError as error:
+            if plan.store is not None:
+                raise
+            missing = [{"name": "object store", "reason": str(error)}]
         settings = tuple(_settings(plan.settings, store, scratch / "downloaded"))
-        tried, lacking = try_settings(replace(plan, settings=settings), folder, tools)
-    cold = [each for each in tried if each.setting.values.get("page_cache", "keep") != "keep"]
-    rows = _rows(tried)
-    known = [row for row in rows if row["total_s"] is not None]
-    answer = _answer(known, plan) if known else "No answer: no training completed."
-    missing += [*lacking, *not_cold(cold)]
-    finding = found(answer, bool(known), rows, missing, curves_of(tried))
-    finding.figures["store"] = {layout: str(address) for layout, address in store.items()}
+        trials = try_settings(replace(plan, settings=settings), folder, listener)
+    cold = [e for e in trials.settings if e.setting.values.get("page_cache", "keep") != "keep"]
+    download_s = known_median(
+        took_s for each in trials.settings for run in each.runs for took_s in _downloads_s(run)
+    )
+    rows = [_row(each, download_s) for each in trials.settings]
+    known = [times for row in rows if (times := _times(row)) is not None]
+    extras: LabExtras = {"store": {layout: str(address) for layout, address in store.items()}}
     if store and plan.store is None:
-        notes = (_OWN_SERVER, plan.told()["note"])
-        finding.figures["note"] = "; ".join(note for note in notes if note)
-    return finding
-
-
-def _open_store(
-    plan: Plan, scratch: Path, tools: Tools, opened: contextlib.ExitStack
-) -> tuple[dict[str, Address], list[dict[str, str]]]:
-    """Return where the data lies in the store by layout, or why there is no store."""
-    if plan.store is not None:
-        return stock(plan.store, plan.spec, tools.say), []
-    try:
-        server = opened.enter_context(serving(scratch / "served"))
-        return stock(server, plan.spec, tools.say), []
-    except MachineError as error:
-        return {}, [{"name": "object store", "reason": str(error)}]
+        extras["note"] = "; ".join(note for note in (_OWN_SERVER, plan.note) if note)
+    return LabResult(
+        _answer(known, plan.repeats) if known else "No answer: no training completed.",
+        bool(known),
+        rows,
+        [*missing, *trials.missing, *not_cold(cold)],
+        trials.curves,
+        extras,
+    )
 
 
 def _settings(
@@ -248,7 +271,7 @@ def _settings(
 ) -> Iterator[Setting]:
     """Put the store's addresses in the place of the sheet's words for them."""
     for setting in settings:
-        place = setting.values["source"]
+        place = str(setting.values["source"])
         if place in ("memory", "local"):
             yield setting
         elif place in store:
@@ -259,26 +282,35 @@ def _settings(
             yield Setting({**setting.values, **at}, setting.shown)
 
 
-def _rows(tried: Sequence[Tried]) -> list[dict[str, Any]]:
-    download_s = known_median(
-        download_s for each in tried for run in each.runs for download_s in _downloads_s(run)
-    )
-    return [_row(each, download_s) for each in tried]
-
-
-def _row(tried: Tried, download_s: float | None) -> dict[str, Any]:
+def _row(tried: SettingTrials, download_s: float | None) -> LabRow:
     """Make a row; what does not apply to its place is not in it."""
     set_up = tried.row()
-    epochs = list(tried.curve())
-    later = epochs[1:] or epochs
-    row = {"tried": f"{set_up['place']} with {_workers(set_up)}", **set_up}
-    row |= {part: known_mean(epoch[part] for epoch in later) for part in _PARTS}
+    workers = format_count(int(str(set_up["workers"])), "worker")
+    row: LabRow = {"tried": f"{set_up['place']} with {workers}", **set_up}
+    epochs = list(tried.epochs.values())
+    for part in _PARTS:
+        row[part] = known_mean(epoch[part] for epoch in epochs[1:] or epochs)
     requests = [found for run in tried.runs if (found := run.summary.get("requests"))]
     if requests:
-        row |= {f"request_{p}": known_median(each[p] for each in requests) for p in _LATENCIES}
+        row["request_p50_s"] = known_median(each["p50_s"] for each in requests)
+        row["request_p95_s"] = known_median(each["p95_s"] for each in requests)
+        row["request_p99_s"] = known_median(each["p99_s"] for each in requests)
     if set_up.get("access") == "download":
         row["download_s"] = download_s
     return row
+
+
+def _times(row: LabRow) -> PlaceTimes | None:
+    """Return the times of a row for comparison; None if no training completed."""
+    total_s, loading_s, request_s, download_s = (
+        value if isinstance(value := row.get(name), int | float) else None
+        for name in ("total_s", "loading_s", "request_p50_s", "download_s")
+    )
+    if total_s is None or loading_s is None:
+        return None
+    access = str(row["access"]) if "access" in row else None
+    workers = int(str(row["workers"]))
+    return PlaceTimes(str(row["place"]), access, workers, total_s, loading_s, request_s, download_s)
 
 
 def _downloads_s(run: Run) -> Iterator[float]:
@@ -290,54 +322,49 @@ def _downloads_s(run: Run) -> Iterator[float]:
             yield row["duration"]
 
 
-def _answer(known: Sequence[Row], plan: Plan) -> str:
-    best: dict[str, Row] = {}
-    for row in known:
-        place = row["place"]
-        if place not in best or row["total_s"] < best[place]["total_s"]:
-            best[place] = row
+def _answer(known: Sequence[PlaceTimes], repeats: int) -> str:
+    best: dict[str, PlaceTimes] = {}
+    for each in sorted(known, key=lambda each: each.total_s):
+        best.setdefault(each.place, each)
     said = [
-        f"{format_duration(row['total_s'])} from {row['tried']}, "
-        f"{format_share(row['loading_s'] / row['total_s'])} of it waiting"
-        for row in sorted(best.values(), key=lambda row: float(row["total_s"]))
+        f"{format_duration(each.total_s)} from {each}, "
+        f"{format_share(each.loading_s / each.total_s)} of it waiting"
+        for each in best.values()
     ]
-    sentences = [f"An epoch takes at best {'; '.join(said)}", *_streams(known), *_download(best)]
-    if plan.repeats == 1:
+    sentences = [f"An epoch takes at best {'; '.join(said)}", *_streams(known)]
+    sentences += _download(list(best.values()))
+    if repeats == 1:
         sentences.append("One run each: those that lie close cannot be told apart")
     return ". ".join(sentences) + "."
 
 
-def _streams(known: Sequence[Row]) -> Iterator[str]:
+def _streams(known: Sequence[PlaceTimes]) -> Iterator[str]:
     """Say what workers do to the waiting for a store's answers, and how long those take."""
-    by_place: dict[str, list[Row]] = {}
-    for row in known:
-        if row.get("access") == "stream":
-            by_place.setdefault(row["place"], []).append(row)
-    for place, rows in by_place.items():
-        fewest, most = (chosen(rows, key=lambda row: int(row["workers"])) for chosen in (min, max))
-        ends = [fewest] if fewest is most else [fewest, most]
-        waits = [f"{format_duration(row['loading_s'])} with {_workers(row)}" for row in ends]
+    streamed = [each for each in known if each.access == "stream"]
+    for place in dict.fromkeys(each.place for each in streamed):
+        those = [each for each in streamed if each.place == place]
+        fewest = min(those, key=lambda each: each.workers)
+        most = max(those, key=lambda each: each.workers)
+        waits = [
+            f"{format_duration(each.loading_s)} with {format_count(each.workers, 'worker')}"
+            for each in dict.fromkeys((fewest, most))
+        ]
         yield (
             f"Reading from {place}, an epoch waits {' and '.join(waits)}, and a request takes "
-            f"{format_duration(ends[0]['request_p50_s'])} (median)"
+            f"{format_duration(fewest.request_s or 0.0)} (median)"
         )
 
 
-def _workers(row: Row) -> str:
-    return format_count(int(row["workers"]), "worker")
-
-
-def _download(best: Mapping[str, Row]) -> Iterator[str]:
+def _download(best: Sequence[PlaceTimes]) -> Iterator[str]:
     """Say from which epoch on a download is worth its time."""
-    streamed = [row for row in best.values() if row.get("access") == "stream"]
-    downloaded = next((row for row in best.values() if row.get("download_s") is not None), None)
-    if downloaded is None or not streamed:
+    fastest = next((each for each in best if each.access == "stream"), None)
+    downloaded = next((each for each in best if each.download_s is not None), None)
+    if fastest is None or downloaded is None or downloaded.download_s is None:
         return
-    fastest = min(streamed, key=lambda row: float(row["total_s"]))
-    took = f"Downloading first takes {format_duration(downloaded['download_s'])}"
-    gained_s = fastest["total_s"] - downloaded["total_s"]
+    took = f"Downloading first takes {format_duration(downloaded.download_s)}"
+    gained_s = fastest.total_s - downloaded.total_s
     if gained_s <= 0:
-        yield f"{took} and gains nothing on {fastest['tried']}"
+        yield f"{took} and gains nothing on {fastest}"
     else:
-        epochs = int(downloaded["download_s"] // gained_s) + 1
-        yield f"{took} and pays from {format_count(epochs, 'epoch')} on, against {fastest['tried']}"
+        epochs = int(downloaded.download_s // gained_s) + 1
+        yield f"{took} and pays from {format_count(epochs, 'epoch')} on, against {fastest}"

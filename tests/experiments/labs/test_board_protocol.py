@@ -6,7 +6,7 @@ from pathlib import Path
 
 from machine_trees import JETSON_XAVIER_NX, RASPBERRY_PI, VIRTUAL_MACHINE, Tree, write_tree
 
-from stepscope.experiments.labs.procedures.edge_protocol_lab import not_fixed
+from stepscope.experiments.labs.board_protocol import not_fixed
 
 
 def missing(tree: Tree, folder: Path) -> dict[str, str]:
