@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.data import safe_pickle
 from stepscope.data.dataset import DataSet, DataSource, Split, Verified, record_set, samples_taken
+from stepscope.data.safe_pickle import read_batch
 from stepscope.data.samples import (
     IMAGE_BYTES,
     RECORD_BYTES,
@@ -40,16 +40,8 @@ from stepscope.files import write_atomically
 NAME = "cifar10"
 ABOUT = "CIFAR-10: photographs of ten kinds of things (Krizhevsky 2009); 180 MB to download"
 CLASS_NAMES: tuple[str, ...] = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
 )
 TRAIN_SAMPLES = 50_000
 TEST_SAMPLES = 10_000
@@ -174,21 +166,13 @@ def _unpack(data_dir: Path, layout: CifarLayout) -> bool:
 
 def _records_of_pickle(content: bytes, path: Path) -> bytes:
     """Return the binary records of one file of the python layout."""
-    batch = safe_pickle.load(content, str(path))
-    try:
-        images, labels = batch[b"data"], batch[b"labels"]
-    except (TypeError, KeyError):
-        raise DataError(f"{path.name} holds no b'data' and b'labels'") from None
-    try:
-        pixels = np.asarray(images)
-        classes = np.asarray(labels, dtype=np.int64)
-        fits = pixels.dtype == np.uint8 and pixels.shape == (len(classes), IMAGE_BYTES)
-    except (TypeError, ValueError, OverflowError):
-        fits = False
-    if not fits or classes.ndim != 1:
+    pixels, labels = read_batch(content, path.name)
+    if len(pixels) != len(labels) * IMAGE_BYTES:
         raise DataError(f"{path.name}: wanted uint8 pixels [n, {IMAGE_BYTES}] and n labels")
-    # Clipped, so that an invalid label stays invalid: -1 is 255 as a byte.
-    return pack(pixels, np.clip(classes, -1, 255).astype(np.uint8)).tobytes()
+    images = np.frombuffer(pixels, dtype=np.uint8).reshape(-1, IMAGE_BYTES)
+    # An invalid label stays invalid: it becomes 255.
+    classes = [label if 0 <= label < 255 else 255 for label in labels]
+    return pack(images, np.array(classes, dtype=np.uint8)).tobytes()
 
 
 def _advice(data_dir: Path) -> str:
