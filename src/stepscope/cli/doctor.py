@@ -6,17 +6,25 @@ import sys
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from rich.console import Console
 
-from stepscope.cli.streams import AsJson, Switch
+from stepscope.cli.streams import AsJson, Switch, print_answer
 from stepscope.doctor import run_checks
 from stepscope.errors import RequestError
 from stepscope.hardware import machine_setup
 from stepscope.hardware.conditions import describe_conditions
 from stepscope.hardware.machine_setup import PUT_BACK, kept_file
 from stepscope.hardware.procfs import system_root
+from stepscope.records.types import (
+    DoctorAnswer,
+    MachineChange,
+    MachineCheck,
+    PeaksAnswer,
+    PreparedAnswer,
+    RestoredAnswer,
+)
 from stepscope.report.terminal.doctor_table import print_changes, print_checks, print_peaks
 from stepscope.supervisor.machine_peaks import measure_peaks
 from stepscope.supervisor.required_conditions import check_requirements, wanted_conditions
@@ -68,43 +76,37 @@ def doctor(
         return _restore(root, as_json=json)
     check_requirements(require, root)
     if peaks:
-        return _measure_peaks(as_json=json)
-    checks = [asdict(check) for check in run_checks(root, data_dir)]
-    if json:
-        print(dumps({"checks": checks, "conditions": describe_conditions(root)}))
-    else:
-        print_checks(Console(), checks)
-    return 0
-
-
-def _measure_peaks(*, as_json: bool) -> int:
-    """Measure the peaks, keep them for later runs, and print them."""
-    measured = measure_peaks()
-    if as_json:
-        print(dumps(asdict(measured)))
+        print_answer(cast("PeaksAnswer", asdict(measure_peaks())), print_peaks, as_json=json)
         return 0
-    print_peaks(Console(), [asdict(peak) for peak in measured.peaks])
-    for what, reason in measured.left_out.items():
-        print(f"{what} could not be measured: {reason}", file=sys.stderr)
+    answer: DoctorAnswer = {
+        "checks": [cast("MachineCheck", asdict(check)) for check in run_checks(root, data_dir)],
+        "conditions": describe_conditions(root),
+    }
+    print_answer(answer, print_checks, as_json=json)
     return 0
 
 
 def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int:
     planned = machine_setup.changes(wanted_conditions(require, root), root)
-    shown = [asdict(change) for change in planned]
+    shown: list[MachineChange] = [
+        {"name": each.name, "before": each.before, "after": each.after} for each in planned
+    ]
     messages = Console(file=sys.stderr)
     print_changes(messages, shown)
+    answer: PreparedAnswer = {"set": [], "kept": None}
     if planned and not sure and not _agreed():
         messages.print("nothing was set")
-        return _answer({"set": [], "kept": None}, as_json)
-    machine_setup.apply(planned, root)
-    kept = str(kept_file(root)) if planned else None
-    if planned:
-        messages.print(f"set; put it back with: {PUT_BACK}")
     else:
-        messages.print("nothing to set: what this machine has of it is as the protocol asks")
-    check_requirements(require, root)
-    return _answer({"set": shown, "kept": kept}, as_json)
+        machine_setup.apply(planned, root)
+        if planned:
+            messages.print(f"set; put it back with: {PUT_BACK}")
+            answer = {"set": shown, "kept": str(kept_file(root))}
+        else:
+            messages.print("nothing to set: what this machine has of it is as the protocol asks")
+        check_requirements(require, root)
+    if as_json:
+        print(dumps(answer))
+    return 0
 
 
 def _agreed() -> bool:
@@ -121,10 +123,7 @@ def _restore(root: Path, *, as_json: bool) -> int:
     done = machine_setup.restore(root)
     said = f"put back: {', '.join(done)}" if done else "there is nothing to put back"
     print(said, file=sys.stderr)
-    return _answer({"restored": done}, as_json)
-
-
-def _answer(answer: dict[str, Any], as_json: bool) -> int:
+    answer: RestoredAnswer = {"restored": done}
     if as_json:
         print(dumps(answer))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepscope.cli.settings_flags import Settings
 from stepscope.cli.streams import AsJson, print_answer
+from stepscope.records.types import MemoryAnswer
 from stepscope.report.terminal.run_tables import print_forecast
 from stepscope.settings.load_settings import resolve_request
 from stepscope.supervisor.ask_process import forecast
@@ -21,6 +22,6 @@ def memory(model: str, /, *, settings: Settings = None, json: AsJson = False) ->
     """
     spec = resolve_request(None, {**(settings or {}), "model": model})
     bill = forecast(spec)
-    asked = {"model": spec.model, "batch_size": spec.batch_size}
-    print_answer({**asked, **bill}, print_forecast, as_json=json)
+    answer: MemoryAnswer = {"model": spec.model, "batch_size": spec.batch_size, **bill}
+    print_answer(answer, print_forecast, as_json=json)
     return 0 if bill["fits"] else 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -57,7 +56,10 @@ def _machine(asked: RunSpec, prepare: bool) -> Iterator[None]:
     messages = Console(file=sys.stderr)
     root = system_root()
     with prepared(wanted_conditions(asked.require, root), root) as changed:
-        print_changes(messages, [asdict(change) for change in changed])
+        print_changes(
+            messages,
+            [{"name": each.name, "before": each.before, "after": each.after} for each in changed],
+        )
         if not changed:
             messages.print("nothing to prepare: what this machine has of it is as it should be")
         yield

@@ -41,7 +41,7 @@ from stepscope.experiments.trial import SilentListener, temporary_folder, try_ou
 from stepscope.hardware import host
 from stepscope.memory_forecast.memory_bill import Limit, host_limit
 from stepscope.records import run_reader, schema
-from stepscope.records.types import LoaderEvent
+from stepscope.records.types import LoaderEvent, MemoryForecast
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast
@@ -279,7 +279,7 @@ class Full(NamedTuple):
     batch_size: int
 
 
-def first_full(bill: dict[str, Any], batch_size: int, host: Limit) -> Full:
+def first_full(bill: MemoryForecast, batch_size: int, host: Limit) -> Full:
     """Find in the bill of one batch the pool that is full first when batches grow.
 
     `host` is the limit that the bill was made for. Shared memory is a part of the host's.
@@ -294,7 +294,7 @@ def first_full(bill: dict[str, Any], batch_size: int, host: Limit) -> Full:
     return min(found, key=lambda full: full.batch_size)
 
 
-def _line(bill: dict[str, Any], pool: str, batch_size: int) -> Line:
+def _line(bill: MemoryForecast, pool: str, batch_size: int) -> Line:
     """Draw what one batch takes of a pool out to all others."""
     items = {name: item["bytes"] for name, item in bill["items"].items() if item["pool"] == pool}
     growing = sum(items.get(name, 0) * share for name, share in _GROWING.items())

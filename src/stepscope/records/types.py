@@ -1512,7 +1512,15 @@ class SecondEpochAnswer(TypedDict):
     same_losses: bool
 
 
-# --- answers: summary, accel ----------------------------------------------------------------------
+# --- answers: memory, summary, accel --------------------------------------------------------------
+
+
+class MemoryAnswer(MemoryForecast, total=False):
+    """The answer of `stepscope memory`; `spec` has the settings as they were resolved."""
+
+    model: str
+    batch_size: int
+    spec: RecordedSpec
 
 
 class LayerCounts(TypedDict):
@@ -1747,6 +1755,13 @@ class PreparedAnswer(TypedDict):
 
     set: list[MachineChange]
     kept: str | None
+
+
+class PeaksAnswer(TypedDict):
+    """`stepscope doctor --peaks`; `left_out` says why a peak could not be measured."""
+
+    peaks: list[PeakRecord]
+    left_out: dict[str, str]
 
 
 class RestoredAnswer(TypedDict):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, error_of
+from stepscope.records.types import MemoryAnswer
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.warm_start import ChildProcess, ForkServer
@@ -74,14 +75,14 @@ def _start(
 _MODULE = "stepscope.processes.forecast_process"
 
 
-def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> dict[str, Any]:
+def forecast(spec: RunSpec, fork_server: ForkServer | None = None) -> MemoryAnswer:
     """Return the memory bill of a run, with its phases and what would lower it.
 
     Raises:
         StepscopeError: the run is invalid, or no forecast is possible.
     """
     preflight.check(spec)
-    answer: dict[str, Any] = ask_process(
+    answer: MemoryAnswer = ask_process(
         _MODULE, spec.model_dump(mode="json"), fork_server=fork_server
     )
     if "items" not in answer:

@@ -18,13 +18,9 @@ from stepscope.analyze.throttled_time import throttled_ranges
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.records.types import LayerTime, MemoryBill, Summary
+from stepscope.records.types import LayerTime, MemoryBill, Roofline, Summary
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.charts.learning_charts import (
-    accuracy_by_epoch,
-    accuracy_by_time,
-    loss_by_epoch,
-)
+from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.html.page_content import Section
 from stepscope.units import format_share
 
@@ -273,40 +269,30 @@ _ROOM = 4.0  # extent of the roof beyond ridge and phases, on either side
 _ROOF = "roof"
 
 
-def roofline_chart(roofline: Mapping[str, Any] | None) -> Chart:
+def roofline_chart(roofline: Roofline | None) -> Chart:
     """Return the roofline chart, which is empty without a measured peak."""
-    marks = list(_marks(roofline)) if roofline and roofline["peak"] else []
+    marks: list[ChartMark] = []
+    reached: list[str] = []
+    if roofline and (peak := roofline["peak"]):
+        for name, phase in roofline["phases"].items():
+            if phase["flop_per_s"] and phase["flop_per_byte"]:
+                rate = phase["flop_per_s"] / _GIGA
+                marks.append(ChartMark(phase["flop_per_byte"], rate, name))
+            if (share := phase["share_of_roof"]) is not None:
+                reached.append(f"{name} reaches {format_share(share)} of its roof")
+        ridge = peak["flop_per_s"] / peak["bytes_per_s"]
+        at = [ridge, *(float(mark.x) for mark in marks)]
+        marks = [
+            ChartMark(each, attainable_flop_per_s(peak, each) / _GIGA, _ROOF)
+            for each in (min(at) / _ROOM, ridge, max(at) * _ROOM)
+        ] + marks
     return Chart(
         "How near the limit: forward and backward under the roof",
         "roofline",
         "operations a byte, FLOP/byte (bytes are estimated)",
         "GFLOP/s",
         marks,
-        _in_words(roofline) if marks and roofline else "",
-    )
-
-
-def _marks(roofline: Mapping[str, Any]) -> Iterator[ChartMark]:
-    peak = roofline["peak"]
-    phases = {
-        name: phase
-        for name, phase in roofline["phases"].items()
-        if phase["flop_per_s"] and phase["flop_per_byte"]
-    }
-    ridge = peak["flop_per_s"] / peak["bytes_per_s"]
-    at = [ridge, *(phase["flop_per_byte"] for phase in phases.values())]
-    for flop_per_byte in (min(at) / _ROOM, ridge, max(at) * _ROOM):
-        height = attainable_flop_per_s(peak, flop_per_byte)
-        yield ChartMark(flop_per_byte, height / _GIGA, _ROOF)
-    for name, phase in phases.items():
-        yield ChartMark(phase["flop_per_byte"], phase["flop_per_s"] / _GIGA, name)
-
-
-def _in_words(roofline: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} reaches {format_share(phase['share_of_roof'])} of its roof"
-        for name, phase in roofline["phases"].items()
-        if phase["share_of_roof"] is not None
+        ", ".join(reached),
     )
 
 
@@ -318,8 +304,8 @@ def sections_of(run: Run, known: Summary | None = None) -> list[Section]:
     """Return all charts that a run has data for; `known` is its `figures_so_far`, if at hand."""
     figures = figures_so_far(run) if known is None else known
     time = [phase_bar(figures), phases_by_step(run), by_step(run)]
-    learning = [accuracy_by_time([("", run)]), accuracy_by_epoch([("", run)])]
-    learning += [loss_by_epoch([("", run)]), by_step(run, "loss", "Loss by step", "loss", 1)]
+    loss_by_step = by_step(run, "loss", "Loss by step", "loss", 1)
+    learning = [*learning_charts([("", run)]), loss_by_step]
     memory = [memory_by_time([("", run)]), *bill_waterfalls(figures.get("memory_bill"))]
     sections = [
         _section("Time of a step", time, figures, "phases"),

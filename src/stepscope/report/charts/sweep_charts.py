@@ -13,11 +13,7 @@ from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, drawable, with_interval
-from stepscope.report.charts.learning_charts import (
-    accuracy_by_epoch,
-    accuracy_by_time,
-    loss_by_epoch,
-)
+from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
 from stepscope.report.html.page_content import Section
 from stepscope.stats import Interval, known_mean
@@ -30,14 +26,13 @@ _MIB = 2**20
 def sections_of_groups(groups: Sequence[Group], throughput: Chart | None = None) -> list[Section]:
     """Return all charts that the groups have data for; a sweep passes its own first one."""
     together = [(group.name, group.runs[0]) for group in groups[:_MOST_TOGETHER]]
-    learning = [accuracy_by_time(together), accuracy_by_epoch(together), loss_by_epoch(together)]
     shown = f"The first run of each; {_MOST_TOGETHER} of {len(groups)} are shown."
     notes = [shown] if len(groups) > _MOST_TOGETHER else []
     sections = [
         Section("Throughput", [throughput or throughput_chart(groups)]),
         Section("Time of a step", [phase_bars(groups), by_batch_size(groups)]),
         Section("Epochs", [epochs_side_by_side(groups)]),
-        Section("Learning", learning, notes),
+        Section("Learning", learning_charts(together), notes),
         Section("Memory", [memory_by_time(together), peak_memory(groups)], notes),
     ]
     return [drawn for section in sections if (drawn := section.with_data()).charts]

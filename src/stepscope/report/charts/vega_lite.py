@@ -51,6 +51,7 @@ CONFIG = {
     },
 }
 
+# A Vega-Lite specification, or a part of one.
 Drawn = dict[str, Any]
 
 

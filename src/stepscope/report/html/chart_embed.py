@@ -15,9 +15,9 @@ from typing import Any
 from stepscope.errors import MissingExtraError
 from stepscope.files import cache_folder, replace_file
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.charts.vega_lite import to_vega_lite
-from stepscope.report.html.page_content import FigureList
+from stepscope.report.charts.vega_lite import Drawn, to_vega_lite
 from stepscope.report.palette import INKS
+from stepscope.report.terminal.table_style import FigureList
 
 _ON_PAPER_ONLY = ("$schema", "title", "background", "config", "width", "data")
 _DIGITS = 6  # finer than a screen
@@ -25,7 +25,7 @@ _MOST_ROWS = 12
 _MOST_NAMED = 8
 
 
-def for_page(chart: Chart) -> dict[str, Any]:
+def for_page(chart: Chart) -> Drawn:
     """Return the Vega-Lite specification of a chart; title, width and ink are the page's."""
     drawn = {
         name: _inked(part)
@@ -47,7 +47,7 @@ def _inked(part: Any) -> Any:
     return "currentColor" if part in INKS else part
 
 
-def _slim(mark: ChartMark, words: bool) -> dict[str, Any]:
+def _slim(mark: ChartMark, words: bool) -> Drawn:
     """Return a mark without missing fields and invisible digits."""
     found = asdict(mark)
     if words and not isinstance(mark.x, str):

@@ -24,10 +24,11 @@ from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
 from stepscope.report.html.chart_embed import as_figures, for_page, in_words, vega_script
-from stepscope.report.html.page_content import Document, FigureList, Section
+from stepscope.report.html.page_content import Document, Section
 from stepscope.report.html.run_page import document_of_run
 from stepscope.report.html.search_page import document_of_search
 from stepscope.report.html.sweep_page import document_of_groups, document_of_sweep
+from stepscope.report.terminal.table_style import FigureList
 
 
 def to_html(document: Document, vega_script: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.page_content import Document
+from stepscope.report.terminal.table_style import FigureList
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~])")
 

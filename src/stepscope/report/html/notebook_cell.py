@@ -17,8 +17,9 @@ from stepscope.records.run_reader import Run
 from stepscope.report.charts.chart import Chart
 from stepscope.report.charts.vega_lite import VEGA_LITE, to_vega_lite
 from stepscope.report.html.chart_embed import in_words
-from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.page_content import Document
 from stepscope.report.html.run_page import document_of_run
+from stepscope.report.terminal.table_style import FigureList
 
 _HOW_TO_GET_CHARTS = "Charts are drawn where vl-convert is: pip install 'stepscope[report]'."
 

@@ -8,18 +8,9 @@ from typing import Any
 
 from stepscope.analyze.findings import Finding
 from stepscope.report.charts.chart import Chart
+from stepscope.report.terminal.table_style import FigureList
 
 _COURSES = ("lines", "areas", "bands")
-
-
-@dataclass(frozen=True)
-class FigureList:
-    """A table of figures; the first column names the row."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
 
 
 @dataclass(frozen=True)

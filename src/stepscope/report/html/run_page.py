@@ -8,24 +8,19 @@ from typing import Any, Literal
 
 from stepscope.analyze.findings import Finding
 from stepscope.analyze.phase_shares import dropped_note
-from stepscope.analyze.run_summary import (
-    evaluation_split,
-    evaluations,
-    figures_so_far,
-    flat_environment,
-)
+from stepscope.analyze.run_summary import figures_so_far, flat_environment
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
-from stepscope.records.types import Summary
+from stepscope.records.types import EnergyFigures, PhaseEnergy, Summary
 from stepscope.report.charts.run_charts import sections_of
-from stepscope.report.html.page_content import Document, FigureList
-from stepscope.report.terminal.run_tables import about_throttling
+from stepscope.report.html.page_content import Document
+from stepscope.report.terminal.run_tables import about_throttling, epoch_figures
+from stepscope.report.terminal.table_style import FigureList
 from stepscope.units import (
     format_bytes,
     format_duration,
     format_flop_per_s,
     format_joules,
-    format_known,
     format_range,
     format_share,
 )
@@ -44,8 +39,9 @@ _SHOWN_ELSEWHERE = ("energy_sensors", "energy_idle")  # shown in the table of en
 def document_of_run(run: Run, findings: Sequence[Finding]) -> Document:
     """Return the report of a run, finished or not."""
     figures = figures_so_far(run)
-    tables = [_phase_figures(figures), _epoch_figures(run), _key_figures(figures)]
-    tables.append(_energy_figures(figures.get("energy") or {}))
+    tables = [_phase_figures(figures), epoch_figures(run), _key_figures(figures)]
+    if energy := figures.get("energy"):
+        tables.append(_energy_figures(energy))
     appendix = [
         _events(run),
         _not_known(figures),
@@ -92,28 +88,6 @@ def _phase_figures(figures: Summary) -> FigureList:
     return FigureList("Phases of a step", ["phase", "share", *known], rows, dropped_note(figures))
 
 
-def _epoch_figures(run: Run) -> FigureList:
-    tests = evaluations(run)
-    rows = [
-        [
-            str(row["epoch"]),
-            *(
-                format_known(part_s, format_duration)
-                for part_s in (row["loading_s"], row["training_s"], row["total_s"])
-            ),
-            format_known(row["samples_per_s"], "{:,.0f}".format),
-            format_known(row["loss"], "{:.4g}".format),
-            format_known(row["accuracy"], format_share),
-            format_known(test["accuracy"] if test else None, format_share),
-        ]
-        for row in run.epoch_rows("train")
-        for test in [tests.get(row["epoch"])]
-    ]
-    columns = ["epoch", "loading", "training", "total", "samples/s", "loss", "train"]
-    columns.append(evaluation_split(run))
-    return FigureList("Epochs", columns, rows)
-
-
 def _key_figures(figures: Summary) -> FigureList:
     forms: dict[str, Callable[[Any], str]] = {
         "samples_per_s": "{:,.1f}".format,
@@ -147,42 +121,37 @@ def _named(figure: str) -> str:
     return names.get(figure) or words
 
 
-def _energy_figures(energy: Mapping[str, Any]) -> FigureList:
+def _energy_figures(energy: EnergyFigures) -> FigureList:
     """Return a table of the joules by run, domain, phase and epoch."""
-    measured: dict[str, Mapping[str, Any]] = dict(energy.get("domains") or {})
-    if len(energy.get("covers") or ()) > 1 and energy.get("joules") is not None:
-        measured = {"total": energy, **measured}
     rows: list[list[str]] = []
-    for name, each in measured.items():
-        every = each.get("period_s") and f"every {format_duration(each['period_s'])}"
-        sensor = ", ".join(filter(None, (each.get("sensor"), every)))
-        rows.append([name, format_joules(each["joules"]), "measured", "", sensor])
-        for phase, found in (each.get("phases") or {}).items():
+
+    def add(name: str, joules: float, sensor: str, phases: dict[str, PhaseEnergy] | None) -> None:
+        rows.append([name, format_joules(joules), "measured", "", sensor])
+        for phase, found in (phases or {}).items():
             if found["joules"] is not None:
                 low, high = found["interval"] or (None, None)
                 interval = format_range(low, high, format_joules)
-                joules = format_joules(found["joules"])
-                rows.append([f"{name}: {phase}", joules, str(found["how"]), interval, ""])
-    for epoch in energy.get("epochs") or ():
+                spent = format_joules(found["joules"])
+                rows.append([f"{name}: {phase}", spent, str(found["how"]), interval, ""])
+
+    if len(energy["covers"]) > 1 and energy["joules"] is not None:
+        add("total", energy["joules"], "", energy.get("phases"))
+    for name, domain in energy["domains"].items():
+        period_s = domain["period_s"]
+        every = "" if period_s is None else f", every {format_duration(period_s)}"
+        add(name, domain["joules"], domain["sensor"] + every, domain["phases"])
+    for epoch in energy.get("epochs", ()):
         if epoch["joules"] is not None:
-            name, joules = (
-                f"epoch {epoch['epoch']}, {epoch['split']}",
-                format_joules(epoch["joules"]),
-            )
-            rows.append([name, joules, "measured", "", ""])
+            add(f"epoch {epoch['epoch']}, {epoch['split']}", epoch["joules"], "", None)
+    notes = []
+    if energy["covers"]:
+        notes.append(f"the total covers {', '.join(energy['covers'])}")
+    if energy["leaves_out"]:
+        notes.append(f"it leaves out {'; '.join(energy['leaves_out'])}")
+    if bridged_s := energy.get("bridged_s"):
+        notes.append(f"{format_duration(bridged_s)} were bridged at the mean power")
     columns = ["what", "energy", "how", "95 % interval", "sensor, period"]
-    return FigureList("Energy", columns, rows, _energy_note(energy))
-
-
-def _energy_note(energy: Mapping[str, Any]) -> str:
-    said = []
-    if energy.get("covers"):
-        said.append(f"the total covers {', '.join(energy['covers'])}")
-    if energy.get("leaves_out"):
-        said.append(f"it leaves out {'; '.join(energy['leaves_out'])}")
-    if energy.get("bridged_s"):
-        said.append(f"{format_duration(energy['bridged_s'])} were bridged at the mean power")
-    return ". ".join(said)
+    return FigureList("Energy", columns, rows, ". ".join(notes))
 
 
 def _not_known(figures: Summary) -> FigureList:

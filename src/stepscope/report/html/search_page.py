@@ -9,10 +9,11 @@ from stepscope.analyze.search_result import designs_of, front, rejected_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.chart import Chart, ChartMark
-from stepscope.report.html.page_content import Document, FigureList, Section
-from stepscope.report.terminal.search_table import figures_of
+from stepscope.report.html.page_content import Document, Section
+from stepscope.report.terminal.search_table import cost_cells, cost_of, design_figures
+from stepscope.report.terminal.table_style import FigureList
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_bytes, format_count, format_known, format_share
+from stepscope.units import format_count, format_share
 
 _MOST_REJECTED = 50
 _COSTS = {"energy_mj": "energy of an inference, mJ", "cycles": "cycles of an inference"}
@@ -34,7 +35,7 @@ def document_of_search(sweep: Sweep) -> Document:
         f"completed, {len(rejected)} designs above the budget",
         verdict=list(_verdict(rows)),
         findings=[],
-        figures=[_designs(rows)],
+        figures=[design_figures(rows)],
         sections=[pareto] if pareto.charts else [],
         values={"designs": rows, "rejected": rejected, "budget": dict(budget)},
         appendix=[_trainings(rows), _rejected(rejected)],
@@ -50,7 +51,7 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
     accuracy = format_share(best["validation_accuracy"])
     after = format_count(best["epochs"], "epoch")
     yield f"{best['model']} is the best on held-out samples: {accuracy} after {after}."
-    yield f"It takes {figures_of(best)}."
+    yield f"It takes {cost_of(best)}."
     if best["test_accuracy"] is not None:
         yield (
             f"Trained on all samples and tested once: {format_share(best['test_accuracy'])}. "
@@ -84,28 +85,6 @@ def _pareto_chart(rows: Sequence[Row], cost: str, limit: float | None) -> Chart:
     return Chart(f"Accuracy by {name}", "scatter", _COSTS[cost], y, marks, about)
 
 
-def _designs(rows: Sequence[Row]) -> FigureList:
-    columns = ["design", "front", "energy, mJ", "cycles", "peak activation", "epochs"]
-    return FigureList(
-        "Designs",
-        [*columns, "validation accuracy", "test accuracy"],
-        [
-            [
-                row["model"],
-                "yes" if row["on_front"] else "",
-                f"{row['energy_mj']:.4g}",
-                f"{row['cycles']:,.0f}",
-                format_bytes(int(row["peak_activation_bytes"])),
-                str(row["epochs"]),
-                format_known(row["validation_accuracy"], format_share),
-                format_known(row["test_accuracy"], format_share),
-            ]
-            for row in rows
-        ],
-        "Accuracy is of the longest training of each; the front is of accuracy, energy and cycles.",
-    )
-
-
 def _trainings(rows: Sequence[Row]) -> FigureList:
     return FigureList(
         "How they were trained",
@@ -126,15 +105,7 @@ def _rejected(rejected: Sequence[Row]) -> FigureList:
     more = len(rejected) - _MOST_REJECTED
     return FigureList(
         "Above the budget",
-        ["design", "energy, mJ", "cycles", "peak activation"],
-        [
-            [
-                row["model"],
-                f"{row['energy_mj']:.4g}",
-                f"{row['cycles']:,.0f}",
-                format_bytes(int(row["peak_activation_bytes"])),
-            ]
-            for row in rejected[:_MOST_REJECTED]
-        ],
+        ["design", "energy, mJ", "cycles", "peak"],
+        [[row["model"], *cost_cells(row)] for row in rejected[:_MOST_REJECTED]],
         f"{more:,} more are in sweep.json." if more > 0 else "",
     )

@@ -10,10 +10,11 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
-from stepscope.report.html.page_content import Document, FigureList
+from stepscope.report.html.page_content import Document
 from stepscope.report.html.run_page import about
+from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, setting_cells
+from stepscope.report.terminal.table_style import FigureList
 from stepscope.stats import known_median
-from stepscope.units import format_bytes, format_duration, format_known, format_range, format_share
 
 Row = dict[str, Any]
 
@@ -110,20 +111,5 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _side_by_side(rows: Sequence[Row]) -> FigureList:
-    columns = ["setting", "runs", "samples/s", "95 % interval", "step", "waiting for data"]
-    cells = []
-    for row in rows:
-        rate = row["samples_per_s"]
-        cells.append(
-            [
-                row["name"],
-                f"{row['completed']}/{row['runs']}",
-                format_known(rate["median"], "{:,.0f}".format),
-                format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="?"),
-                format_known(row["step_s"], format_duration),
-                format_known(row["data_share"], format_share),
-                format_known(row["peak_memory_bytes"], format_bytes),
-                format_known(row["test_accuracy"], format_share),
-            ]
-        )
-    return FigureList("Side by side", [*columns, "peak memory", "test accuracy"], cells)
+    cells = [[row["name"], *setting_cells(row)] for row in rows]
+    return FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)

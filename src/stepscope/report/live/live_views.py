@@ -18,6 +18,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep
 from stepscope.records.table import Table, read_table
+from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.html.chart_embed import for_page
 from stepscope.report.html.html_page import body, document_of
 from stepscope.report.live.run_index import Library, RunEntry
@@ -35,7 +36,7 @@ class View:
 
     title: str
     body: str
-    charts: list[dict[str, Any]]
+    charts: list[Drawn]
     goes_on: bool = False
 
     def version(self) -> str:

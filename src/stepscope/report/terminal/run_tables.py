@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
@@ -14,14 +13,26 @@ from stepscope.analyze.run_summary import evaluation_split, evaluations
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import (
+    EnergyFigures,
     Instrument,
     LayerTime,
+    MemoryAnswer,
     MemoryBill,
+    MemoryForecast,
     OffBlockCost,
     PhaseTime,
     PoolUse,
+    Summary,
+    ThrottlingFigures,
 )
-from stepscope.report.terminal.table_style import house_table, print_table, printable, say
+from stepscope.report.terminal.table_style import (
+    FigureList,
+    house_table,
+    print_figures,
+    print_table,
+    printable,
+    say,
+)
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import (
     format_bytes,
@@ -37,7 +48,7 @@ from stepscope.units import (
 # --- Memory bill
 
 
-def print_forecast(console: Console, bill: dict[str, Any]) -> None:
+def print_forecast(console: Console, bill: MemoryAnswer) -> None:
     """Print the memory bill that was forecast before the run."""
     spec = bill["spec"]
     say(
@@ -50,7 +61,7 @@ def print_forecast(console: Console, bill: dict[str, Any]) -> None:
     say(console, *_verdict(bill))
 
 
-def _forecast_table(bill: dict[str, Any]) -> Table:
+def _forecast_table(bill: MemoryForecast) -> Table:
     """Return the table of forecast items: size, method, description and pool."""
     pools = pools_of(bill["items"])
     pool = ["pool"] if len(pools) > 1 else []
@@ -89,7 +100,7 @@ def bill_table(bill: MemoryBill) -> Table:
     return table
 
 
-def _step_tensor_table(bill: dict[str, Any]) -> Table:
+def _step_tensor_table(bill: MemoryForecast) -> Table:
     table = house_table("tensors in", "at most", "at its end", "", left=(0, 3))
     for name, phase in bill["phases"].items():
         sizes = (format_bytes(phase["peak_bytes"]), format_bytes(phase["end_bytes"]))
@@ -121,7 +132,7 @@ def _pools(bill: MemoryBill) -> dict[str, PoolUse]:
     return pools if len(pools) > 1 else {}
 
 
-def _verdict(bill: dict[str, Any]) -> list[str]:
+def _verdict(bill: MemoryForecast) -> list[str]:
     limit = f"{format_bytes(bill['limit_bytes'])} ({bill['limit_of']})"
     needed_bytes = bill["limits"][bill["limit_pool"]]["needed_bytes"]
     lines = [
@@ -167,7 +178,7 @@ def print_run(console: Console, run: Run) -> None:
     if layers := summary.get("layers"):
         print_table(console, _layer_table(layers))
     if len(run.epochs):
-        print_table(console, _epoch_table(run))
+        print_figures(console, epoch_figures(run))
     if bill := summary.get("memory_bill"):
         print_table(console, bill_table(bill))
     say(console, *map(printable, _closing_lines(run)))
@@ -229,27 +240,26 @@ def _layer_table(layers: list[LayerTime]) -> Table:
     return table
 
 
-def _epoch_table(run: Run) -> Table:
+def epoch_figures(run: Run) -> FigureList:
+    """Return the table of the training epochs, with the evaluation after each."""
     columns = ["epoch", "loading", "training", "total", "samples/s", "loss"]
     knows_accuracy = run.info.get("kind") != "trace"  # a traced script does not report accuracy
-    accuracies = ["train", evaluation_split(run), "top-5"] if knows_accuracy else []
-    table = house_table(*columns, *accuracies)
+    if knows_accuracy:
+        columns += ["train", evaluation_split(run), "top-5"]
     tests = evaluations(run)
+    rows = []
     for row in run.epoch_rows("train"):
-        test = tests.get(row["epoch"])
-        tested = (test["accuracy"], test["top5"]) if test else (None, None)
-        table.add_row(
-            str(row["epoch"]),
-            *map(format_duration, (row["loading_s"], row["training_s"], row["total_s"])),
-            format_known(row["samples_per_s"], "{:,.0f}".format),
-            format_known(row["loss"], "{:.3f}".format),
-            *(
-                format_known(share, format_share)
-                for share in (row["accuracy"], *tested)
-                if knows_accuracy
-            ),
-        )
-    return table
+        cells = [str(row["epoch"])]
+        for part_s in (row["loading_s"], row["training_s"], row["total_s"]):
+            cells.append(format_known(part_s, format_duration))
+        cells.append(format_known(row["samples_per_s"], "{:,.0f}".format))
+        cells.append(format_known(row["loss"], "{:.3f}".format))
+        if knows_accuracy:
+            test = tests.get(row["epoch"])
+            tested = (test["accuracy"], test["top5"]) if test else (None, None)
+            cells += [format_known(share, format_share) for share in (row["accuracy"], *tested)]
+        rows.append(cells)
+    return FigureList("Epochs", columns, rows)
 
 
 def _closing_lines(run: Run) -> Iterator[str]:
@@ -313,16 +323,15 @@ def _about_blocks(blocks: OffBlockCost) -> str:
     )
 
 
-def _about_energy(energy: Mapping[str, Any]) -> str:
-    sensors = {domain: each["sensor"] for domain, each in energy["domains"].items()}
-    by = ", ".join(f"{domain} ({sensors[domain]})" for domain in energy["covers"])
-    idle = energy.get("idle_w")
-    before = "" if idle is None else f", {idle:.1f} W before it ran"
-    joules, mean_w = format_joules(energy["joules"]), energy["mean_w"]
-    return f"energy {joules}, {mean_w:.1f} W on average{before}: {by}"
+def _about_energy(energy: EnergyFigures) -> str:
+    joules = format_known(energy["joules"], format_joules)
+    domains, idle_w = energy["domains"], energy["idle_w"]
+    by = ", ".join(f"{domain} ({domains[domain]['sensor']})" for domain in energy["covers"])
+    before = "" if idle_w is None else f", {idle_w:.1f} W before it ran"
+    return f"energy {joules}, {energy['mean_w']:.1f} W on average{before}: {by}"
 
 
-def about_throttling(throttling: Mapping[str, Any]) -> str:
+def about_throttling(throttling: ThrottlingFigures) -> str:
     """Return one line on the throttled steps and their slowdown, from the summary."""
     if not throttling["steps"]:
         return f"none, by {', '.join(throttling['watched'])}"
@@ -336,16 +345,16 @@ def about_throttling(throttling: Mapping[str, Any]) -> str:
     return text
 
 
-def about_limit(flop_per_s: float, summary: Mapping[str, Any]) -> str:
+def about_limit(flop_per_s: float, summary: Summary) -> str:
     """Return one line on the achieved rate, and its share of the peak."""
     share = summary.get("share_of_peak")
-    if share is not None and share > 1:
-        peak = (
-            f"{format_share(share)} of the peak that is kept, which was measured on a busy machine"
+    if share is None:
+        limit = (summary.get("absent") or {}).get("share_of_peak", "no peak is known")
+    elif share > 1:
+        limit = (
+            f"{format_share(share)} of the peak that is kept, which was measured on a busy "
+            "machine: stepscope doctor --peaks"
         )
-        held_against = f"{peak}: stepscope doctor --peaks"
-    elif share is not None:
-        held_against = f"{format_share(share)} of this machine's peak"
     else:
-        held_against = (summary.get("absent") or {}).get("share_of_peak", "no peak is known")
-    return f"achieved {format_flop_per_s(flop_per_s)}: {held_against}"
+        limit = f"{format_share(share)} of this machine's peak"
+    return f"achieved {format_flop_per_s(flop_per_s)}: {limit}"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.report.terminal.sweep_table import SweepDisplay
-from stepscope.report.terminal.table_style import house_table, print_table, say
+from stepscope.report.terminal.table_style import FigureList, print_figures, say
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import (
     format_bytes,
@@ -43,7 +42,7 @@ class SearchDisplay(SweepDisplay):
         above = f", after {self._above} above the budget" if self._above else ""
         self._above = 0
         named = values.get("model", "another way of training")
-        self._say(f"design {number}: {named}: {figures_of(figures)}{above}")
+        self._say(f"design {number}: {named}: {cost_of(figures)}{above}")
 
     def tried(self, trial: Trial) -> None:
         """Show the result of a design."""
@@ -60,30 +59,16 @@ class SearchDisplay(SweepDisplay):
         self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}{where}: {came_to}")
 
 
-def figures_of(figures: Mapping[str, float]) -> str:
+def cost_of(design: Mapping[str, Any]) -> str:
     """Return the cost of a design on the accelerator as text."""
-    peak = format_bytes(int(figures["peak_activation_bytes"]))
-    return f"{figures['energy_mj']:.4g} mJ, {figures['cycles']:,.0f} cycles, {peak} at once"
+    energy, cycles, peak = cost_cells(design)
+    return f"{energy} mJ, {cycles} cycles, {peak} at once"
 
 
 def print_search(console: Console, sweep: Sweep) -> None:
     """Print every trained design with the Pareto front marked, and how to train the best."""
     rows = designs_of(sweep)
-    table = house_table(
-        "", "design", "energy, mJ", "cycles", "peak", "epochs", "validation", "test"
-    )
-    for row in rows:
-        table.add_row(
-            "*" if row["on_front"] else "",
-            Text(row["model"]),
-            f"{row['energy_mj']:.4g}",
-            f"{row['cycles']:,.0f}",
-            format_bytes(int(row["peak_activation_bytes"])),
-            str(row["epochs"]),
-            format_known(row["validation_accuracy"], format_share),
-            format_known(row["test_accuracy"], format_share),
-        )
-    print_table(console, table)
+    print_figures(console, design_figures(rows))
     lines = ["* no other is better in accuracy, energy and cycles at once"] if rows else []
     lines.append(f"{len(rejected_of(sweep))} designs were above the budget, and not trained")
     for row in rows:
@@ -92,6 +77,32 @@ def print_search(console: Console, sweep: Sweep) -> None:
         lines += _how_to_go_on(sweep, rows[0])
     lines.append(f"search: {sweep.path}")
     say(console, *lines)
+
+
+def design_figures(rows: Sequence[Mapping[str, Any]]) -> FigureList:
+    """Return the table of the trained designs."""
+    return FigureList(
+        "Designs",
+        ["design", "front", "energy, mJ", "cycles", "peak", "epochs", "validation", "test"],
+        [
+            [
+                row["model"],
+                "*" if row["on_front"] else "",
+                *cost_cells(row),
+                str(row["epochs"]),
+                format_known(row["validation_accuracy"], format_share),
+                format_known(row["test_accuracy"], format_share),
+            ]
+            for row in rows
+        ],
+        "Accuracy is of the longest training of each; the front is of accuracy, energy and cycles.",
+    )
+
+
+def cost_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the energy, the cycles and the peak activation of a design."""
+    peak = format_bytes(row["peak_activation_bytes"])
+    return [f"{row['energy_mj']:.4g}", f"{row['cycles']:,.0f}", peak]
 
 
 def _troubles(row: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,11 @@ from stepscope.units import (
     format_share,
 )
 
+SETTING_COLUMNS = (
+    *("runs", "samples/s", "95 % interval", "step", "waiting for data", "peak memory"),
+    "test accuracy",
+)
+
 
 class SweepDisplay(LiveDisplay):
     """Show trials on standard error, and on a terminal the current run."""
@@ -84,25 +89,28 @@ def _outcome(trial: Trial) -> str:
     return f"{rate:,.0f} samples/s, {took}" if rate else f"completed, {took}"
 
 
+def setting_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return the figures of a setting over its rounds, in the order of `SETTING_COLUMNS`."""
+    rate = row["samples_per_s"]
+    few = "no run: ?" if rate["median"] is None else "one run: ?"
+    return [
+        f"{row['completed']}/{row['runs']}",
+        format_known(rate["median"], "{:,.0f}".format),
+        format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown=few),
+        format_known(row["step_s"], format_duration),
+        format_known(row["data_share"], format_share),
+        format_known(row["peak_memory_bytes"], format_bytes),
+        format_known(row["test_accuracy"], format_share),
+    ]
+
+
 def print_sweep(console: Console, sweep: Sweep) -> None:
     """Print a row for each setting over its rounds, and the path of the folder."""
     rows = rows_of(sweep)
     names = list(rows[0]["values"]) if rows else []
-    table = house_table(
-        *names, "runs", "samples/s", "95 % interval", "step", "waiting for data", "peak memory"
-    )
+    table = house_table(*names, *SETTING_COLUMNS)
     for row in rows:
-        rate = row["samples_per_s"]
-        few = "no" if rate["median"] is None else "one"
-        table.add_row(
-            *(str(row["values"].get(name)) for name in names),
-            f"{row['completed']}/{row['runs']}",
-            format_known(rate["median"], "{:,.0f}".format),
-            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown=f"{few} run: ?"),
-            format_known(row["step_s"], format_duration),
-            format_known(row["data_share"], format_share),
-            format_known(row["peak_memory_bytes"], format_bytes),
-        )
+        table.add_row(*(str(row["values"].get(name)) for name in names), *setting_cells(row))
     print_table(console, table)
     failures = {
         f"{_about(trial.values)}: {_failure(trial)}" for trial in sweep.trials if trial.reason

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+
+@dataclass(frozen=True)
+class FigureList:
+    """A table of figures, for the terminal or a page; the first column names the row."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
 
 
 def house_table(*columns: str, left: Collection[int] = (0,)) -> Table:
@@ -22,6 +33,14 @@ def print_table(console: Console, table: Table) -> None:
     """Print a table at its full width: a long line is better than half a number."""
     table.width = console.measure(table, options=console.options.update(max_width=1000)).maximum
     console.print(table, crop=False)
+
+
+def print_figures(console: Console, figures: FigureList) -> None:
+    """Print a table of figures without its title."""
+    table = house_table(*figures.columns)
+    for row in figures.rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    print_table(console, table)
 
 
 def say(console: Console, *lines: str, style: str = "") -> None:
