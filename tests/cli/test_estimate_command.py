@@ -1,4 +1,4 @@
-"""`stepscope estimate` and `stepscope score`, as a person types them."""
+"""`stepscope accel estimate` and `stepscope accel score`, as a person types them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from stepscope_command import Stepscope
 
 def test_a_layer_is_estimated_as_timeloop_prints_it(stepscope: Stepscope) -> None:
     layer = "C=64,M=64,P=32,Q=32,R=3,S=3,stride=1"
-    found = stepscope("estimate", "--layer", layer, "--spatial", "8x16", "--json").json
+    found = stepscope("accel", "estimate", "--layer", layer, "--spatial", "8x16", "--json").json
     assert round(found["energy_uj"], 2) == 480.00
     assert found["cycles"] == 294_912
 
 
 def test_a_network_is_estimated_layer_by_layer(stepscope: Stepscope) -> None:
-    found = stepscope("estimate", "lenet", "--json").json
+    found = stepscope("accel", "estimate", "lenet", "--json").json
     assert len(found["layers"]) == 5
     assert found["cycles"] == sum(layer["cycles"] for layer in found["layers"])
     assert found["peak_activation_at"] == "features.0"
-    shown = stepscope("estimate", "lenet").out
+    shown = stepscope("accel", "estimate", "lenet").out
     assert "costs nothing in this model: 4 ReLU" in shown
 
 
 def test_the_energy_of_every_layer_and_level_is_drawn(stepscope: Stepscope) -> None:
-    answer = stepscope("estimate", "efficient:s2d4_w16-32", "--chart", "energy.svg", "--json")
+    answer = stepscope(
+        "accel", "estimate", "efficient:s2d4_w16-32", "--chart", "energy.svg", "--json"
+    )
     assert "chart: energy.svg" in answer.err
     drawn = (stepscope.folder / "energy.svg").read_text()
     words = [*("dram", "buffer", "scratchpad", "registers", "mac"), "classifier"]
@@ -33,7 +35,7 @@ def test_the_energy_of_every_layer_and_level_is_drawn(stepscope: Stepscope) -> N
 
 def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
     figures = "--accuracy 0.7966 --energy-mj 0.32204 --cycles 46344 --peak-activation-bytes 98304"
-    assert stepscope("score", *figures.split(), "--json").json["points"] == 90
+    assert stepscope("accel", "score", *figures.split(), "--json").json["points"] == 90
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
     ],
 )
 def test_a_wrong_request_is_refused(stepscope: Stepscope, words: str, said: str) -> None:
-    answer = stepscope(*words.split())
+    answer = stepscope("accel", *words.split())
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
     assert "Traceback" not in answer.err

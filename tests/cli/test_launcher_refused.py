@@ -12,14 +12,14 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "1
     "words",
     [
         ("sweep", "--over", "workers=0,1"),
-        ("search", "--budget", "energy_mj=0.5"),
+        ("accel", "search", "--budget", "energy_mj=0.5"),
         ("scale",),
         ("workers",),
-        ("stalls",),
-        ("fit", "lenet"),
+        ("bottleneck",),
+        ("max-batch", "lenet"),
         ("lab", "hyperparameters"),
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: " ".join(words[:2]),
 )
 def test_several_of_a_command_that_starts_its_own_trials_are_refused(
     stepscope: Stepscope, words: tuple[str, ...]
@@ -27,7 +27,8 @@ def test_several_of_a_command_that_starts_its_own_trials_are_refused(
     answer = stepscope(*words, env=TORCHRUN)
 
     assert answer.code == 2, answer.err
-    assert f"{words[0]}: wanted one process" in answer.err
+    command = "accel search" if words[0] == "accel" else words[0]
+    assert f"{command}: wanted one process" in answer.err
     assert "found 2, started by torchrun" in answer.err
     assert list(stepscope.folder.iterdir()) == []
 

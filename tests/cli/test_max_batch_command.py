@@ -1,4 +1,4 @@
-"""`stepscope fit` from outside: batches that are really tried, and every wrong request."""
+"""`stepscope max-batch` from outside: batches that are really tried, and every wrong request."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def limit_bytes(here: Stepscope) -> int:
 def answer(here: Stepscope, limit_bytes: int) -> Answer:
     """Ask once for a batch that does not fit; what follows from that is read many times."""
     limit = ("--memory-limit", limit_bytes)
-    return here("fit", "mine:wide", "--samples", 96, "--batch-size", ASKED, *limit, "--json")
+    return here("max-batch", "mine:wide", "--samples", 96, "--batch-size", ASKED, *limit, "--json")
 
 
 def test_a_batch_that_does_not_fit_was_tried_and_the_answer_is_no(answer, limit_bytes):
@@ -140,7 +140,7 @@ def test_what_is_recommended_runs(answer, stepscope, limit_bytes):
 
 
 def test_as_many_as_there_are_is_the_largest_batch_where_memory_is_no_matter(stepscope):
-    answer = stepscope("fit", "lenet", "--samples", 50)
+    answer = stepscope("max-batch", "lenet", "--samples", 50)
     assert answer.code == 0, answer.err
     assert "--batch-size 50" in answer.out
     assert "more samples there are not" in answer.out
@@ -151,7 +151,7 @@ def test_as_many_as_there_are_is_the_largest_batch_where_memory_is_no_matter(ste
 
 def test_a_limit_below_the_libraries_is_answered_with_their_size(stepscope):
     args = ("--samples", 50, "--batch-size", 10, "--memory-limit", "20MiB")
-    answer = stepscope("fit", "lenet", *args, "--json")
+    answer = stepscope("max-batch", "lenet", *args, "--json")
     assert answer.code == 1
     found = answer.json
     assert (found["largest_batch"], found["trials"], found["recommended"]) == (None, [], [])
@@ -161,7 +161,7 @@ def test_a_limit_below_the_libraries_is_answered_with_their_size(stepscope):
 
 
 def test_ctrl_c_ends_it_with_the_trials_so_far(stepscope):
-    asked = ("fit", "lenet", "--samples", 400, "--batch-size", 1, "--json")
+    asked = ("max-batch", "lenet", "--samples", 400, "--batch-size", 1, "--json")
     stopped = stepscope.interrupted_after("trial 1", *asked)  # there are 399 more samples to try
     assert stopped.code == 130, stopped.err
     found = stopped.json
@@ -178,8 +178,8 @@ def is_refused(answer: Answer, *words: str) -> bool:
 
 
 def test_a_model_that_fails_ends_with_2_and_its_reason(mine):
-    assert is_refused(mine("fit", "mine:fails"), "KeyError", "no such thing")
-    trained = mine("fit", "mine:fails_in_training", "--samples", 50)
+    assert is_refused(mine("max-batch", "mine:fails"), "KeyError", "no such thing")
+    trained = mine("max-batch", "mine:fails_in_training", "--samples", 50)
     assert is_refused(trained, "failed in training", "no such thing")
     assert trained.err.count("trial ") == 1
 
@@ -198,4 +198,4 @@ def test_a_model_that_fails_ends_with_2_and_its_reason(mine):
     ],
 )
 def test_a_wrong_request_ends_with_2(stepscope, args, words):
-    assert is_refused(stepscope("fit", *args), *words)
+    assert is_refused(stepscope("max-batch", *args), *words)

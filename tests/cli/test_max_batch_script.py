@@ -1,4 +1,4 @@
-"""`stepscope fit -- SCRIPT`: the largest batch for somebody's own script, really tried."""
+"""`stepscope max-batch -- SCRIPT`: the largest batch for somebody's own script, really tried."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def limit_bytes(here: Stepscope) -> int:
 def answer(here: Stepscope, limit_bytes: int) -> Answer:
     """Ask once for a batch that does not fit; what follows from that is read many times."""
     limit = ("--memory-limit", limit_bytes, "--batch-size", ASKED)
-    return here("fit", *limit, "--json", "--", "train.py", "--workers", 1, "--api-key", "abc")
+    return here("max-batch", *limit, "--json", "--", "train.py", "--workers", 1, "--api-key", "abc")
 
 
 def test_the_largest_batch_for_a_script_was_tried(answer: Answer, limit_bytes: int) -> None:
@@ -118,7 +118,7 @@ def test_a_module_begins_with_its_own_batch_and_ends_with_all_its_data(
     stepscope: Stepscope,
 ) -> None:
     (stepscope.folder / "mine.py").write_text(SMALL + "while True: train(DataLoader(data, 16))")
-    done = stepscope("fit", "--", "-m", "mine")
+    done = stepscope("max-batch", "--", "-m", "mine")
     assert done.code == 0, done.err
     lines = [line for line in done.err.splitlines() if line.startswith("trial ")]
     assert [line.split(":")[1] for line in lines] == [" batch 16", " batch 24"]
@@ -131,7 +131,7 @@ def test_a_batch_of_the_script_s_own_that_has_too_few_samples_is_all_of_them(
     stepscope: Stepscope,
 ) -> None:
     (stepscope.folder / "mine.py").write_text(SMALL + "train(DataLoader(data, 64))")
-    found = stepscope("fit", "--json", "--", "mine.py").json
+    found = stepscope("max-batch", "--json", "--", "mine.py").json
     assert (found["largest_batch"], found["is_all_the_data"]) == (24, True)
     assert len(found["trials"]) == 1
 
@@ -149,7 +149,7 @@ def test_a_script_that_cannot_be_tried_ends_with_2_after_one_trial(
     stepscope: Stepscope, code: str, flags: list[object], words: list[str]
 ) -> None:
     (stepscope.folder / "mine.py").write_text(code)
-    assert is_refused(stepscope("fit", *flags, "--", "mine.py"), *words)
+    assert is_refused(stepscope("max-batch", *flags, "--", "mine.py"), *words)
     assert {each.name for each in stepscope.folder.iterdir()} == {"mine.py"}
 
 
@@ -165,7 +165,7 @@ except KeyboardInterrupt:
     pass
 """
     )
-    process = stepscope.start("fit", "--json", "--", "mine.py")
+    process = stepscope.start("max-batch", "--json", "--", "mine.py")
     (stepscope.folder / "ready").read_text()  # comes back when the script has opened it too
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
@@ -185,7 +185,7 @@ def test_what_a_killed_search_left_is_removed_by_the_next(stepscope: Stepscope) 
     for folder in (mine, theirs, elsewhere):
         (folder / "trial").mkdir(parents=True)
     (stepscope.folder / "mine.py").write_text("raise SystemExit(1)")
-    assert stepscope("fit", "--", "mine.py").code == 2
+    assert stepscope("max-batch", "--", "mine.py").code == 2
     assert not mine.exists()
     assert theirs.exists()
     assert elsewhere.exists()
@@ -205,7 +205,7 @@ def is_refused(answer: Answer, *words: str) -> bool:
         (["--", "-m"], ["wanted a module"]),
         (["--", "--batch-size", "4"], ["flags come before"]),
         (["lenet", "--", "train.py"], ["found both", "'lenet'"]),
-        (["train.py"], ["stepscope fit -- train.py"]),
+        (["train.py"], ["stepscope max-batch -- train.py"]),
         (["--lr", "0.1", "--", "train.py"], ["--lr 0.1", "--memory-limit"]),
         (["--batch-size", "0", "--", "train.py"], ["batch_size", "found '0'"]),
         (["--memory-limit", "much", "--", "train.py"], ["memory_limit"]),
@@ -213,4 +213,4 @@ def is_refused(answer: Answer, *words: str) -> bool:
     ],
 )
 def test_a_wrong_request_ends_with_2(here: Stepscope, args: list[str], words: list[str]) -> None:
-    assert is_refused(here("fit", *args), *words)
+    assert is_refused(here("max-batch", *args), *words)

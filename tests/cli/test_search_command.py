@@ -1,4 +1,4 @@
-"""`stepscope search`, as a person types it."""
+"""`stepscope accel search`, as a person types it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHORT = shlex.split("--trials 1 --epochs 1 --samples 128 --batch-size 32 --max-s
 def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
     stepscope: Stepscope,
 ) -> None:
-    asked = ("search", "--budget", "energy_mj=0.2,cycles=1e5", *SHORT)
+    asked = ("accel", "search", "--budget", "energy_mj=0.2,cycles=1e5", *SHORT)
     stopped = stepscope.interrupted_after("trial 1", *asked)
     assert stopped.code == 130, stopped.err
-    assert "stepscope search --resume" in stopped.err
+    assert "stepscope accel search --resume" in stopped.err
     assert (stepscope.folder / "runs/latest/report.html").is_file()
 
-    found = stepscope("search", "--resume", "runs/latest", "--json").json
+    found = stepscope("accel", "search", "--resume", "runs/latest", "--json").json
     assert found["kind"] == "search"
     assert len(found["trials"]) == 2
     assert all(0 < each["energy_mj"] <= 0.2 for each in found["designs"])
@@ -30,7 +30,7 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
     run = json.loads((stepscope.folder / "runs/latest" / final / "run.json").read_text())
     assert run["choice"]["judged_on"] == "validation"
     assert run["summary"]["test_accuracy"] is not None
-    scored = stepscope("score", f"runs/latest/{final}", "--json").json
+    scored = stepscope("accel", "score", f"runs/latest/{final}", "--json").json
     assert scored["unknown"] == scored["rules_broken"] == []
 
 
@@ -56,7 +56,7 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
 def test_a_wrong_request_is_refused_before_anything_is_made(
     stepscope: Stepscope, words: str, said: str
 ) -> None:
-    answer = stepscope("search", *words.split())
+    answer = stepscope("accel", "search", *words.split())
     assert answer.code == 2
     assert said in answer.err
     assert "Traceback" not in answer.err
@@ -69,7 +69,7 @@ def test_without_optuna_the_extra_is_named(stepscope: Stepscope) -> None:
         "find = util.find_spec\n"
         "util.find_spec = lambda name, *more: None if name == 'optuna' else find(name, *more)\n"
         "from stepscope.cli.main import main\n"
-        "main(['search', '--budget', 'cycles=1e5'])\n"
+        "main(['accel', 'search', '--budget', 'cycles=1e5'])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -1,4 +1,4 @@
-"""`stepscope search --on ray`: designs trained on several nodes at once."""
+"""`stepscope accel search --on ray`: designs trained on several nodes at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_search_trains_on_both_nodes_and_tests_the_best_once(
     cluster.add()
     cluster.add()
     answer = stepscope(
-        "search", *BUDGET, *SHORT, "--on", "ray", "--address", cluster.address, "--json"
+        "accel", "search", *BUDGET, *SHORT, "--on", "ray", "--address", cluster.address, "--json"
     )
     assert answer.code == 0, answer.err
     found = answer.json
@@ -44,7 +44,7 @@ def test_a_search_trains_on_both_nodes_and_tests_the_best_once(
 def test_a_place_where_nothing_can_be_trained_is_refused_before_anything_starts(
     stepscope: Stepscope, words: tuple[str, ...], code: int, complaint: str
 ) -> None:
-    answer = stepscope("search", *BUDGET, *words)
+    answer = stepscope("accel", "search", *BUDGET, *words)
     assert answer.code == code, answer.err
     assert complaint in answer.err
     assert "Traceback" not in answer.err

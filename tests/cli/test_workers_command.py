@@ -1,4 +1,4 @@
-"""`stepscope workers` and `stepscope stalls` on trainings whose answer is known.
+"""`stepscope workers` and `stepscope bottleneck` on trainings whose answer is known.
 
 What is slow is slow by sleeping, so that it takes no core: the answer is the same on any machine,
 however busy.
@@ -158,7 +158,7 @@ def test_stalls_names_what_was_made_slow(
 ) -> None:
     (stepscope.folder / "slow.py").write_text(SLOW_NETWORK)
 
-    answer = stepscope("stalls", *SHORT, *slow, "--json")
+    answer = stepscope("bottleneck", *SHORT, *slow, "--json")
 
     assert answer.code == 0, answer.err
     found = answer.json
@@ -172,7 +172,7 @@ def test_stalls_names_what_was_made_slow(
 
 
 def test_stalls_of_synthetic_batches_are_refused(stepscope: Stepscope) -> None:
-    answer = stepscope("stalls", "--source", "synthetic")
+    answer = stepscope("bottleneck", "--source", "synthetic")
 
     assert answer.code == 2
     assert "one of the three ways" in answer.err

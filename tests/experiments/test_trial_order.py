@@ -25,6 +25,7 @@ def test_an_axis_is_read_with_its_values_as_numbers_where_they_are() -> None:
 
 def test_an_axis_may_be_written_with_dashes() -> None:
     assert read_axes(["batch-size=16,64"]) == {"batch_size": [16, 64]}
+    assert read_axes(["num_workers=0,2"]) == {"workers": [0, 2]}
 
 
 def test_a_scripts_own_flag_keeps_its_spelling() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
 from stepscope.settings import RunSpec
-from stepscope.settings.load_settings import validate
+from stepscope.settings.load_settings import resolve_request, validate
 from stepscope.settings.run_settings import DEVICES, field_names
 
 # DESIGN.md, "Commands": the flags that there are at least.
@@ -354,3 +355,10 @@ def test_any_valid_spec_survives_being_written_to_run_json(settings: dict[str, A
     spec = validate(settings)
     written = json.dumps(spec.model_dump(mode="json"), allow_nan=False)
     assert validate(json.loads(written)) == spec
+
+
+def test_a_file_may_use_pytorch_names(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text("num_workers = 3\nlearning_rate = 0.2\n")
+    spec = resolve_request(file, {})
+    assert (spec.workers, spec.lr) == (3, 0.2)

@@ -1,4 +1,4 @@
-"""The figures of an estimate, as `stepscope estimate` prints them."""
+"""The figures of an estimate, as `stepscope accel estimate` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepscope estimate`, `score` and `search`: energy and cycles on an accelerator."""
+"""`stepscope accel estimate|score|search`: energy and cycles on an accelerator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 from rich.console import Console
 
 from stepscope.accelerator.rubric import RuleCheck, check_rules, score
 from stepscope.analyze.search_result import designs_of, rejected_of
 from stepscope.cli.end_of_run import display_of_trials, leave_chart, leave_report
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import Settings, count, layout_of, named_settings
+from stepscope.cli.settings_flags import SettingsToo, count, layout_of, named_settings
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.cli.sweep import place_to_go_on, read_place, runner_at
 from stepscope.errors import RequestError, require_packages
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 
 _SPATIAL = re.compile(r"\s*([1-9][0-9]{0,3})\s*[xX]\s*([1-9][0-9]{0,3})\s*")
 
+app = App(name="accel", help="Estimate, score and search networks for an accelerator.")
 
+
+@app.command
 def estimate(
     model: str | None = None,
     /,
@@ -58,8 +61,8 @@ def estimate(
 ) -> int:
     """Estimate energy, cycles and peak activation on a weight-stationary accelerator.
 
-    `stepscope estimate MODEL` for a network;
-    `stepscope estimate --layer C=64,M=64,P=32,Q=32,R=3,S=3` for one layer.
+    `stepscope accel estimate MODEL` for a network;
+    `stepscope accel estimate --layer C=64,M=64,P=32,Q=32,R=3,S=3` for one layer.
 
     Parameters
     ----------
@@ -139,9 +142,10 @@ def _accelerator(design: str, spatial: str) -> tuple[AcceleratorDesign, Widths]:
     return accelerator, widths
 
 
-# --- `stepscope score`
+# --- `stepscope accel score`
 
 
+@app.command(name="score")
 def score_command(
     run: Path | None = None,
     /,
@@ -156,9 +160,9 @@ def score_command(
 ) -> int:
     """Give points for accuracy, energy and cycles, and say which limit or rule was broken.
 
-    `stepscope score RUN` takes the run's test accuracy and the estimate of its model;
-    `stepscope score --accuracy 0.79 --energy-mj 0.3 --cycles 46e3 --peak-activation-bytes 98304`
-    takes figures.
+    `stepscope accel score RUN` takes the run's test accuracy and the estimate of its model;
+    `stepscope accel score --accuracy 0.79 --energy-mj 0.3 --cycles 46e3
+    --peak-activation-bytes 98304` takes figures.
 
     Parameters
     ----------
@@ -246,17 +250,18 @@ def _number(name: str, text: str | None) -> float:
     return value
 
 
-# --- `stepscope search`
+# --- `stepscope accel search`
 
 
 _DESIGNS, _FINALS = 16, 1
 
 
+@app.command
 def search(
     spec: str | None = None,
     /,
     *,
-    settings: Settings = None,
+    settings: SettingsToo = None,
     budget: str | None = None,
     trials: str | None = None,
     finals: str | None = None,
@@ -271,7 +276,8 @@ def search(
 
     Designs are proposed, estimated, trained briefly and judged on held-out samples; the better
     half is trained for longer, up to --epochs. What is chosen is trained on all samples and tested
-    once. A setting that is named, such as --lr, is not searched.
+    once. A setting that is named, such as --lr, is not searched. Settings of `stepscope run` are
+    accepted too: --help-settings lists them.
 
     Parameters
     ----------
@@ -296,7 +302,7 @@ def search(
     resume
         Go on with a search that was stopped: its folder, and no flag but --on and --address.
     """
-    refuse_launcher("search")
+    refuse_launcher("accel search")
     require_packages("a search", "search", "optuna")
     require_packages("a search", "train", "torch")
     try:

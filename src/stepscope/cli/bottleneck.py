@@ -1,4 +1,4 @@
-"""`stepscope stalls`: compute-, preprocessing- or storage-bound."""
+"""`stepscope bottleneck`: compute-, preprocessing- or storage-bound."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import Settings, count, named_settings, place_of
+from stepscope.cli.settings_flags import SettingsToo, count, named_settings, place_of
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.experiments.bottleneck_trials import REPEATS, find_stalls
 from stepscope.experiments.workload import TrainingWorkload
@@ -15,15 +15,15 @@ from stepscope.report.terminal.bottleneck_table import print_stalls
 from stepscope.report.terminal.sweep_table import SweepDisplay
 
 
-def stalls(
+def bottleneck(
     spec: str | None = None,
     /,
     *,
-    settings: Settings = None,
+    settings: SettingsToo = None,
     repeats: str | None = None,
     json: AsJson = False,
 ) -> int:
-    """Say whether a training is bound by compute, by preprocessing or by storage.
+    """Find out whether a training is bound by compute, by preprocessing or by storage.
 
     The same training is run three ways: on synthetic batches, with its data in memory, and from
     its source with a cold cache.
@@ -35,10 +35,10 @@ def stalls(
     repeats
         How many rounds of the three. [default: 3]
     """
-    refuse_launcher("stalls")
+    refuse_launcher("bottleneck")
     workload = TrainingWorkload(named_settings([] if spec is None else [spec], settings or {}))
     rounds = REPEATS if repeats is None else count("repeats", repeats)
-    out, name = place_of(workload, "stalls")
+    out, name = place_of(workload, "bottleneck")
     with SweepDisplay(Console(file=sys.stderr)) as display:
         found = find_stalls(workload, display, repeats=rounds, out=out, name=name)
     print_answer(found, print_stalls, as_json=json)

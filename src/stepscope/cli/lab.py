@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import Settings, count
+from stepscope.cli.settings_flags import SettingsToo, count
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import MissingExtraError, RequestError
 from stepscope.experiments.labs import lab_runner
@@ -36,7 +36,7 @@ def lab(
     name: str | None = None,
     /,
     *,
-    settings: Settings = None,
+    settings: SettingsToo = None,
     scale: str | None = None,
     repeats: str | None = None,
     resume: Path | None = None,

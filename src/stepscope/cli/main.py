@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -18,38 +19,64 @@ from stepscope import __version__
 from stepscope.cli.streams import lost_output, prepare_streams
 from stepscope.errors import DISK_FULL_ERRNOS, MachineError, StepscopeError, disk_full
 
-# Name, module and function, help.
-_COMMANDS = (
-    ("run", "run:run", "Train and record."),
-    ("resume", "resume:resume", "Go on with a stopped run."),
-    ("export", "export:export", "Write a run for other tools."),
-    ("trace", "trace:trace", "Watch your own training script, unchanged."),
-    ("summary", "summary:summary", "Show what is in a model."),
-    (
-        "estimate",
-        "accel:estimate",
-        "Estimate energy, cycles and peak activation on an accelerator.",
-    ),
-    ("score", "accel:score_command", "Give points for an efficient network."),
-    ("memory", "memory:memory", "Forecast the memory that a run takes."),
-    ("fit", "max_batch:fit", "Find the largest batch that fits."),
-    ("sweep", "sweep:sweep", "Try settings, in rounds."),
-    ("search", "accel:search", "Search efficient networks."),
-    ("workers", "workers:workers", "Find how many workers."),
-    ("stalls", "bottleneck:stalls", "Say what a run waits for."),
-    ("scale", "scale:scale", "Say what more processes bring."),
-    ("compare", "compare:compare", "Say which is faster."),
-    ("report", "report:report", "Show a run as a page."),
-    ("serve", "serve:serve", "Show runs in a browser, live."),
-    ("lab", "lab:lab", "Do an experiment by name; list them."),
-    ("doctor", "doctor:doctor", "Say what this machine can measure."),
-    ("data", "data:app", "Get and verify data sets."),
-)
+# Each command by the need that it serves, the most used first: module and function, help.
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Profile": {
+        "trace": ("trace:trace", "Profile your training script, unchanged"),
+        "run": ("run:run", "Train a model of the zoo or your own, and record it"),
+        "resume": ("resume:resume", "Continue a stopped run from its checkpoint"),
+    },
+    "Understand": {
+        "report": ("report:report", "Write the page of a run: findings, tables, charts"),
+        "compare": ("compare:compare", "Compare runs: which is faster, with intervals"),
+        "serve": ("serve:serve", "Show runs in a browser, live"),
+        "export": ("export:export", "Export a run to other tools"),
+    },
+    "Improve": {
+        "workers": ("workers:workers", "Find the number of loader workers to use"),
+        "max-batch": ("max_batch:max_batch", "Find the largest batch that fits in memory"),
+        "bottleneck": (
+            "bottleneck:bottleneck",
+            "Find the bottleneck: compute, preprocessing or storage",
+        ),
+        "memory": ("memory:memory", "Forecast the memory of a run, item by item"),
+    },
+    "Experiment": {
+        "sweep": ("sweep:sweep", "Run a grid of settings in random rounds"),
+        "lab": ("lab:lab", "Run the experiment of a lab sheet or paper by name"),
+        "scale": ("scale:scale", "Measure and predict the gain from more processes"),
+    },
+    "Model": {
+        "summary": ("summary:summary", "Show layers, shapes, parameters and multiply-adds"),
+        "accel": ("accel:app", "Estimate, score and search networks for an accelerator"),
+    },
+    "Set-up": {
+        "doctor": ("doctor:doctor", "Check what this machine can measure"),
+        "data": ("data:app", "Get and verify data sets"),
+    },
+}
+_RENAMED = {
+    "fit": "max-batch",
+    "stalls": "bottleneck",
+    **{name: f"accel {name}" for name in ("estimate", "score", "search")},
+}
+_TAKE_A_SCRIPT = ("max-batch", "sweep", "workers")  # after --
 _USAGE = {
     "trace": "Usage: stepscope trace [OPTIONS] SCRIPT [ARGS]",
-    "fit": "Usage: stepscope fit [OPTIONS] MODEL, or fit [OPTIONS] -- SCRIPT [ARGS]",
+    "max-batch": "Usage: stepscope max-batch [OPTIONS] MODEL\n"
+    "       stepscope max-batch [OPTIONS] -- SCRIPT [ARGS]",
 }
-_TAKE_A_SCRIPT = ("fit", "sweep", "workers")  # after --
+# They take every setting of `run`, and list only their own flags.
+_TAKE_SETTINGS = ("workers", "max-batch", "bottleneck", "memory", "sweep", "lab")
+_SETTINGS_TOO = "Settings of `stepscope run` are accepted too: --help-settings lists them."
+_ABOUT = "Find where the time, the memory and the energy of PyTorch training go."
+_START = f"""{_ABOUT}
+
+  Profile your script:      stepscope trace train.py
+  Make its loader faster:   stepscope workers -- train.py
+  Try it without a script:  stepscope run
+
+All commands: stepscope --help"""
 _HOW_TO_SEE_MORE = "set STEPSCOPE_TRACEBACK=1 to see where"
 
 
@@ -57,7 +84,7 @@ def make_app() -> App:
     """Return the application with all commands; their modules are not imported here."""
     app = App(
         name="stepscope",
-        help="Where every millisecond, megabyte and joule of a training run goes.",
+        help=_ABOUT,
         version=__version__,
         help_format="plaintext",
         exit_on_error=False,
@@ -65,11 +92,22 @@ def make_app() -> App:
         result_action="return_value",
         default_parameter=Parameter(allow_repeating=True),  # the last one wins
     )
-    for name, function, about in _COMMANDS:
-        # Only where there is one: `data` is an application of its own, which takes none.
-        usage = {"usage": _USAGE[name]} if name in _USAGE else {}
-        app.command(f"stepscope.cli.{function}", name=name, help=about, **usage)
+    for commands in COMMANDS.values():
+        for name, (function, about) in commands.items():
+            # `accel` and `data` are applications with subcommands, which take no usage.
+            usage = {"usage": _USAGE[name]} if name in _USAGE else {}
+            also = f"\n\n{_SETTINGS_TOO}" if name in _TAKE_SETTINGS else ""
+            app.command(f"stepscope.cli.{function}", name=name, help=f"{about}.{also}", **usage)
     return app
+
+
+def overview() -> str:
+    """Return the help of `stepscope` itself: all commands, by need, on one screen."""
+    lines = ["Usage: stepscope COMMAND [OPTIONS]", "", _ABOUT, ""]
+    for need, commands in COMMANDS.items():
+        for place, (name, (_, about)) in enumerate(commands.items()):
+            lines.append(f"  {'' if place else need:12}{name:12}{about}")
+    return "\n".join([*lines, "", "Options of a command: stepscope COMMAND --help"])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -94,16 +132,23 @@ def _end_as_by_ctrl_c() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments[:1] == ["trace"]:
+    if not arguments or arguments[0] in ("--help", "-h"):
+        print(overview() if arguments else _START)
+        return 0
+    if arguments[0] in _RENAMED:
+        now = shlex.join(["stepscope", *_RENAMED[arguments[0]].split(), *arguments[1:]])
+        return _fail(f"`{arguments[0]}` is now `{_RENAMED[arguments[0]]}`. Type: {now}", 2)
+    if "--help-settings" in _ours(arguments):
+        arguments = ["run", "--help"]
+    if arguments[0] == "trace":
         from stepscope.cli.script_arguments import mark_script
 
         arguments = mark_script(arguments)
-    elif arguments[:1] and arguments[0] in _TAKE_A_SCRIPT:
+    elif arguments[0] in _TAKE_A_SCRIPT:
         from stepscope.cli.script_arguments import keep_mark
 
         arguments = keep_mark(arguments)
-    ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    as_json = any(word == "--json" or word.startswith("--json=") for word in ours)
+    as_json = any(word == "--json" or word.startswith("--json=") for word in _ours(arguments))
     try:
         return int(make_app()(arguments) or 0)
     except StepscopeError as error:
@@ -118,8 +163,13 @@ def _run(arguments: list[str]) -> int:
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
             full = disk_full(error, str(error.filename))
             return _fail(str(full), full.exit_code, as_json)
-        reason = f"a fault of stepscope: {type(error).__name__}: {error}; {_HOW_TO_SEE_MORE}"
+        reason = f"internal error: {type(error).__name__}: {error}; {_HOW_TO_SEE_MORE}"
         return _fail(reason, 70, as_json)
+
+
+def _ours(arguments: list[str]) -> list[str]:
+    """Return the words before `--`, behind which a script and its arguments stand."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 
 def _fail(message: str, exit_code: int, as_json: bool = False) -> int:

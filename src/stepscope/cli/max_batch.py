@@ -1,4 +1,4 @@
-"""`stepscope fit`: the largest batch that fits, found by trying."""
+"""`stepscope max-batch`: the largest batch that fits, found by trying."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher, split_script
-from stepscope.cli.settings_flags import Settings, SpecFlags
+from stepscope.cli.settings_flags import SettingsToo, SpecFlags
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.errors import RequestError
 from stepscope.experiments import max_batch_trials
@@ -20,10 +20,11 @@ from stepscope.supervisor.script_child import TraceRequest
 _OF_A_SCRIPT = ("batch_size", "memory_limit", "max_steps", "out")
 
 
-def fit(*model: str, settings: Settings = None, json: AsJson = False) -> int:
+def max_batch(*model: str, settings: SettingsToo = None, json: AsJson = False) -> int:
     """Find the largest batch that fits, by short runs in processes that may die.
 
-    For your own training script: stepscope fit [OPTIONS] -- SCRIPT [ARGS], or -- -m MODULE [ARGS].
+    For your own training script: stepscope max-batch [OPTIONS] -- SCRIPT [ARGS], or
+    -- -m MODULE [ARGS].
     Exits with 1 where none fits, or where the --batch-size that was given does not.
 
     Parameters
@@ -31,7 +32,7 @@ def fit(*model: str, settings: Settings = None, json: AsJson = False) -> int:
     model
         A network of the zoo, or package.module:factory for your own.
     """
-    refuse_launcher("fit")
+    refuse_launcher("max-batch")
     names, script = split_script(model)
     given = settings or {}
     with TrialDisplay(Console(file=sys.stderr)) as display:
@@ -48,13 +49,13 @@ def fit(*model: str, settings: Settings = None, json: AsJson = False) -> int:
 def _fit(names: list[str], given: SpecFlags, display: TrialDisplay) -> MaxBatchResult:
     if len(names) != 1:
         raise RequestError(
-            f"wanted one MODEL, found {len(names)}: stepscope fit MODEL, or, for your own script, "
-            "stepscope fit -- SCRIPT [ARGS]."
+            f"wanted one MODEL, found {len(names)}: stepscope max-batch MODEL, or, for your own "
+            "script, stepscope max-batch -- SCRIPT [ARGS]."
         )
     if names[0].endswith(".py"):
         raise RequestError(
             f"wanted a MODEL, found {names[0]!r}. A script comes after --: "
-            f"stepscope fit -- {names[0]}"
+            f"stepscope max-batch -- {names[0]}"
         )
     spec = resolve_request(None, {**given, "model": names[0]})
     return max_batch_trials.fit(spec, display, asked="batch_size" in given)

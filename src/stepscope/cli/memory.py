@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.cli.settings_flags import Settings
+from stepscope.cli.settings_flags import SettingsToo
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.records.types import MemoryAnswer
 from stepscope.report.terminal.run_tables import print_forecast
@@ -10,7 +10,7 @@ from stepscope.settings.load_settings import resolve_request
 from stepscope.supervisor.ask_process import forecast
 
 
-def memory(model: str, /, *, settings: Settings = None, json: AsJson = False) -> int:
+def memory(model: str, /, *, settings: SettingsToo = None, json: AsJson = False) -> int:
     """Forecast the memory that a run takes, item by item.
 
     Exits with 1 where it does not fit.

@@ -1,7 +1,7 @@
 """Which words of a command line are ours, and which are the user script's.
 
-In `stepscope fit [flags] -- SCRIPT [ARGS]` the script follows `--`; in `stepscope trace` it is the
-first word that is not a flag.
+In `stepscope max-batch [flags] -- SCRIPT [ARGS]` the script follows `--`; in `stepscope trace` it
+is the first word that is not a flag.
 """
 
 from __future__ import annotations

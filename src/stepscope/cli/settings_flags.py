@@ -7,9 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    get_args,
+    get_origin,
+)
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from stepscope.cli.script_arguments import split_script
 from stepscope.errors import RequestError
@@ -18,19 +27,34 @@ from stepscope.models import registry
 from stepscope.records.types import SettingValue
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import read_settings, with_changes
+from stepscope.settings.run_settings import ALIASES, GROUPS, takes_number
 
-_METAVARS: dict[Any, str] = {int: "N", int | None: "N", float: "X"}
 _HAS_METAVAR = "metavar" in signature(Parameter).parameters  # not in cyclopts 4 of Python 3.10
+_VALUES = {
+    **dict.fromkeys(("model", "data", "name"), "NAME"),
+    **dict.fromkeys(("weights", "data_dir", "out"), "DIR"),
+    "source": "PLACE",
+    "endpoint_url": "URL",
+    "input": "C,H,W",
+    "require": "KEY=VALUE",
+    "device": "auto|cpu|cuda|cuda:N|mps",
+    "memory_limit": "BYTES",
+}
+_FLAGS_OF = {new: [f"--{old.replace('_', '-')}"] for old, new in ALIASES.items()}
 
 
-def _flag(name: str) -> Any:
+def _flag(name: str, group: Group, *, is_shown: bool) -> Any:
     field = RunSpec.model_fields[name]
     default = field.default
     shown = "" if default is None or isinstance(default, bool) else f" [default: {default}]"
-    metavar: dict[str, Any] = {}
-    if _HAS_METAVAR:
-        metavar["metavar"] = _METAVARS.get(field.annotation, "WORD")
-    about = Parameter(help=f"{field.description}{shown}", **metavar)
+    metavar: dict[str, Any] = {"metavar": _value_of(name)} if _HAS_METAVAR else {}
+    about = Parameter(
+        help=f"{field.description}{shown}",
+        group=group,
+        show=is_shown,
+        alias=_FLAGS_OF.get(name),
+        **metavar,
+    )
     if field.annotation is bool:
         return Annotated[bool, about]
     if name in ("augment", "norm"):
@@ -41,14 +65,33 @@ def _flag(name: str) -> Any:
     return Annotated[str, about]
 
 
+def _value_of(name: str) -> str:
+    """Return what stands for the value in help: the choices, or the type."""
+    annotation = RunSpec.model_fields[name].annotation
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
+    number = "X" if annotation is float else "N"
+    return _VALUES.get(name) or (number if takes_number(name) else "TEXT")
+
+
 if TYPE_CHECKING:
     SpecFlags: TypeAlias = dict[str, SettingValue]
+    OtherSpecFlags: TypeAlias = dict[str, SettingValue]
 else:
-    SpecFlags = TypedDict(
-        "SpecFlags", {name: _flag(name) for name in RunSpec.model_fields}, total=False
-    )
+
+    def _flags(title: str, *, are_shown: bool) -> Any:
+        flags = {}
+        for place, (heading, names) in enumerate(GROUPS.items()):
+            group = Group(heading, sort_key=place + 10)
+            flags |= {name: _flag(name, group, is_shown=are_shown) for name in names}
+        return TypedDict(title, flags, total=False)
+
+    SpecFlags = _flags("SpecFlags", are_shown=True)
+    OtherSpecFlags = _flags("OtherSpecFlags", are_shown=False)
 
 Settings = Annotated[SpecFlags | None, Parameter(name="*")]
+# Of a command that takes every setting of `run` and lists only its own flags.
+SettingsToo = Annotated[OtherSpecFlags | None, Parameter(name="*")]
 
 
 # --- Sample shape and classes

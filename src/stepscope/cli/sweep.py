@@ -16,7 +16,7 @@ from rich.console import Console
 from stepscope.analyze.sweep_summary import rows_of
 from stepscope.cli.end_of_run import display_of_trials, leave_report
 from stepscope.cli.script_arguments import MARK, refuse_launcher
-from stepscope.cli.settings_flags import Settings, SpecFlags, count, place_of, workload_of_words
+from stepscope.cli.settings_flags import SettingsToo, SpecFlags, count, place_of, workload_of_words
 from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments import sweep_run
@@ -94,7 +94,7 @@ def runner_at(place: RunnerPlace | None) -> Iterator[Runner]:
 
 def sweep(
     *command: str,
-    settings: Settings = None,
+    settings: SettingsToo = None,
     over: Annotated[list[str] | None, Parameter(negative=())] = None,
     repeats: str | None = None,
     mode: str | None = None,

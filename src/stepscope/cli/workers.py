@@ -7,14 +7,14 @@ import sys
 from rich.console import Console
 
 from stepscope.cli.script_arguments import refuse_launcher
-from stepscope.cli.settings_flags import Settings, place_of, workload_of_words
+from stepscope.cli.settings_flags import SettingsToo, place_of, workload_of_words
 from stepscope.cli.streams import AsJson, print_answer
 from stepscope.experiments.worker_trials import find_workers
 from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.report.terminal.workers_table import print_workers
 
 
-def workers(*command: str, settings: Settings = None, json: AsJson = False) -> int:
+def workers(*command: str, settings: SettingsToo = None, json: AsJson = False) -> int:
     """Find the number of loader workers to use, by short trials, and verify it.
 
     `stepscope workers [SPEC.toml] [flags]` for a training of ours;

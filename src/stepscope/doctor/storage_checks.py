@@ -33,7 +33,7 @@ def _medium(root: Path, data_dir: Path) -> Check:
     if medium.kind == "memory":
         advice = "Nothing is read from a disk here."
     elif medium.kind in _SLOW:
-        advice = "See with `stepscope stalls` whether a training waits for it."
+        advice = "See with `stepscope bottleneck` whether a training waits for it."
     return checked("storage", said, why, advice)
 
 

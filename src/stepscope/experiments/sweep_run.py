@@ -27,7 +27,14 @@ from stepscope.experiments.trial_order import plan_trials
 from stepscope.experiments.workload import TrialRequest, Workload, workload_of
 from stepscope.records import run_reader, schema
 from stepscope.records.run_folder import remove_unfinished
-from stepscope.records.sweep_folder import Sweep, SweepFolder, Trial, create_sweep, load_sweep
+from stepscope.records.sweep_folder import (
+    Sweep,
+    SweepFolder,
+    Trial,
+    command_of,
+    create_sweep,
+    load_sweep,
+)
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
 
@@ -259,8 +266,9 @@ _GO_ON_BY_THEMSELVES = ("search", "scale")
 class SweepInterrupted(Interrupted):
     """A sweep was asked to stop; finished trials are in its folder."""
 
-    def __init__(self, folder: Path, command: str = "sweep") -> None:
-        super().__init__(f"interrupted; go on with: stepscope {command} --resume {folder}")
+    def __init__(self, folder: Path, kind: str = "sweep") -> None:
+        again = f"stepscope {command_of(kind)} --resume {folder}"
+        super().__init__(f"interrupted; go on with: {again}")
         self.folder = folder
 
 
@@ -318,11 +326,14 @@ def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
     if sweep.info.get("status") == schema.COMPLETED:
         return sweep
     if sweep.info.get("kind") != "sweep":
-        kind = sweep.info.get("kind")
+        kind = str(sweep.info.get("kind"))
+        command = command_of(kind)
         if kind in _GO_ON_BY_THEMSELVES:
-            again = f"stepscope {kind} --resume {sweep.path}"
-            raise RequestError(f"{sweep.path} is of `stepscope {kind}`. Go on with: {again}")
-        raise RequestError(f"{sweep.path} is of `stepscope {kind}`, which begins anew every time.")
+            again = f"stepscope {command} --resume {sweep.path}"
+            raise RequestError(f"{sweep.path} is of `stepscope {command}`. Go on with: {again}")
+        raise RequestError(
+            f"{sweep.path} is of `stepscope {command}`, which begins anew every time."
+        )
     with working_in(sweep.info.get("directory")):
         return go_on(sweep, workload_of(sweep.info), listener, runner)
 

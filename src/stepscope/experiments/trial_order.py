@@ -15,7 +15,7 @@ from typing import Any
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.workload import ARGUMENT, LOADER_SETTINGS
 from stepscope.records.sweep_folder import Trial
-from stepscope.settings.run_settings import field_names
+from stepscope.settings.run_settings import ALIASES, field_names
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -54,6 +54,7 @@ def _read_axis(text: str, of_script: bool) -> tuple[str, list[Any]]:
     if not equals:
         raise RequestError(f"over: wanted KEY=V1,V2,…, found {text!r}.")
     name = ARGUMENT + name if argument else name.strip().replace("-", "_")
+    name = ALIASES.get(name, name)
     _check_axis(name, of_script)
     words = [word.strip() for word in listed.split(",")]
     if "" in words:

@@ -131,6 +131,11 @@ def load_sweep(path: str | Path) -> Sweep:
     return Sweep(folder, info)
 
 
+def command_of(kind: str) -> str:
+    """Return the command that makes sweeps of a kind."""
+    return {"search": "accel search", "stalls": "bottleneck"}.get(kind, kind)
+
+
 def load_sweep_of(path: str | Path, kind: str) -> Sweep:
     """Open a sweep folder of one kind, which is named like the command that makes it.
 
@@ -138,10 +143,11 @@ def load_sweep_of(path: str | Path, kind: str) -> Sweep:
         RequestError: it is none, not readable by this version, or of another kind.
     """
     sweep = load_sweep(path)
-    found = sweep.info.get("kind")
+    found = str(sweep.info.get("kind"))
     if found != kind:
         raise RequestError(
-            f"{sweep.path} is of `stepscope {found}`, and not of `stepscope {kind}`."
+            f"{sweep.path} is of `stepscope {command_of(found)}`, "
+            f"and not of `stepscope {command_of(kind)}`."
         )
     return sweep
 

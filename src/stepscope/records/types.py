@@ -1160,7 +1160,7 @@ class AskedBatch(TypedDict):
 
 
 class MaxBatchAnswer(TypedDict):
-    """The answer of `stepscope fit`."""
+    """The answer of `stepscope max-batch`."""
 
     model: str
     script: str | None
@@ -1218,7 +1218,7 @@ class WayFigures(StepFigures):
 
 
 class BottleneckAnswer(StallsSummary):
-    """The answer of `stepscope stalls`."""
+    """The answer of `stepscope bottleneck`."""
 
     lost_by_round: list[LostShares]
     workers: int
@@ -1591,7 +1591,7 @@ class LayerFigures(TypedDict):
 
 @final
 class LayerEstimate(LayerFigures):
-    """`stepscope estimate --layer`."""
+    """`stepscope accel estimate --layer`."""
 
     design: str
     energy_mj: float
@@ -1606,7 +1606,7 @@ class NetworkLayer(LayerFigures):
 
 @final
 class NetworkEstimate(TypedDict):
-    """`stepscope estimate MODEL`."""
+    """`stepscope accel estimate MODEL`."""
 
     model: str
     input: list[int]
@@ -1631,7 +1631,7 @@ class ScoreFigures(TypedDict):
 
 
 class ScoreAnswer(ScoreFigures):
-    """`stepscope score`."""
+    """`stepscope accel score`."""
 
     points: int
     by_part: dict[str, int]
@@ -1650,7 +1650,7 @@ class DesignProposal(TypedDict):
 
 
 class SearchPlan(SweepPlan):
-    """What `stepscope search` was asked for."""
+    """What `stepscope accel search` was asked for."""
 
     named: list[str]
     budget: dict[str, float]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from stepscope.errors import RequestError, nearest
 from stepscope.files import read_bounded_text
-from stepscope.settings.run_settings import RunSpec, field_names, takes_number
+from stepscope.settings.run_settings import ALIASES, RunSpec, field_names, takes_number
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,11 +47,12 @@ def read_settings(file: Path) -> Mapping[str, Any]:
         raise RequestError(f"cannot read {file}: {error}. Give a TOML file of settings.") from error
     if file.suffix != ".json":
         try:
-            return tomllib.loads(text)
+            settings = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise RequestError(
                 f"{file} is not valid TOML: {error}. Settings are written like: batch_size = 64"
             ) from error
+        return {ALIASES.get(name, name): value for name, value in settings.items()}
     try:
         spec = json.loads(text)["spec"]
     except (ValueError, KeyError, TypeError, RecursionError):

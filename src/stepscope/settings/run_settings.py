@@ -93,56 +93,56 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     # fmt: off
-    model: str = Field("lenet", min_length=1, description="a network of the zoo, or package.module:factory for your own")
-    weights: str | None = Field(None, min_length=1, description="folder of a pre-trained checkpoint (safetensors) to start from, for mobilebert")
-    data: str = Field("shapes", min_length=1, description="data set: shapes (built in), cifar10, folder (your own images in the ImageNet layout), or text (your own texts with labels)")
-    data_dir: str = Field("data", min_length=1, description="folder where data sets lie")
-    source: str = Field("memory", min_length=1, description="where samples are read from while training: memory, local (the files, sample by sample), s3://BUCKET/PREFIX (gs:// and az:// too), or synthetic (one random batch again and again, nothing is loaded)")
-    access: Annotated[Access, _choice(Access)] = Field("download", description="an object store's data: download first, or stream while training")
-    endpoint_url: str | None = Field(None, description="address of an S3-compatible object store")
-    pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="build a whole batch with array operations, or image by image: batch, sample")
-    shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="full, or block (blocks of 1,000 samples in random order, shuffled within)")
-    augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="random crop and flip of training images, or none: crop-flip, none")
-    sequence_length: int = Field(128, ge=3, le=LONGEST_SIDE, description="cut texts to this many tokens, for data text")
-    input: Annotated[tuple[int, int, int] | None, BeforeValidator(_shape)] = Field(None, description="what the images of a folder are brought to: channels, height, width [default: 3,224,224]")
-    on_bad_sample: Annotated[OnBadSample, _choice(OnBadSample)] = Field("skip", description="an image that cannot be read: skip (the next one stands in), fail")
-    page_cache: Annotated[PageCache, _choice(PageCache)] = Field("keep", description="what the system keeps of the files: keep, cold (out of memory before the first epoch), cold-epochs (before every epoch)")
-    pipeline_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if making a batch took longer: by this for each of its samples")
-    source_delay_ms: float = Field(0.0, ge=0, le=60_000, description="what if the disk were slower: by this for each sample that is read")
-    samples: int | None = Field(None, ge=1, description="take this many training samples, and at most a fifth as many test samples")
-    validation: int = Field(0, ge=0, description="hold out this many of the training samples, always the same ones: the run is judged on them, and never opens the test set")
-    batch_size: int = Field(64, ge=1, description="samples in a batch")
-    accumulate: int = Field(1, ge=1, description="batches whose gradients are added up before an optimiser step")
-    epochs: int = Field(3, ge=1, le=10_000, description="passes over the training data")
-    max_steps: int | None = Field(None, ge=1, description="stop after this many optimiser steps in all")
-    drop_epochs: int = Field(1, ge=0, description="first epochs that medians, means and shares leave out, when there are more")
-    evaluate: bool = Field(True, description="test before training and after every epoch")
-    test_at: Annotated[TestAt, _choice(TestAt)] = Field("epochs", description="when the test set is used: epochs (before training and after every epoch), end (once, after the last); with --validation never")
-    optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="sgd, nesterov (sgd with Nesterov momentum), adagrad, adadelta, rmsprop, adam, adamw")
-    nesterov: bool = Field(False, description="Nesterov momentum, for sgd")
-    lr: float = Field(0.01, gt=0, description="learning rate; the peak of a schedule")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of sgd and rmsprop")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty (decoupled in adamw)")
-    schedule: Annotated[Schedule, _choice(Schedule)] = Field("constant", description="learning rate by step: constant, cosine, one-cycle")
-    norm: Annotated[Norm, _choice(Norm)] = Field("batch", description="none takes the batch-norm layers out of the network")
-    device: Annotated[str, BeforeValidator(_device)] = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
-    precision: Annotated[Precision, _choice(Precision)] = Field("fp32", description="fp32, or mixed with bf16 or fp16")
-    memory_format: Annotated[MemoryFormat, _choice(MemoryFormat)] = Field("auto", description="layout of images: auto (by device), contiguous, channels_last")
-    checkpoint_activations: bool = Field(False, description="recompute activations in the backward pass instead of keeping them")
-    processes: int = Field(1, ge=1, le=1024, description="processes that share every batch of one training on this machine; under torchrun as many as it starts")
-    threads: int | None = Field(None, ge=1, le=1024, description="compute threads of the training process [default: torch's choice]")
-    workers: int = Field(0, ge=0, le=1024, description="loader processes; 0 loads in the training process")
-    prefetch: int = Field(2, ge=1, le=1024, description="batches that each worker keeps ready")
-    persistent_workers: bool = Field(False, description="keep workers alive between epochs")
-    pin_memory: bool = Field(False, description="put batches into page-locked memory, for CUDA")
-    memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="most memory the whole run may take, like 3.9GiB")
-    energy: Annotated[Energy, _choice(Energy, true="auto", on="auto", false="off", none="off")] = Field("auto", description="read the energy sensors of this machine: auto (those that answer), off")
-    require: str | None = Field(None, min_length=1, description="conditions without which the run does not start, like power_mode=MAXN,governor=performance")
-    layers: int = Field(0, ge=0, description="measure the time of every layer in this many steps, in the middle of the run")
-    counters: int = Field(0, ge=0, description="read the processor's counters by phase in this many steps, in the middle of the run")
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of weights, order and augmentation")
-    name: str | None = Field(None, min_length=1, max_length=200, description="name of the run [default: MODEL-DATA]")
-    out: str = Field("runs", min_length=1, description="folder that run folders are made in")
+    model: str = Field("lenet", min_length=1, description="Model of the zoo, or package.module:factory for your own")
+    weights: str | None = Field(None, min_length=1, description="Folder of a checkpoint (safetensors) to start from, for mobilebert")
+    data: str = Field("shapes", min_length=1, description="Data set: shapes (built in), cifar10, folder (images) or text")
+    data_dir: str = Field("data", min_length=1, description="Folder of the data sets")
+    source: str = Field("memory", min_length=1, description="Read samples from memory, local files, s3://BUCKET/PREFIX or synthetic")
+    access: Annotated[Access, _choice(Access)] = Field("download", description="Download from an object store first, or stream while training")
+    endpoint_url: str | None = Field(None, description="Address of an S3-compatible object store")
+    pipeline: Annotated[Pipeline, _choice(Pipeline)] = Field("batch", description="Make a batch with array operations, or sample by sample")
+    shuffle: Annotated[Shuffle, _choice(Shuffle)] = Field("full", description="Shuffle all samples, or blocks of 1,000")
+    augment: Annotated[Augment, _choice(Augment, true="crop-flip", on="crop-flip", yes="crop-flip", false="none", off="none", no="none")] = Field("crop-flip", description="Augment training images with a random crop and flip")
+    sequence_length: int = Field(128, ge=3, le=LONGEST_SIDE, description="Cut texts to this number of tokens")
+    input: Annotated[tuple[int, int, int] | None, BeforeValidator(_shape)] = Field(None, description="Shape of the images of a folder [default: 3,224,224]")
+    on_bad_sample: Annotated[OnBadSample, _choice(OnBadSample)] = Field("skip", description="Skip an image that cannot be read, or fail")
+    page_cache: Annotated[PageCache, _choice(PageCache)] = Field("keep", description="Drop the files from memory: never, at the start, before every epoch")
+    pipeline_delay_ms: float = Field(0.0, ge=0, le=60_000, description="Delay every sample in the loader, to simulate slow transforms")
+    source_delay_ms: float = Field(0.0, ge=0, le=60_000, description="Delay every sample read, to simulate slow storage")
+    samples: int | None = Field(None, ge=1, description="Use this number of training samples, and a fifth for testing")
+    validation: int = Field(0, ge=0, description="Evaluate on this number of training samples instead of the test set")
+    batch_size: int = Field(64, ge=1, description="Samples per batch")
+    accumulate: int = Field(1, ge=1, description="Batches per optimiser step (gradient accumulation)")
+    epochs: int = Field(3, ge=1, le=10_000, description="Passes over the training data")
+    max_steps: int | None = Field(None, ge=1, description="Stop after this number of optimiser steps")
+    drop_epochs: int = Field(1, ge=0, description="First epochs to exclude from medians and shares (warm-up)")
+    evaluate: bool = Field(True, description="Evaluate before training and after every epoch")
+    test_at: Annotated[TestAt, _choice(TestAt)] = Field("epochs", description="Evaluate on the test set after every epoch, or once at the end")
+    optimizer: Annotated[Optimizer, _choice(Optimizer)] = Field("sgd", description="Optimiser; nesterov is sgd with Nesterov momentum")
+    nesterov: bool = Field(False, description="Use Nesterov momentum (sgd)")
+    lr: float = Field(0.01, gt=0, description="Learning rate, or the peak of a schedule")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and rmsprop")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty; decoupled for adamw")
+    schedule: Annotated[Schedule, _choice(Schedule)] = Field("constant", description="Schedule of the learning rate")
+    norm: Annotated[Norm, _choice(Norm)] = Field("batch", description="Keep or remove the batch-norm layers")
+    device: Annotated[str, BeforeValidator(_device)] = Field("auto", description="Device to train on")
+    precision: Annotated[Precision, _choice(Precision)] = Field("fp32", description="Train in fp32, or in mixed precision")
+    memory_format: Annotated[MemoryFormat, _choice(MemoryFormat)] = Field("auto", description="Memory format of images; auto depends on the device")
+    checkpoint_activations: bool = Field(False, description="Recompute activations in the backward pass to save memory")
+    processes: int = Field(1, ge=1, le=1024, description="Processes that share every batch (data parallel)")
+    threads: int | None = Field(None, ge=1, le=1024, description="Compute threads of the training process [default: torch's choice]")
+    workers: int = Field(0, ge=0, le=1024, description="Loader workers; 0 loads in the training process")
+    prefetch: int = Field(2, ge=1, le=1024, description="Batches that each worker prepares in advance")
+    persistent_workers: bool = Field(False, description="Keep the workers alive between epochs")
+    pin_memory: bool = Field(False, description="Copy batches to page-locked memory, for CUDA")
+    memory_limit: Annotated[int | None, BeforeValidator(_bytes)] = Field(None, ge=1, description="Memory limit of the whole run, such as 3.9GiB")
+    energy: Annotated[Energy, _choice(Energy, true="auto", on="auto", false="off", none="off")] = Field("auto", description="Read the energy sensors of this machine")
+    require: str | None = Field(None, min_length=1, description="Conditions of the machine to insist on, such as power_mode=MAXN")
+    layers: int = Field(0, ge=0, description="Time every layer in this number of steps")
+    counters: int = Field(0, ge=0, description="Read the CPU's counters by phase in this number of steps")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of weights, sample order and augmentation")
+    name: str | None = Field(None, min_length=1, max_length=200, description="Name of the run [default: MODEL-DATA]")
+    out: str = Field("runs", min_length=1, description="Parent folder of run folders")
     # fmt: on
 
     @model_validator(mode="before")
@@ -249,6 +249,33 @@ class RunSpec(BaseModel):
     def run_name(self) -> str:
         """Return the name of the run: as set, or from its model and data."""
         return self.name or f"{self.model}-{self.data}"
+
+
+# The headings under which the settings are listed, in help and in the docs.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Model": ("model", "weights", "norm"),
+    "Data": (
+        *("data", "data_dir", "source", "access", "endpoint_url", "samples", "validation"),
+        *("augment", "shuffle", "pipeline", "input", "sequence_length", "on_bad_sample"),
+        "page_cache",
+    ),
+    "Training": (
+        *("batch_size", "epochs", "max_steps", "optimizer", "lr", "momentum", "nesterov"),
+        *("weight_decay", "schedule", "accumulate", "evaluate", "test_at", "seed"),
+    ),
+    "Loader": (
+        *("workers", "prefetch", "persistent_workers", "pin_memory"),
+        *("pipeline_delay_ms", "source_delay_ms"),
+    ),
+    "Hardware": (
+        *("device", "precision", "memory_format", "checkpoint_activations", "threads"),
+        *("processes", "memory_limit", "require"),
+    ),
+    "Measurement": ("drop_epochs", "layers", "counters", "energy"),
+    "Output": ("name", "out"),
+}
+# PyTorch's names, accepted wherever a setting is named.
+ALIASES = {"num_workers": "workers", "prefetch_factor": "prefetch", "learning_rate": "lr"}
 
 
 def field_names() -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def uneven_workers(view: RunView) -> Finding | None:
             f"worker {worker}: {format_duration(middle)} a batch (median of {len(took_s[worker])})"
             for worker, middle in sorted(middles.items())
         ),
-        view.again("stalls") if view.run.info.get("kind") != "trace" else view.again("workers"),
+        view.again("bottleneck") if view.run.info.get("kind") != "trace" else view.again("workers"),
         share,
     )
 

@@ -1,4 +1,4 @@
-"""The answer of `stepscope stalls` as a table."""
+"""The answer of `stepscope bottleneck` as a table."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from stepscope.units import (
     format_share,
 )
 
-_SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope score` assumes
+_SCORED = ([3, 32, 32], 10)  # the input and the classes that `stepscope accel score` assumes
 
 
 class SearchDisplay(SweepDisplay):
@@ -121,4 +121,4 @@ def _how_to_go_on(sweep: Sweep, best: Mapping[str, Any]) -> Iterator[str]:
     if best["final_status"] == schema.COMPLETED and layout == _SCORED:
         path = shlex.quote(str(sweep.path / best["final_run"]))
         accelerator = {"spatial": sweep.info["spatial"], "design": sweep.info["accelerator"]}
-        yield f"its points: stepscope score {path} {as_flags(accelerator)}"
+        yield f"its points: stepscope accel score {path} {as_flags(accelerator)}"
