@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
-from typing import Any, Protocol
 
 from stepscope.hardware.energy import Sensor, SensorError, Sensors, find_sensors
 from stepscope.meter.clock import now_ns, seconds
@@ -31,11 +30,8 @@ _CHANGES = 8  # updates within that moment suffice to compute a period
 _PATIENCE = 3  # failures in a row: a file may be caught while it is written
 
 
-class Note(Protocol):
-    """A function that records an event and its time."""
-
-    def __call__(self, kind: str, time_s: float, **detail: Any) -> None:
-        """Record one event."""
+# Records an event and its time, as `RunFolder.add_event` does.
+RecordEvent = Callable[..., None]
 
 
 @dataclass
@@ -87,9 +83,9 @@ class _Domain:
 class EnergyReader:
     """Read every domain when it is due, and record when a sensor fails."""
 
-    def __init__(self, sensors: Sensors, log: CsvLog, note: Note) -> None:
+    def __init__(self, sensors: Sensors, log: CsvLog, record_event: RecordEvent) -> None:
         self._log = log
-        self._note = note
+        self._record_event = record_event
         by_domain: dict[str, deque[Sensor]] = defaultdict(deque)
         for sensor in sensors.working:
             by_domain[sensor.domain].append(sensor)
@@ -134,7 +130,7 @@ class EnergyReader:
     def _pass_on(self, domain: _Domain, time_s: float, reason: str) -> None:
         failed = domain.sensors[0]
         following = domain.pass_on()
-        self._note(
+        self._record_event(
             "energy_sensor_failed",
             time_s,
             sensor=failed.name,

@@ -29,7 +29,7 @@ from stepscope.hardware.thermal import find_zones
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog, number
-from stepscope.telemetry.energy_sampler import Note
+from stepscope.telemetry.energy_sampler import RecordEvent
 from stepscope.telemetry.sampling_budget import MOST_SHARE, pause_after_s
 from stepscope.telemetry.throttle_watch import Throttling
 
@@ -39,11 +39,13 @@ READ_EVERY_S = 1.0
 class Surroundings:
     """Read the telemetry of the machine: temperature, device, power and throttling."""
 
-    def __init__(self, root: Path, note: Note, power_w: Callable[[], float | None]) -> None:
+    def __init__(
+        self, root: Path, record_event: RecordEvent, power_w: Callable[[], float | None]
+    ) -> None:
         self._power_w = power_w
         self._zones = find_zones(root)
         self._devices = Devices(root)
-        self._throttling = Throttling(root, note)
+        self._throttling = Throttling(root, record_event)
         self._last: tuple[float, float] | None = None  # time, and CPU time of the training
 
     def read(self, time_s: float, cpu_s: float | None) -> dict[str, float | None]:

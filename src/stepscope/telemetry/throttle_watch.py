@@ -19,7 +19,10 @@ from stepscope.hardware import cpu_clock, thermal
 from stepscope.hardware.gpu import DeviceFigures
 from stepscope.hardware.procfs import read_integer
 from stepscope.hardware.thermal import Zone
-from stepscope.telemetry.energy_sampler import Note
+from stepscope.telemetry.energy_sampler import RecordEvent
+
+# What an event has of the readings.
+Figures = Mapping[str, float | str | None]
 
 _LOOKS = 3  # consecutive looks before a clock has fallen, or throttling is over
 _FALLEN = 0.8  # of the best clock held before: turbo differences are smaller
@@ -51,7 +54,7 @@ class Throttling:
     """Earlier readings, and the throttling in progress."""
 
     root: Path
-    note: Note
+    record_event: RecordEvent
     _going_on: dict[str, _GoingOn] = field(default_factory=dict)
     _clocks: deque[_ClockWatch] = field(default_factory=lambda: deque(maxlen=_LOOKS))
     _best: _ClockWatch | None = None  # for the current number of busy CPUs
@@ -76,14 +79,14 @@ class Throttling:
     ) -> None:
         """Compare current readings with earlier ones. `busy_cpus` is the training's CPU use."""
         if not self._announced:
-            self._note_watched(time_s, heat_c, device)
+            self._record_watched(time_s, heat_c, device)
         self._look_at_heat(time_s, heat_c)
         self._look_at_count(time_s)
         self._look_at_limit(time_s)
         self._look_at_clock(time_s, busy_cpus)
         self._look_at_device(time_s, device)
 
-    def _note_watched(
+    def _record_watched(
         self, time_s: float, heat_c: Mapping[Zone, float], device: DeviceFigures
     ) -> None:
         readable = {
@@ -94,7 +97,8 @@ class Throttling:
             "device held back": device.held_back_by is not None,
         }
         self._announced = True
-        self.note("throttling_watched", time_s, what=[what for what in readable if readable[what]])
+        watched = [what for what, is_readable in readable.items() if is_readable]
+        self.record_event("throttling_watched", time_s, what=watched)
 
     def _look_at_heat(self, time_s: float, heat_c: Mapping[Zone, float]) -> None:
         """Compare each zone with its trip point, and record the one nearest to it."""
@@ -103,7 +107,12 @@ class Throttling:
         self._first_c = {**heat_c, **self._first_c}
         zone = max(heat_c, key=lambda each: heat_c[each] - _limit_c(each))
         now_c, limit_c = heat_c[zone], _limit_c(zone)
-        figures = {"from": self._first_c[zone], "to": now_c, "unit": "°C", "limit": limit_c}
+        figures: Figures = {
+            "from": self._first_c[zone],
+            "to": now_c,
+            "unit": "°C",
+            "limit": limit_c,
+        }
         hot = now_c >= limit_c - _NEAR_TRIP_C
         self._set("temperature", hot, time_s, {**figures, "zone": zone.kind})
 
@@ -118,7 +127,7 @@ class Throttling:
         limit_mhz = _mean(_mhz_of(self._limit_files))
         if limit_mhz is None or self._limit_mhz is None:
             return
-        figures = {"from": self._limit_mhz, "to": limit_mhz, "unit": "MHz"}
+        figures: Figures = {"from": self._limit_mhz, "to": limit_mhz, "unit": "MHz"}
         self._set("clock limit", limit_mhz < self._limit_mhz, time_s, figures)
 
     def _look_at_clock(self, time_s: float, busy_cpus: float | None) -> None:
@@ -130,7 +139,7 @@ class Throttling:
         if len(self._clocks) < _LOOKS:
             return
         self._best = best = _better(self._best, self._clocks)
-        figures = {"from": best.mhz, "to": mhz, "unit": "MHz"}
+        figures: Figures = {"from": best.mhz, "to": mhz, "unit": "MHz"}
         if all(clock.mhz < _FALLEN * best.mhz for clock in self._clocks):
             self._set("clock", True, self._clocks[0].time_s, figures)
         elif mhz >= _FALLEN * best.mhz:
@@ -142,14 +151,16 @@ class Throttling:
         reasons = ", ".join(device.held_back_by)
         if reasons and device.index is not None:
             reasons += f" (GPU {device.index})"
-        figures = {"reasons": reasons, "to": device.mhz}
+        figures: Figures = {"reasons": reasons, "to": device.mhz}
         self._set("device held back", bool(reasons), time_s, figures)
 
-    def _set(self, what: str, now: bool, time_s: float, figures: Mapping[str, object]) -> None:
+    def _set(
+        self, what: str, now: bool, time_s: float, figures: Mapping[str, float | str | None]
+    ) -> None:
         going_on = self._going_on.get(what)
         if now and going_on is None:
             self._going_on[what] = _GoingOn(time_s)
-            self.note("throttling", time_s, what=what, **figures)
+            self.record_event("throttling", time_s, what=what, **figures)
         elif now and going_on is not None:
             going_on.quiet = 0
         elif going_on is not None:
@@ -159,7 +170,8 @@ class Throttling:
             if going_on.quiet >= _LOOKS:
                 del self._going_on[what]
                 lasted_s = round(going_on.quiet_from_s - going_on.began_s, 3)
-                self.note("throttling_ended", going_on.quiet_from_s, what=what, lasted_s=lasted_s)
+                ended_s = going_on.quiet_from_s
+                self.record_event("throttling_ended", ended_s, what=what, lasted_s=lasted_s)
 
 
 def _better(best: _ClockWatch | None, held: Sequence[_ClockWatch]) -> _ClockWatch:
