@@ -185,16 +185,32 @@ class Loop:
         self.wait(ms)
         self.note(e.OWN_DONE)
 
-    def learn(self) -> None:
+    def learn(
+        self,
+        module: int = MODEL,
+        optimizer: int = ADAM,
+        *,
+        samples: int | None = 8,
+        training: bool = True,
+        loss: float | None = 1.0,
+    ) -> None:
         """What follows a fetch in the plainest loop: 9 ms."""
-        self.call(2)
-        self.backward(4)
-        self.update(3)
+        self.call(2, module, samples=samples, training=training)
+        self.backward(4, loss)
+        self.update(3, optimizer)
 
     def step(self, loader: int = TRAIN) -> None:
         """A batch and what follows it: 10 ms."""
         self.fetch(1, loader)
         self.learn()
+
+    def draw(
+        self, loader: int, ms: float = 1, of: int | None = None, samples: int | None = 8
+    ) -> None:
+        """Fetch a batch from an iterator that is made for it: `next(iter(loader))`."""
+        self.iterate(loader, of=of)
+        self.fetch(ms, loader, samples=samples)
+        self.drop(loader)
 
     def train(self, batches: int, loader: int = TRAIN) -> None:
         """An epoch of 10 ms a step, 5 ms before and 1 ms after."""

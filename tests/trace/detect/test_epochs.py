@@ -158,9 +158,7 @@ def test_a_loss_is_the_mean_over_samples_of_an_epoch(loop: Loop) -> None:
     loop.iterate()
     for samples, loss in ((8, 1.0), (8, 2.0), (4, 4.0)):
         loop.fetch(1, samples=samples)
-        loop.call(2)
-        loop.backward(4, loss)
-        loop.update(3)
+        loop.learn(loss=loss)
     loop.exhaust()
     [(_, _, loss)] = loop.detected().epochs
     assert loss == pytest.approx((8 * 1 + 8 * 2 + 4 * 4) / 20)
@@ -326,9 +324,7 @@ def test_a_new_optimiser_after_a_loaders_end_begins_an_epoch_without_one(loop: L
     loop.wait(1000)
     loop.note(e.MADE, SGD)
     for _ in range(3):
-        loop.call(2, samples=16)
-        loop.backward(4)
-        loop.update(3, SGD)
+        loop.learn(optimizer=SGD, samples=16)
     sheet = loop.detected()
     assert sheet.numbers == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]
     assert sheet.samples == [8, 8, 16, 16, 16]
@@ -341,9 +337,7 @@ def test_an_update_after_a_loaders_end_is_of_its_epoch(loop: Loop) -> None:
     loop.note(e.MADE, SGD)
     for _ in range(2):
         loop.train(2)
-        loop.call(2)
-        loop.backward(4)
-        loop.update(3, SGD)
+        loop.learn(optimizer=SGD)
     assert [timing.steps for timing in loop.detected().of("train")] == [3, 3]
 
 

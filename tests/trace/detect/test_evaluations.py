@@ -164,7 +164,7 @@ def test_a_test_with_gradients_on_does_not_say_how_many_samples_are_trained(loop
 def test_a_loss_does_not_say_how_many_samples_its_model_has(loop: Loop) -> None:
     for _ in range(2):
         loop.call(2, training=False, samples=4)
-        loop.call(1, module=TEACHER, samples=40)  # a module too, and always in training mode
+        loop.call(1, TEACHER, samples=40)  # a module too, and always in training mode
         loop.backward(4)
         loop.update(3)
     assert loop.detected().samples == [4, 4]
@@ -185,9 +185,7 @@ def test_a_test_after_an_epoch_that_goes_on_is_taken_out_of_it(loop: Loop) -> No
 
 def test_who_trains_with_one_sample_may_test_with_one(loop: Loop) -> None:
     for _ in range(4):
-        loop.call(2, samples=1)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(samples=1)
         loop.call(6, grad=False, training=False, samples=1)
     sheet = loop.detected()
     assert len(sheet.of("test")) == 4
@@ -196,9 +194,7 @@ def test_who_trains_with_one_sample_may_test_with_one(loop: Loop) -> None:
 
 def test_a_model_trained_in_eval_mode_says_how_many_samples_there_are(loop: Loop) -> None:
     for _ in range(2):
-        loop.call(2, training=False, samples=4)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(training=False, samples=4)
     assert loop.detected().samples == [4, 4]
 
 
@@ -262,9 +258,7 @@ def test_training_by_validation_batches_is_training(loop: Loop) -> None:
     loop.train(2)
     loop.iterate(TEST, ms=2)
     loop.fetch(1, TEST)
-    loop.call(2, training=False)
-    loop.backward(4)
-    loop.update(3)
+    loop.learn(training=False)
     loop.exhaust(1, TEST)
     sheet = loop.detected()
     assert sheet.splits == ["train", "train"]
@@ -464,9 +458,7 @@ def test_a_batch_of_an_iterator_of_its_own_that_is_trained_with_is_in_its_step(l
     loop.iterate(TEST, ms=20, of=2)
     loop.fetch(30, TEST, samples=5)
     loop.drop(TEST)
-    loop.call(2)
-    loop.backward(4)
-    loop.update(3, SGD)
+    loop.learn(optimizer=SGD)
     loop.exhaust()
     sheet = loop.detected()
     assert sheet.lasted_ms == [10 + 20 + 30 + 9]

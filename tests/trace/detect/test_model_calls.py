@@ -118,9 +118,7 @@ def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: 
         for optimizer in (ADAM, SGD):
             loop.call(1)
             loop.wait(5)
-            loop.call(2, CRITIC)
-            loop.backward(4)
-            loop.update(3, optimizer)
+            loop.learn(CRITIC, optimizer=optimizer)
     loop.exhaust()
     assert loop.detected().phases_ms(2)["forward"] == 18
 
@@ -185,9 +183,7 @@ def test_a_batch_that_is_skipped_is_not_the_next_steps(loop: Loop) -> None:
         if number == 2:
             loop.fetch(1, samples=None)
         loop.fetch(1, samples=samples)
-        loop.call(2, samples=samples if number == 2 else None)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(samples=samples if number == 2 else None)
     loop.exhaust()
     sheet = loop.detected()
     assert sheet.samples == [8, 8, 8, 8, 8, 5]
@@ -200,9 +196,7 @@ def test_batches_that_a_resumed_epoch_passes_over_are_not_trained_with(loop: Loo
         loop.fetch(1)
     for number in range(3):
         loop.fetch(1, samples=8 if number < 2 else 3)
-        loop.call(2, samples=8 if number == 0 else None)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(samples=8 if number == 0 else None)
     loop.exhaust()
     assert loop.detected().samples == [8, 8, 3]
 
@@ -212,9 +206,7 @@ def test_batches_that_are_put_together_are_all_trained_with(loop: Loop) -> None:
     for _ in range(3):
         for _ in range(3):
             loop.fetch(1)
-        loop.call(2, samples=24)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(samples=24)
     loop.exhaust()
     assert sum(loop.detected().samples) == 72
 
@@ -230,9 +222,7 @@ def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loo
             loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    loop.call(2)
-    loop.backward(4)
-    loop.update(3)
+    loop.learn()
     assert loop.detected().samples == [32, 32, 32, 8]
 
 
@@ -292,9 +282,7 @@ def test_two_loaders_may_both_be_one_batch_ahead(loop: Loop) -> None:
                 loop.fetch(1, loader)
             else:
                 loop.exhaust(1, loader)
-        loop.call(2, samples=8)
-        loop.backward(4)
-        loop.update(3)
+        loop.learn(samples=8)
     assert loop.detected().samples == [16] * 6
 
 
@@ -316,21 +304,15 @@ def test_it_is_added_to_the_batch_of_the_loop_around_it(loop: Loop) -> None:
     loop.iterate()
     for key in range(100, 103):
         loop.fetch(1)
-        loop.iterate(key, of=2)
-        loop.fetch(1, key, samples=4)
-        loop.drop(key)
-        loop.call(2, samples=4)
-        loop.backward(4)
-        loop.update(3, SGD)
+        loop.draw(key, of=2, samples=4)
+        loop.learn(optimizer=SGD, samples=4)
         loop.learn()
     loop.exhaust()
     assert loop.detected().samples == [12, 12, 12]
 
 
 def test_a_batch_that_is_trained_with_again_and_again_counts_each_time(loop: Loop) -> None:
-    loop.iterate(100)
-    loop.fetch(1, 100)
-    loop.drop(100)
+    loop.draw(100)
     for _ in range(4):
         loop.learn()
     assert loop.detected().samples == [8] * 4
@@ -340,9 +322,7 @@ def test_so_it_does_in_steps_without_detail(loop: Loop) -> None:
     for key in range(100, 112):
         is_off = 104 <= key < 109
         loop.note(e.DETAIL, "off" if is_off else "full")
-        loop.iterate(key, of=1)
-        loop.fetch(1, key)
-        loop.drop(key)
+        loop.draw(key, of=1)
         if is_off:
             loop.update(3)
         else:
@@ -354,18 +334,14 @@ def test_single_batches_that_nothing_is_trained_with_are_not_kept(loop: Loop) ->
     loop.learn()
     detector = StepDetector(Sheet(), 0)
     for key in range(100, 200):
-        loop.iterate(key)
-        loop.fetch(1, key)
-        loop.drop(key)
+        loop.draw(key)
     detector.take(noted(loop.events))
     assert len(detector._tracker.pending.loose) < 20
 
 
 @pytest.mark.parametrize("looked_at", [TRAIN, OTHER_LOADER])
 def test_a_batch_that_is_only_looked_at_is_not_trained_with(loop: Loop, looked_at: int) -> None:
-    loop.iterate(100, of=looked_at)
-    loop.fetch(1, 100)
-    loop.drop(100)
+    loop.draw(100, of=looked_at)
     loop.train(3)
     assert loop.detected().samples == [8] * 3
 
@@ -374,9 +350,7 @@ def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loo
     loop.iterate()
     for key in range(100, 103):
         loop.fetch()
-        loop.iterate(key, of=2)
-        loop.fetch(1, key)
-        loop.drop(key)
+        loop.draw(key, of=2)
         loop.predict()
         loop.learn()
     loop.exhaust()
@@ -384,9 +358,7 @@ def test_nor_is_one_that_a_model_is_tried_with_in_the_middle_of_a_step(loop: Loo
 
 
 def test_nor_is_one_that_a_model_is_tested_with(loop: Loop) -> None:
-    loop.iterate(100, of=TEST)
-    loop.fetch(1, 100, samples=4)
-    loop.drop(100)
+    loop.draw(100, of=TEST, samples=4)
     loop.predict()
     loop.learn()
     assert loop.detected().samples == [8]

@@ -139,9 +139,7 @@ DECODER = 17
 
 def learn_with_two(loop: Loop) -> None:
     loop.call(1, module=MODEL, samples=32)
-    loop.call(1, module=DECODER, samples=32)
-    loop.backward()
-    loop.update()
+    loop.learn(DECODER, samples=32)
 
 
 def test_a_test_through_two_modules_counts_its_samples_once(loop: Loop) -> None:

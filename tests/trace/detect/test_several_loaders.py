@@ -170,9 +170,7 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
             if between == "a test":
                 evaluate(loop, inner + 1000)
             elif between == "an update":
-                loop.call(2)
-                loop.backward(4)
-                loop.update(3, SGD)
+                loop.learn(optimizer=SGD)
         loop.exhaust(1, shards)
     sheet = loop.detected()
     steps = 6 if between != "an update" else 9
@@ -201,9 +199,7 @@ def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) 
             loop.iterate(drawn, length=9, of=2)
             loop.fetch(1, drawn, samples=6)
             loop.drop(drawn)
-            loop.call(2, samples=6)
-            loop.backward(4)
-            loop.update(3, SGD)
+            loop.learn(optimizer=SGD, samples=6)
         loop.exhaust(1, TRAIN + 100 * epoch)
     sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1] * 4 + [2] * 4 + [3] * 4

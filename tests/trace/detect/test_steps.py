@@ -96,9 +96,7 @@ def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
         loop.fetch(1)
         for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
             loop.zero(1)
-            loop.call(2, module)
-            loop.backward(4, loss=0.5)
-            loop.update(3, optimizer)
+            loop.learn(module, optimizer=optimizer, loss=0.5)
     loop.exhaust()
     sheet = loop.detected()
     assert sheet.lasted_ms == [21, 21]
@@ -109,9 +107,7 @@ def test_two_optimisers_of_one_iteration_are_one_step(loop: Loop) -> None:
 def test_two_optimisers_without_a_loader_are_one_step(loop: Loop) -> None:
     for _ in range(3):
         for module, optimizer in ((CRITIC, ADAM), (MODEL, SGD)):
-            loop.call(2, module)
-            loop.backward(4)
-            loop.update(3, optimizer)
+            loop.learn(module, optimizer=optimizer)
     sheet = loop.detected()
     assert sheet.lasted_ms == [18, 18, 18]
     assert sheet.samples == [8, 8, 8]
@@ -356,9 +352,7 @@ def test_an_optimiser_that_takes_over_begins_a_step_of_its_own(loop: Loop) -> No
     for optimizer in (ADAM, SGD):
         loop.note(e.MADE, optimizer)
         for _ in range(2):
-            loop.call(2)
-            loop.backward(4)
-            loop.update(3, optimizer)
+            loop.learn(optimizer=optimizer)
     assert loop.detected().lasted_ms == [9] * 4
 
 
