@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from scripted_clock import MS, ScriptedClock, ScriptedDevice
 
 from stepscope.meter.step_rows import EpochTiming, LoadTiming, StepRow
@@ -65,15 +66,16 @@ class Sheet:
         spent = self.steps[step].spent
         return {name: ns / MS for name, ns in zip(names, spent, strict=True) if ns}
 
-    def closure(self) -> float:
-        """Parts over the other clock, of all training epochs."""
-        trained = self.of("train")
-        steps_s = sum(row.step_ns for row in self.steps) / 1e9
-        parts_s = sum(timing.loader_start_s + timing.loader_stop_s for timing in trained)
-        return (steps_s + parts_s) / sum(timing.total_s for timing in trained)
+    def hold(self) -> None:
+        """Check what holds for every loop: phases and steps account for the time of an epoch."""
+        for row in self.steps:
+            assert sum(row.spent) == row.step_ns, "phases partition a step"
+        for timing in self.of("train"):
+            parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
+            assert parts_s == pytest.approx(timing.total_s, rel=1e-6, abs=1e-9)
 
 
-def noted(events: Sequence[e.Event]) -> list[Any]:
+def fields_of(events: Sequence[e.Event]) -> list[Any]:
     """Put the fields of events one after the other, as hooks do."""
     return [field for event in events for field in event]
 
@@ -85,7 +87,7 @@ class Loop:
         self.clock = ScriptedClock()
         self.device = ScriptedDevice(self.clock) if on_device else None
         self.events: list[e.Event] = []
-        self.note(e.CLOCKS, None, self.other_clock)
+        self.record(e.CLOCKS, None, self.other_clock)
 
     def __repr__(self) -> str:
         names = {value: name for name, value in vars(e).items() if name.isupper()}
@@ -100,20 +102,16 @@ class Loop:
     def wait(self, ms: float) -> None:
         self.clock.pass_ms(ms)
 
-    def note(self, kind: int, subject: Any = None, detail: Any = None) -> None:
+    def record(self, kind: int, subject: Any = None, detail: Any = None) -> None:
         mark = None if self.device is None else self.device.mark()
         self.events.append((kind, self.clock.now, subject, detail, mark))
 
     def iterate(
-        self,
-        loader: int = TRAIN,
-        ms: float = 0,
-        length: int | None = None,
-        of: int | None = None,
+        self, loader: int = TRAIN, ms: float = 0, length: int | None = None, of: int | None = None
     ) -> None:
-        self.note(e.ITERATE, loader, (self.other_clock, of))
+        self.record(e.ITERATE, loader, (self.other_clock, of))
         self.wait(ms)
-        self.note(e.ITERATED, loader, e.Iteration(length, of))
+        self.record(e.ITERATED, loader, e.Iteration(length, of))
 
     def fetch(
         self,
@@ -122,22 +120,22 @@ class Loop:
         samples: int | None = 8,
         load: LoadTiming | None = None,
     ) -> None:
-        self.note(e.FETCH, loader)
+        self.record(e.FETCH, loader)
         self.wait(ms)
-        self.note(e.FETCHED, loader, (samples, load))
+        self.record(e.FETCHED, loader, (samples, load))
 
     def exhaust(self, ms: float = 1, loader: int = TRAIN) -> None:
-        self.note(e.FETCH, loader)
+        self.record(e.FETCH, loader)
         self.wait(ms)
-        self.note(e.EXHAUSTED, loader, self.other_clock)
+        self.record(e.EXHAUSTED, loader, self.other_clock)
 
     def drop(self, loader: int = TRAIN) -> None:
-        self.note(e.DROPPED, loader, self.other_clock)
+        self.record(e.DROPPED, loader, self.other_clock)
 
     def move(self, ms: float = 1) -> None:
-        self.note(e.MOVE)
+        self.record(e.MOVE)
         self.wait(ms)
-        self.note(e.MOVED)
+        self.record(e.MOVED)
 
     def call(
         self,
@@ -149,41 +147,41 @@ class Loop:
         samples: int | None = 8,
         work: float = 0,
     ) -> None:
-        self.note(e.CALL, module, e.Call(grad, training, samples))
+        self.record(e.CALL, module, e.Call(grad, training, samples))
         if self.device is not None:
             self.device.work(work)
         self.wait(ms)
-        self.note(e.CALLED, grad)
+        self.record(e.CALLED, grad)
 
     def predict(self, ms: float = 2, module: int = MODEL) -> None:
         self.call(ms, module, grad=False, training=False)
 
     def backward(self, ms: float = 4, loss: float | None = 1.0, work: float = 0) -> None:
-        self.note(e.BACKWARD)
+        self.record(e.BACKWARD)
         if self.device is not None:
             self.device.work(work)
         self.wait(ms)
-        self.note(e.BACKWARD_DONE, None, None if loss is None else (lambda: loss))
+        self.record(e.BACKWARD_DONE, None, None if loss is None else (lambda: loss))
 
     @contextmanager
     def stepping(self, optimizer: int = ADAM) -> Iterator[None]:
-        self.note(e.STEP, optimizer)
+        self.record(e.STEP, optimizer)
         yield
-        self.note(e.STEPPED, optimizer, self.other_clock)
+        self.record(e.STEPPED, optimizer, self.other_clock)
 
     def update(self, ms: float = 3, optimizer: int = ADAM) -> None:
         with self.stepping(optimizer):
             self.wait(ms)
 
     def zero(self, ms: float = 1) -> None:
-        self.note(e.ZERO)
+        self.record(e.ZERO)
         self.wait(ms)
-        self.note(e.ZEROED)
+        self.record(e.ZEROED)
 
     def own(self, ms: float) -> None:
-        self.note(e.OWN)
+        self.record(e.OWN)
         self.wait(ms)
-        self.note(e.OWN_DONE)
+        self.record(e.OWN_DONE)
 
     def learn(
         self,
@@ -231,8 +229,9 @@ class Loop:
         sheet = Sheet()
         detector = kind(sheet, 0)
         for begin in range(0, len(self.events), at_once):
-            detector.take(noted(self.events[begin : begin + at_once]))
+            detector.take(fields_of(self.events[begin : begin + at_once]))
         detector.finish()
+        sheet.hold()
         return sheet
 
 

@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 import torch
 from installed_hooks import data, details, model, watched
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from stepscope.trace import dataloader_hooks
 from stepscope.trace import event_buffer as e

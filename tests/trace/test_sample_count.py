@@ -157,10 +157,7 @@ def test_a_call_with_an_object_is_counted_by_it() -> None:
     with watched() as hooks:
         network(Slotted(IMAGES))
         network(batch=Slotted(IMAGES[:4]))
-    assert [e.Call(*how).samples for how in details(hooks, e.CALL)] == [
-        7,
-        4,
-    ]
+    assert [e.Call(*how).samples for how in details(hooks, e.CALL)] == [7, 4]
 
 
 def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:

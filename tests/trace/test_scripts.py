@@ -184,8 +184,7 @@ def test_an_evaluation_with_a_loader_of_its_own_has_a_row_of_its_own(trace, case
 
 
 @pytest.mark.parametrize(
-    ("case", "samples"),
-    [("plain_cifar", 640), ("accelerate_loop", 160), ("hf_trainer", 128)],
+    ("case", "samples"), [("plain_cifar", 640), ("accelerate_loop", 160), ("hf_trainer", 128)]
 )
 def test_an_evaluation_has_one_row_and_each_sample_once(trace, case: str, samples: int):
     tests = [row for row in trace(case).run.epochs.rows() if row["split"] == "test"]

@@ -173,14 +173,7 @@ def test_what_is_noted_is_in_order_and_in_pairs() -> None:
     names = [NAMES[kind] for kind, *_ in hooks.buffer.events]
     step = "FETCH FETCHED ZERO ZEROED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
     # nobody is surprised by an optimiser, a loader that is iterated over, three steps, and the end
-    assert names == [
-        "MADE",
-        "ITERATE",
-        "ITERATED",
-        *(step.split() * 3),
-        "FETCH",
-        "EXHAUSTED",
-    ]
+    assert names == ["MADE", "ITERATE", "ITERATED", *(step.split() * 3), "FETCH", "EXHAUSTED"]
 
 
 def test_a_call_is_counted_unless_its_batch_was() -> None:

@@ -37,9 +37,7 @@ def test_moves_are_looked_at_no_more_when_many_moved_nothing() -> None:
         assert kinds(hooks)["MOVE"] == 1
 
 
-def test_a_hook_is_not_taken_off_from_under_somebody_elses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hook_is_not_taken_off_from_under_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     with watched() as hooks:
         optim.SGD([torch.ones(1)], lr=0.1).step()

@@ -25,7 +25,7 @@ def train_without_loader(loop: Loop, steps: int, off: range) -> None:
         else:
             loop.wait(6)
         if number + 1 in (off.start, off.stop):
-            loop.note(e.DETAIL, "off" if number + 1 == off.start else "full")
+            loop.record(e.DETAIL, "off" if number + 1 == off.start else "full")
         loop.update(3)
 
 
@@ -93,7 +93,7 @@ def train_epochs(loop: Loop, epochs: int, steps: int, off: range, *, ahead: bool
         for number in range(steps):
             so_far = epoch * steps + number
             if off and so_far in (off.start, off.stop):
-                loop.note(e.DETAIL, "off" if so_far in off else "full")
+                loop.record(e.DETAIL, "off" if so_far in off else "full")
             if number + ahead < steps:
                 loop.fetch(loader=key, samples=sizes[number + ahead])
             else:
@@ -123,7 +123,7 @@ def test_steps_without_detail_at_an_epochs_end_and_start_have_the_samples_of_the
 
 def test_an_epoch_that_is_not_read_ahead_is_not_taken_for_one_that_was(loop: Loop) -> None:
     before = train_epochs(loop, 1, 4, range(0), ahead=True)
-    loop.note(e.DETAIL, "off")
+    loop.record(e.DETAIL, "off")
     loop.iterate(length=3, of=200)
     for samples in (8, 8, 5):
         loop.fetch(samples=samples)

@@ -21,7 +21,6 @@ def test_two_loaders_side_by_side_are_one_epoch(loop: Loop) -> None:
     assert sheet.lasted_ms == [17, 12, 12]
     assert sheet.samples == [16, 16, 16]
     assert len(sheet.of("train")) == 1
-    assert sheet.closure() == pytest.approx(1)
 
 
 def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
@@ -37,7 +36,6 @@ def test_a_second_loader_may_begin_anew_inside_an_epoch(loop: Loop) -> None:
     loop.exhaust(1, TRAIN)
     sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1, 1, 1, 1]
-    assert sheet.closure() == pytest.approx(1)
 
 
 def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop) -> None:
@@ -58,7 +56,6 @@ def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop)
     sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]
     assert sheet.samples == [16] * 8
-    assert sheet.closure() == pytest.approx(1)
 
 
 def test_a_loader_that_begins_anew_in_the_first_step_of_an_epoch_does_not_decide_it(
@@ -109,7 +106,6 @@ def test_a_loader_that_is_drawn_from_may_begin_inside_the_first_step(
     assert sheet.numbers[-4:] == [(2, step) for step in (1, 2, 3, 4)]
     assert len(sheet.numbers) == 8
     assert sheet.samples[1:] == [16] * 7
-    assert sheet.closure() == pytest.approx(1)
 
 
 @pytest.mark.parametrize("pause_ms", [5, 200])
@@ -129,7 +125,6 @@ def test_another_loader_that_was_looked_into_is_no_part_of_the_training(
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2, 3) for step in (1, 2)]
     assert [row.epoch for row in sheet.of("test")] == [1, 2, 3]
     assert sheet.samples[1:] == [8] * 5
-    assert sheet.closure() == pytest.approx(1)
     if pause_ms > 100:  # it was for something else: its time and its batch are in no step
         assert sheet.samples[0] == 8
         assert sheet.of("train")[0].start_s == pytest.approx(0.206)
@@ -178,7 +173,6 @@ def test_loaders_inside_of_another_are_one_epoch(loop: Loop, pause_ms: int, betw
     assert between == "an update" or sheet.numbers == numbers
     assert {epoch for epoch, _ in sheet.numbers} == {1, 2}
     assert len(sheet.of("test")) == (6 if between == "a test" else 0)
-    assert sheet.closure() == pytest.approx(1)
 
 
 def evaluate(loop: Loop, key: int) -> None:
@@ -204,4 +198,3 @@ def test_a_step_may_draw_from_another_loader_after_its_first_update(loop: Loop) 
     sheet = loop.detected()
     assert [row.epoch for row in sheet.steps] == [1] * 4 + [2] * 4 + [3] * 4
     assert sheet.samples == [14] * 12
-    assert sheet.closure() == pytest.approx(1)
