@@ -19,6 +19,7 @@ from stepscope.analyze.throttled_time import throttled_on_one_side
 from stepscope.analyze.throughput import OF_A_SUMMARY, doubts_about, step_times
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
+from stepscope.records.types import Difference, FlatEnvironment, RecordedSpec
 from stepscope.settings.load_settings import as_flags
 from stepscope.settings.run_settings import RunSpec
 from stepscope.stats import (
@@ -45,7 +46,8 @@ _LABELS = frozenset({"name", "out", "require"})
 _OF_THE_MOMENT = frozenset({"memory_available_bytes", "swap_used_bytes", *TEMPERATURES})
 _BY_DESIGN = _LABELS | {"seed"}  # may differ among the runs of one side
 
-Differences = dict[str, dict[str, Any]]
+Differences = dict[str, Difference]
+_Distinct = dict[str, list[Any]]  # by name, the different values that the runs of a side have
 
 
 def changed_settings(baseline: Side, other: Side) -> Differences:
@@ -54,7 +56,7 @@ def changed_settings(baseline: Side, other: Side) -> Differences:
     For two settings of one sweep, those are the axes that the sweep varied.
     """
     if in_rounds(baseline, other):
-        return _differences([baseline.values or {}], [other.values or {}], without=frozenset())
+        return _differences(_distinct([baseline.values or {}]), _distinct([other.values or {}]))
     return _differences(_settings(baseline), _settings(other), without=_LABELS)
 
 
@@ -68,14 +70,13 @@ def environment_differences(baseline: Side, other: Side) -> Differences:
 def mixtures_in(side: Side) -> list[str]:
     """Return sentences on how the runs of one side differ among themselves."""
     sentences = []
-    for what, records, without in (
+    for what, found, without in (
         ("were asked for with different", _settings(side), _BY_DESIGN),
         ("ran on different", _environments(side), _OF_THE_MOMENT),
     ):
-        mixed = [key for key in _keys(records) if len(_values(records, key)) > 1]
-        named = ", ".join(key for key in mixed if key not in without)
-        if named:
-            sentences.append(f"its runs {what} {named}")
+        mixed = [name for name, values in found.items() if len(values) > 1 and name not in without]
+        if mixed:
+            sentences.append(f"its runs {what} {', '.join(mixed)}")
     return sentences
 
 
@@ -87,41 +88,37 @@ def as_sentence(differences: Differences) -> str:
     )
 
 
-def _settings(side: Side) -> list[dict[str, Any]]:
+def _settings(side: Side) -> _Distinct:
     specs = [each.run.spec if each.run else {} for each in side.runs]
-    return [{**spec, **(side.values or {})} for spec in specs]
+    return _distinct([{**spec, **(side.values or {})} for spec in specs])
 
 
-def _environments(side: Side) -> list[dict[str, Any]]:
-    return [flat_environment(each.run.info) for each in side.runs if each.run]
+def _environments(side: Side) -> _Distinct:
+    return _distinct([flat_environment(each.run.info) for each in side.runs if each.run])
 
 
-def _differences(
-    baseline: Sequence[Mapping[str, Any]],
-    other: Sequence[Mapping[str, Any]],
-    without: frozenset[str],
-) -> Differences:
-    if not baseline or not other:
-        return {}  # unknown on one side: no difference
-    found = {}
-    for key in _keys([*baseline, *other]):
-        ours, theirs = _values(baseline, key), _values(other, key)
-        if key not in without and ours != theirs:
-            found[key] = {"baseline": _unwrapped(ours), "other": _unwrapped(theirs)}
+def _distinct(records: Sequence[RecordedSpec | FlatEnvironment]) -> _Distinct:
+    """Return the values of each name, sorted, so that the order of runs does not matter."""
+    found: _Distinct = {name: [] for record in records for name in record}
+    for name, values in found.items():
+        for record in records:
+            if record.get(name) not in values:
+                values.append(record.get(name))
+        values.sort(key=str)
     return found
 
 
-def _keys(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for record in records for key in record))
-
-
-def _values(records: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """List the distinct values, sorted, so that the order of runs does not matter."""
-    found: list[Any] = []
-    for record in records:
-        if record.get(key) not in found:
-            found.append(record.get(key))
-    return sorted(found, key=str)
+def _differences(
+    baseline: _Distinct, other: _Distinct, without: frozenset[str] = frozenset()
+) -> Differences:
+    if not baseline or not other:
+        return {}  # unknown on one side: no difference
+    found: Differences = {}
+    for name in {**baseline, **other}:
+        ours, theirs = baseline.get(name, [None]), other.get(name, [None])
+        if name not in without and ours != theirs:
+            found[name] = {"baseline": _unwrapped(ours), "other": _unwrapped(theirs)}
+    return found
 
 
 def _unwrapped(values: list[Any]) -> Any:
@@ -187,7 +184,7 @@ def _again(sweep: Sweep, sides: Sequence[Side], rounds: int) -> str | None:
     return f"{_written(flags, over, rounds)} -- {shlex.join([*target, *words])}"
 
 
-def _written(flags: Mapping[str, Any], over: Mapping[str, Sequence[Any]], rounds: int) -> str:
+def _written(flags: RecordedSpec, over: Mapping[str, Sequence[Any]], rounds: int) -> str:
     named = {key: value for key, value in flags.items() if value is not None}
     axes = [
         f"--over {shlex.quote(axis + '=' + ','.join(dict.fromkeys(map(as_text, values))))}"
@@ -216,26 +213,24 @@ class SideFigures:
 
 def figures_of(side: Side) -> SideFigures:
     """Return the figures of a side and its warnings."""
+    lost = sum(map(_has_lost_workers, side.runs))
+    lost_workers = [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
+    recorded = [each.figures for each in side.runs]
     return SideFigures(
         side.name,
         len(side.runs),
         interval_of(side.rates) if side.runs else None,
         known_median(map(_step_s, side.runs)),
         _phases(side),
-        known_median(_recorded(each, "peak_memory_bytes") for each in side.runs),
-        known_median(_recorded(each, "test_accuracy") for each in side.runs),
-        [*side.left_out, *mixtures_in(side), *_lost_workers(side), *_doubts(side)],
+        known_median(each.get("peak_memory_bytes") for each in recorded),
+        known_median(each.get("test_accuracy") for each in recorded),
+        [*side.left_out, *mixtures_in(side), *lost_workers, *_doubts(side)],
     )
 
 
-def _lost_workers(side: Side) -> list[str]:
-    """Warn of runs that continued with fewer loader workers than configured."""
-    lost = sum(map(_has_lost_workers, side.runs))
-    return [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
-
-
 def _has_lost_workers(measured: MeasuredSide) -> bool:
-    recorded = (measured.metrics or {}).get("workers_lost")
+    """Return whether a run continued with fewer loader workers than configured."""
+    recorded = measured.metrics.get("workers_lost")
     if recorded is not None or measured.run is None:
         return bool(recorded)
     return any(event["event"] == "workers_fallback" for event in measured.run.events)
@@ -255,20 +250,15 @@ def _doubts(side: Side) -> list[str]:
 
 def _step_s(measured: MeasuredSide) -> float | None:
     times = step_times(measured.run) if measured.run else []
-    return median(times) if times else (measured.metrics or {}).get("step_s")
+    return median(times) if times else measured.metrics.get("step_s")
 
 
 def _phases(side: Side) -> dict[str, float] | None:
-    seen = [_recorded(each, "phases") for each in side.runs if each.run]
+    seen = [each.run.summary.get("phases") for each in side.runs if each.run]
     known = [phases for phases in seen if phases]
     if not known:
         return None
     return {phase: median([phases[phase]["share"] for phases in known]) for phase in schema.PHASES}
-
-
-def _recorded(measured: MeasuredSide, figure: str) -> Any:
-    summary = measured.run.summary if measured.run else {}
-    return summary.get(figure, (measured.metrics or {}).get(figure))
 
 
 CONFIDENCE = 0.95  # of all statements of one comparison together
@@ -346,6 +336,7 @@ def slower_than(compared: Against, most_slowdown: float) -> bool | None:
 def _against(baseline: Side, other: Side, confidence: float) -> Against:
     ratio = _ratio(baseline, other, confidence)
     noise = ratio.noise if ratio else None
+    runs_each = ratio.rounds if ratio else None
     differs = environment_differences(baseline, other)
     warnings = _warnings_about_both(baseline, other)
     if differs:
@@ -356,16 +347,10 @@ def _against(baseline: Side, other: Side, confidence: float) -> Against:
         verdict(ratio),
         changed_settings(baseline, other),
         differs,
-        _runs_each(baseline, other, ratio),
+        min(len(baseline.runs), len(other.runs)) if runs_each is None else runs_each,
         None if noise is None else rounds_needed(noise, SOUGHT_SLOWDOWN, confidence=confidence),
         warnings,
     )
-
-
-def _runs_each(baseline: Side, other: Side, ratio: Ratio | None) -> int:
-    if ratio is not None and ratio.rounds is not None:
-        return ratio.rounds
-    return min(len(baseline.runs), len(other.runs))
 
 
 def _ratio(baseline: Side, other: Side, confidence: float) -> Ratio | None:

@@ -12,32 +12,32 @@ An argument of `stepscope compare` is one of these:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any
 
 from stepscope.analyze.throughput import Throughput, rate_of_trial, throughput_of
 from stepscope.errors import RequestError, nearest
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, is_sweep, load_sweep
+from stepscope.records.types import RecordedSpec, Setting, Summary, TrialMetrics
 from stepscope.stats import Interval, interval_of
 
 # --- Settings of a sweep
 
 
-def settings_of(sweep: Sweep) -> list[dict[str, Any]]:
+def settings_of(sweep: Sweep) -> list[Setting]:
     """List the settings of a sweep in the order in which they were requested."""
     asked = sweep.info.get("settings") or []
-    found: list[dict[str, Any]] = []
+    found: list[Setting] = []
     for trial in sweep.trials:
         if trial.values not in found:
             found.append(trial.values)
     return sorted(found, key=lambda each: asked.index(each) if each in asked else len(asked))
 
 
-def find_setting(sweep: Sweep, text: str) -> dict[str, Any]:
+def find_setting(sweep: Sweep, text: str) -> Setting:
     """Return the setting that `workers=2,batch_size=16` names."""
     settings = settings_of(sweep)
     axes = {axis for values in settings for axis in values}
@@ -55,12 +55,12 @@ def find_setting(sweep: Sweep, text: str) -> dict[str, Any]:
     raise RequestError(f"wanted one setting of {sweep.path}, {text!r} names {found}: {listed}.")
 
 
-def name_of(values: dict[str, Any]) -> str:
+def name_of(values: RecordedSpec) -> str:
     """Return the name of a setting: `workers=2,batch_size=16`."""
     return ",".join(f"{axis}={as_text(value)}" for axis, value in values.items())
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a value as it is typed on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -96,7 +96,7 @@ def by_node_kind(sweep: Sweep) -> Sweep:
         {**each, "values": {**each["values"], NODE: letters[_kind_of(trial)]}}
         for each, trial in zip(sweep.info["trials"], sweep.trials, strict=True)
     ]
-    settings: list[dict[str, Any]] = [
+    settings: list[Setting] = [
         {**values, NODE: letter}
         for letter in [*kinds, _NOT_YET]
         for values in sweep.info.get("settings") or []
@@ -129,7 +129,12 @@ class MeasuredSide:
     basis: str
     run: Run | None = None
     round: int | None = None
-    metrics: dict[str, Any] | None = None
+    metrics: TrialMetrics = field(default_factory=lambda: TrialMetrics())
+
+    @property
+    def figures(self) -> Summary | TrialMetrics:
+        """The summary of the run if its record exists, else the figures in the sweep's."""
+        return (self.run.summary if self.run else {}) or self.metrics
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ class Side:
     runs: tuple[MeasuredSide, ...]
     left_out: tuple[str, ...] = ()
     sweep: Sweep | None = None
-    values: dict[str, Any] | None = None
+    values: Setting | None = None
 
     @property
     def rates(self) -> list[float]:
@@ -255,7 +260,7 @@ def _side_of_runs(name: str, runs: Sequence[Run]) -> Side:
     return Side(name, tuple(counted), tuple(left_out))
 
 
-def _side_of_setting(name: str, sweep: Sweep, values: dict[str, Any]) -> Side:
+def _side_of_setting(name: str, sweep: Sweep, values: Setting) -> Side:
     counted, left_out = [], []
     trials = [trial for trial in sweep.trials if trial.values == values]
     for trial in sorted(trials, key=lambda trial: trial.repeat):
@@ -306,7 +311,7 @@ class Group:
 
     name: str
     runs: tuple[Run, ...]
-    values: dict[str, Any]
+    values: RecordedSpec
 
     def interval(self, figures: Iterable[float | None]) -> Interval | None:
         """Return median and interval of a figure over the runs; None if no run has it."""
@@ -356,13 +361,13 @@ def groups_of(sweep: Sweep) -> list[Group]:
     return found
 
 
-def _asked(run: Run) -> dict[str, Any]:
+def _asked(run: Run) -> RecordedSpec:
     machine = run.info.get("environment") or {}
     on = {name: machine.get(name) for name in _OF_THE_MACHINE}
     return {**on, **{key: value for key, value in run.spec.items() if key not in _MAY_DIFFER}}
 
 
-def _name(apart: dict[str, Any], run: Run) -> str:
+def _name(apart: RecordedSpec, run: Run) -> str:
     if not apart:
         return str(run.info.get("name") or run.path.name)
     if list(apart) == ["name"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from stepscope.analyze.energy_use import energy_of
 from stepscope.analyze.instrument_cost import cost_by_off_blocks
@@ -33,6 +33,7 @@ from stepscope.records.table import Table
 from stepscope.records.types import (
     ColdCache,
     EpochRow,
+    FlatEnvironment,
     LayerTime,
     MemoryForecast,
     PeakRecord,
@@ -314,18 +315,19 @@ TEMPERATURES = ("temperature_start_c", "temperature_end_c")
 _ASIDE = ("temperature_c", "absent", "changed")
 
 
-def flat_environment(info: RunRecord) -> dict[str, Any]:
+def flat_environment(info: RunRecord) -> FlatEnvironment:
     """Return the environment of a run, with its conditions on the same level.
 
     A condition that changed during the run is `before -> after`.
     """
-    environment = dict(info.get("environment") or {})
-    conditions = environment.pop("conditions", None)
-    if not isinstance(conditions, Mapping):
-        return environment
-    state = {name: value for name, value in conditions.items() if name not in _ASIDE}
-    for name, moved in (conditions.get("changed") or {}).items():
-        state[name] = f"{moved['start']} -> {moved['end']}"
-    warmth = conditions.get("temperature_c") or {}
-    ends = (warmth.get("start"), warmth.get("end"))
-    return {**environment, **state, **dict(zip(TEMPERATURES, ends, strict=True))}
+    environment = info.get("environment") or {}
+    flat = {name: value for name, value in environment.items() if name != "conditions"}
+    conditions = environment.get("conditions")
+    if isinstance(conditions, Mapping):
+        flat |= {name: value for name, value in conditions.items() if name not in _ASIDE}
+        for name, moved in (conditions.get("changed") or {}).items():
+            flat[name] = f"{moved['start']} -> {moved['end']}"
+        warmth = conditions.get("temperature_c")
+        ends = (warmth["start"], warmth["end"]) if warmth else (None, None)
+        flat |= dict(zip(TEMPERATURES, ends, strict=True))
+    return cast("FlatEnvironment", flat)

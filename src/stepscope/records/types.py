@@ -85,6 +85,10 @@ class Environment(TypedDict, total=False):
     distributed: RankEnvironment
 
 
+# The environment with the conditions on the same level; see `flat_environment`.
+FlatEnvironment: TypeAlias = Mapping[str, "str | float | RankEnvironment | None"]
+
+
 class RankEnvironment(TypedDict):
     """The place of a rank in a distributed training."""
 
@@ -878,6 +882,13 @@ class ErrorAnswer(TypedDict):
     exit_code: int
 
 
+class Difference(TypedDict):
+    """A setting or a condition in which two sides of a comparison differ; a list if it varies."""
+
+    baseline: Any
+    other: Any
+
+
 class FindingRecord(TypedDict):
     """A finding on a run; `weight` ranks findings."""
 
@@ -892,6 +903,8 @@ class FindingRecord(TypedDict):
 
 # The value of a setting, as JSON has it.
 SettingValue: TypeAlias = bool | int | float | str | list[int] | None
+# The settings in which a trial differs from the others, by name.
+Setting: TypeAlias = dict[str, SettingValue]
 
 
 class RateInterval(TypedDict):
