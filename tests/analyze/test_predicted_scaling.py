@@ -48,42 +48,42 @@ def test_portions_are_those_of_the_training() -> None:
 def test_with_the_same_batch_each_computes_on_a_part_and_waits_for_the_exchange() -> None:
     found = predict("strong", 64, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
     # A quarter of 90 ms, the 10 ms that stay, 156 ms of exchange.
-    assert found.step_s == pytest.approx(0.1885)
-    assert found.speedup == pytest.approx(0.1 / 0.1885)
-    assert found.efficiency == pytest.approx(found.speedup / 4)
-    assert found.samples_per_s == pytest.approx(64 / 0.1885)
+    assert found["step_s"] == pytest.approx(0.1885)
+    assert found["speedup"] == pytest.approx(0.1 / 0.1885)
+    assert found["efficiency"] == pytest.approx(found["speedup"] / 4)
+    assert found["samples_per_s"] == pytest.approx(64 / 0.1885)
 
 
 def test_with_a_batch_for_each_the_step_is_that_of_one_and_the_exchange() -> None:
     found = predict("weak", 256, 4, ONE, ScalingInputs(SLOW, 10**6, overlap_share=0))
-    assert found.step_s == pytest.approx(0.256)
-    assert found.samples_per_s == pytest.approx(256 / 0.256)
-    assert found.speedup == pytest.approx(4 * 0.1 / 0.256)
+    assert found["step_s"] == pytest.approx(0.256)
+    assert found["samples_per_s"] == pytest.approx(256 / 0.256)
+    assert found["speedup"] == pytest.approx(4 * 0.1 / 0.256)
 
 
 def test_what_is_hidden_is_never_more_than_the_backward_pass_takes() -> None:
     half = ScalingInputs(SLOW, 10**6, overlap_share=0.5)
     # Half of 156 ms is more than a quarter of 50 ms of backward, and than the whole of them.
-    assert predict("strong", 64, 4, ONE, half).exposed_s == pytest.approx(0.156 - 0.0125)
-    assert predict("weak", 256, 4, ONE, half).exposed_s == pytest.approx(0.156 - 0.05)
+    assert predict("strong", 64, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.0125)
+    assert predict("weak", 256, 4, ONE, half)["exposed_s"] == pytest.approx(0.156 - 0.05)
     tenth = ScalingInputs(SLOW, 10**6, overlap_share=0.1)
-    assert predict("weak", 256, 4, ONE, tenth).exposed_s == pytest.approx(0.9 * 0.156)
+    assert predict("weak", 256, 4, ONE, tenth)["exposed_s"] == pytest.approx(0.9 * 0.156)
 
 
 def test_the_process_with_the_most_samples_sets_the_pace() -> None:
     ten = Base(1, 10, samples_per_s=100, step_s=0.1, backward_s=0, fixed_s=0)
     at_once = ScalingInputs(NetworkLink(1e30, 0), 1, overlap_share=0)
     # Ten samples over four: some have three of them.
-    assert predict("strong", 10, 4, ten, at_once).speedup == pytest.approx(10 / 3)
+    assert predict("strong", 10, 4, ten, at_once)["speedup"] == pytest.approx(10 / 3)
 
 
 def test_a_base_of_two_is_taken_without_its_communication() -> None:
     two = Base(2, 64, 640, step_s=0.1, backward_s=0.06, fixed_s=0.01, communication_s=0.02)
     found = predict("strong", 64, 4, two, ScalingInputs(SLOW, 10**6, overlap_share=1))
     # Half of the 70 ms that go with the samples, 10 ms that stay; backward's own part is 40 ms.
-    assert found.exposed_s == pytest.approx(0.156 - 0.02)
-    assert found.step_s == pytest.approx(0.045 + 0.136)
-    assert found.efficiency == pytest.approx(found.speedup / 2)
+    assert found["exposed_s"] == pytest.approx(0.156 - 0.02)
+    assert found["step_s"] == pytest.approx(0.045 + 0.136)
+    assert found["efficiency"] == pytest.approx(found["speedup"] / 2)
 
 
 def test_overlap_is_what_the_trials_did_not_show_of_the_whole() -> None:
@@ -121,8 +121,8 @@ def test_no_prediction_is_better_than_ideal_and_a_faster_network_is_never_worse(
     )
     for mode, batch in (("strong", 64), ("weak", 64 * processes)):
         found = predict(mode, batch, processes, base, slow)  # type: ignore[arg-type]
-        assert 0 < found.efficiency <= 1 + 1e-9
-        assert 0 <= found.exposed_s <= found.exchange_s
-        assert found.samples_per_s == pytest.approx(batch / found.step_s)
+        assert 0 < found["efficiency"] <= 1 + 1e-9
+        assert 0 <= found["exposed_s"] <= found["exchange_s"]
+        assert found["samples_per_s"] == pytest.approx(batch / found["step_s"])
         better = predict(mode, batch, processes, base, fast)  # type: ignore[arg-type]
-        assert better.speedup >= found.speedup * (1 - 1e-9)
+        assert better["speedup"] >= found["speedup"] * (1 - 1e-9)

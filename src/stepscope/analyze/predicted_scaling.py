@@ -23,8 +23,8 @@ from math import ceil
 
 from stepscope.analyze.scaling import Mode, Scale, communication_of, trials_with_rate
 from stepscope.records.sweep_folder import Sweep
+from stepscope.records.types import PredictedScaling
 
-_FIXED = ("optimizer_s", "other_s")
 # The bucket sizes of DistributedDataParallel: a small first one, so that sending starts early.
 _FIRST_BUCKET_BYTES = 2**20
 _BUCKET_BYTES = 25 * 2**20
@@ -92,40 +92,25 @@ class Base:
         return (self.backward_s - self.communication_s) * part
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """The prediction for one number of processes; `exposed_s` is part of `exchange_s`."""
-
-    mode: Mode
-    processes: int
-    batch_size: int
-    samples_per_s: float
-    speedup: float
-    efficiency: float
-    step_s: float
-    exchange_s: float
-    exposed_s: float
-
-
 def predict(
     mode: Mode, batch_size: int, processes: int, base: Base, inputs: ScalingInputs
-) -> Predicted:
+) -> PredictedScaling:
     """Predict the step of processes that share a batch, and the speed-up."""
     part = base.part_of(batch_size, processes)
     exposed_s = inputs.exposed_s(processes, base.own_backward_s(part))
     step_s = base.own_s(part) + exposed_s
     speedup = batch_size / base.batch_size * base.step_s / step_s
-    return Predicted(
-        mode=mode,
-        processes=processes,
-        batch_size=batch_size,
-        samples_per_s=speedup * base.samples_per_s,
-        speedup=speedup,
-        efficiency=speedup * base.processes / processes,
-        step_s=step_s,
-        exchange_s=inputs.network.allreduce_s(inputs.gradient_bytes, processes),
-        exposed_s=exposed_s,
-    )
+    return {
+        "mode": mode,
+        "processes": processes,
+        "batch_size": batch_size,
+        "samples_per_s": speedup * base.samples_per_s,
+        "speedup": speedup,
+        "efficiency": speedup * base.processes / processes,
+        "step_s": step_s,
+        "exchange_s": inputs.network.allreduce_s(inputs.gradient_bytes, processes),
+        "exposed_s": exposed_s,
+    }
 
 
 def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
@@ -136,16 +121,19 @@ def measured_base(sweep: Sweep, scale: Scale, mode: Mode) -> Base | None:
     trials = trials_with_rate(sweep, scale.values(mode, scale.base))
     if not trials:
         return None
-    by_rate = sorted(trials, key=lambda trial: float(trial.metrics["steady_samples_per_s"]))
+    by_rate = sorted(trials, key=lambda trial: trial.metrics["steady_samples_per_s"] or 0.0)
     middle = by_rate[(len(trials) - 1) // 2]
-    steady = middle.metrics["steady"]
+    steady, rate = middle.metrics["steady"], middle.metrics["steady_samples_per_s"]
+    step_s, backward_s = steady["step_s"], steady["backward_s"]
+    if rate is None or step_s is None or backward_s is None:
+        return None
     return Base(
         processes=scale.base,
         batch_size=scale.total_batch(mode, scale.base),
-        samples_per_s=middle.metrics["steady_samples_per_s"],
-        step_s=steady["step_s"],
-        backward_s=steady["backward_s"],
-        fixed_s=sum(steady[name] for name in _FIXED),
+        samples_per_s=rate,
+        step_s=step_s,
+        backward_s=backward_s,
+        fixed_s=(steady["optimizer_s"] or 0.0) + (steady["other_s"] or 0.0),
         communication_s=communication_of(sweep, [middle]) or 0.0,
     )
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from stepscope.analyze.sweep_summary import steady_steps
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.stats import known_mean, known_median, median, ratio_of_rounds
+from stepscope.records.types import MeasuredScaling, Setting
+from stepscope.stats import known_mean, known_median, ratio_of_rounds
 from stepscope.units import format_count
 
 Mode = Literal["strong", "weak"]
@@ -39,43 +40,22 @@ class Scale:
         """Return the batch size of all processes together."""
         return self.batch_size if mode == "strong" else self.batch_size * processes
 
-    def values(self, mode: Mode, processes: int) -> dict[str, Any]:
+    def values(self, mode: Mode, processes: int) -> Setting:
         """Return the settings of a trial."""
         return {"processes": processes, "batch_size": self.total_batch(mode, processes)}
 
-    def settings(self) -> list[dict[str, Any]]:
+    def settings(self) -> list[Setting]:
         """List the settings to try, each once: one process is the same in both modes."""
         wanted = [self.values(mode, count) for count in self.processes for mode in MODES]
         return [values for place, values in enumerate(wanted) if values not in wanted[:place]]
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """The result of one number of processes. Without a figure, `reason` says why.
-
-    `low` and `high` are the ends of the speed-up's interval; the base has none, as its speed-up is
-    1 by definition. `communication_s` is the exposed communication of a step on rank 0.
-    """
-
-    mode: Mode
-    processes: int
-    batch_size: int
-    samples_per_s: float | None = None
-    speedup: float | None = None
-    low: float | None = None
-    high: float | None = None
-    efficiency: float | None = None
-    communication_s: float | None = None
-    rounds: int = 0
-    reason: str | None = None
-
-
-def measured_scaling(sweep: Sweep, scale: Scale) -> list[Scaled]:
+def measured_scaling(sweep: Sweep, scale: Scale) -> list[MeasuredScaling]:
     """Return a row for each mode and number of processes, the base first in each mode."""
     return [_row(sweep, scale, mode, count) for mode in MODES for count in scale.processes]
 
 
-def trials_with_rate(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
+def trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
     """Return the completed trials of a setting that have steps after the start of an epoch."""
     return [
         trial
@@ -85,41 +65,58 @@ def trials_with_rate(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
 
 
 def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
-    """Return the exposed communication of a step; None for one process."""
-    return known_median(_communication_s(sweep, trial) for trial in trials)
-
-
-def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> Scaled:
-    values, base = scale.values(mode, count), scale.base
-    trials = trials_with_rate(sweep, values)
-    row = {"mode": mode, **values}
-    if not trials:
-        return Scaled(**row, reason=_why_none(_trials_of(sweep, values)))
-    rates, at_base = _by_round(trials), _by_round(trials_with_rate(sweep, scale.values(mode, base)))
-    row["samples_per_s"] = median(list(rates.values()))
-    row["communication_s"] = communication_of(sweep, trials)
-    if count == base:
-        return Scaled(**row, speedup=1.0, efficiency=1.0, rounds=len(rates))
-    shared = sorted(rates.keys() & at_base.keys())
-    ratio = ratio_of_rounds([at_base[each] for each in shared], [rates[each] for each in shared])
-    if ratio is None:
-        return Scaled(**row, reason=f"no round in which the base, {base}, gave figures too")
-    return Scaled(
-        **row,
-        speedup=ratio.ratio,
-        low=ratio.low,
-        high=ratio.high,
-        efficiency=ratio.ratio * base / count,
-        rounds=len(shared),
+    """Return the exposed communication of a step on rank 0; None for one process."""
+    of_trials = (steady_steps(load_run(sweep.folder_of(trial))) for trial in trials)
+    return known_median(
+        known_mean([row["communication_s"] for row in steps]) for steps in of_trials
     )
 
 
-def _trials_of(sweep: Sweep, values: dict[str, Any]) -> list[Trial]:
+def _row(sweep: Sweep, scale: Scale, mode: Mode, count: int) -> MeasuredScaling:
+    values, base = scale.values(mode, count), scale.base
+    trials = trials_with_rate(sweep, values)
+    rates, at_base = _by_round(trials), _by_round(trials_with_rate(sweep, scale.values(mode, base)))
+    row: MeasuredScaling = {
+        "mode": mode,
+        "processes": count,
+        "batch_size": scale.total_batch(mode, count),
+        "samples_per_s": known_median(rates.values()),
+        "speedup": None,
+        "low": None,
+        "high": None,
+        "efficiency": None,
+        "communication_s": communication_of(sweep, trials),
+        "rounds": 0,
+        "reason": None,
+    }
+    if not trials:
+        return {**row, "reason": _why_none(_trials_of(sweep, values))}
+    if count == base:
+        return {**row, "speedup": 1.0, "efficiency": 1.0, "rounds": len(rates)}
+    shared = sorted(rates.keys() & at_base.keys())
+    ratio = ratio_of_rounds([at_base[each] for each in shared], [rates[each] for each in shared])
+    if ratio is None:
+        return {**row, "reason": f"no round in which the base, {base}, gave figures too"}
+    return {
+        **row,
+        "speedup": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
+        "efficiency": ratio.ratio * base / count,
+        "rounds": len(shared),
+    }
+
+
+def _trials_of(sweep: Sweep, values: Setting) -> list[Trial]:
     return [trial for trial in sweep.trials if trial.values == values]
 
 
 def _by_round(trials: Iterable[Trial]) -> dict[int, float]:
-    return {trial.repeat: trial.metrics["steady_samples_per_s"] for trial in trials}
+    return {
+        trial.repeat: rate
+        for trial in trials
+        if (rate := trial.metrics.get("steady_samples_per_s")) is not None
+    }
 
 
 def _why_none(trials: Sequence[Trial]) -> str:
@@ -127,11 +124,6 @@ def _why_none(trials: Sequence[Trial]) -> str:
         f"{trial.status.replace('_', ' ')}: {trial.reason}" for trial in trials if trial.reason
     )
     return next(reasons, "its epoch is too short to tell its start from the rest")
-
-
-def _communication_s(sweep: Sweep, trial: Trial) -> float | None:
-    steps = steady_steps(load_run(sweep.folder_of(trial)))
-    return known_mean([row["communication_s"] for row in steps])
 
 
 # --- Processes that share the CPUs
@@ -165,6 +157,6 @@ def _one_run(sweep: Sweep, scale: Scale, count: int) -> Run | None:
 
 def _cpu_threads(run: Run | None) -> int | None:
     """Return the threads of a process that computes on the CPU; None on another device."""
-    environment = (run.info.get("environment") if run is not None else None) or {}
-    threads: int | None = environment.get("threads")
-    return threads if str(environment.get("device")).startswith("cpu") else None
+    if run is None or not run.info["environment"].get("device", "").startswith("cpu"):
+        return None
+    return run.info["environment"].get("threads")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
 from stepscope.analyze.predicted_scaling import (
     NetworkLink,
-    Predicted,
     ScalingInputs,
     measured_base,
     overlap_share,
@@ -18,7 +15,6 @@ from stepscope.analyze.rank_balance import ranks_of
 from stepscope.analyze.scaling import (
     MODES,
     Scale,
-    Scaled,
     measured_scaling,
     shared_processors,
     trials_with_rate,
@@ -26,6 +22,13 @@ from stepscope.analyze.scaling import (
 from stepscope.errors import AnswerIsNo
 from stepscope.records.run_reader import load_run
 from stepscope.records.sweep_folder import Sweep
+from stepscope.records.types import (
+    ExchangeTime,
+    MeasuredScaling,
+    PredictedScaling,
+    ScalingAnswer,
+    ScalingAssumptions,
+)
 from stepscope.units import format_bandwidth, format_bytes, format_duration, format_share
 
 KIND = "scale"
@@ -38,11 +41,11 @@ _ASSUMPTIONS = (
 
 def scale_of(sweep: Sweep) -> Scale:
     """Return the trials that a scale sweep compares."""
-    asked = sweep.info[KIND]
+    asked = sweep.info["scale"]
     return Scale(asked["batch_size"], tuple(asked["processes"]))
 
 
-def scaling_of(sweep: Sweep) -> dict[str, Any]:
+def scaling_of(sweep: Sweep) -> ScalingAnswer:
     """Return the answer of a scale sweep as plain values.
 
     Raises:
@@ -51,14 +54,15 @@ def scaling_of(sweep: Sweep) -> dict[str, Any]:
     scale = scale_of(sweep)
     measured = measured_scaling(sweep, scale)
     predicted, assumed = _prediction(sweep, scale, measured)
-    others = [row for row in measured if row.processes != scale.base]
-    if not predicted and all(row.speedup is None for row in others):
-        reasons = [row.reason for row in measured if row.reason] or [(assumed or {}).get("how", "")]
+    others = [row for row in measured if row["processes"] != scale.base]
+    if not predicted and all(row["speedup"] is None for row in others):
+        reasons = [row["reason"] for row in measured if row["reason"]]
+        reasons = reasons or ([assumed["how"]] if assumed else [])
         said = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons))
         raise AnswerIsNo(f"nothing can be compared: {said}. The trials: {sweep.path}")
     return {
-        "measured": [asdict(row) for row in measured],
-        "predicted": [asdict(row) for row in predicted],
+        "measured": measured,
+        "predicted": predicted,
         "assumed": assumed,
         "notes": list(shared_processors(sweep, scale)),
         "answer": _sentence(scale, others, predicted, assumed),
@@ -81,20 +85,23 @@ def gradient_bytes_of(sweep: Sweep) -> tuple[int | None, str]:
 
 
 def _prediction(
-    sweep: Sweep, scale: Scale, measured: Sequence[Scaled]
-) -> tuple[list[Predicted], dict[str, Any] | None]:
-    asked = sweep.info[KIND]
-    if not asked["predict"]:
+    sweep: Sweep, scale: Scale, measured: Sequence[MeasuredScaling]
+) -> tuple[list[PredictedScaling], ScalingAssumptions | None]:
+    asked = sweep.info["scale"]
+    if not asked["predict"] or asked["bandwidth_bytes_per_s"] is None:
         return [], None
     network = NetworkLink(asked["bandwidth_bytes_per_s"], asked["latency_s"] or 0.0)
     gradient_bytes, why_unknown = gradient_bytes_of(sweep)
     share, how_overlap = _overlap(measured, asked["exchanges"])
-    assumed = {**asdict(network), "gradient_bytes": gradient_bytes, "overlap_share": share}
+    assumed: ScalingAssumptions = {
+        "bandwidth_bytes_per_s": network.bandwidth_bytes_per_s,
+        "latency_s": network.latency_s,
+        "gradient_bytes": gradient_bytes,
+        "overlap_share": share,
+        "how": f"no prediction, as gradients were not counted: {why_unknown}",
+    }
     if gradient_bytes is None:
-        return [], {
-            **assumed,
-            "how": f"no prediction, as gradients were not counted: {why_unknown}",
-        }
+        return [], assumed
     inputs = ScalingInputs(network, gradient_bytes, share)
     predicted = [
         predict(mode, scale.total_batch(mode, count), count, base, inputs)
@@ -108,16 +115,16 @@ def _prediction(
 
 
 def _overlap(
-    measured: Sequence[Scaled], exchanges: Sequence[Mapping[str, Any]]
+    measured: Sequence[MeasuredScaling], exchanges: Sequence[ExchangeTime]
 ) -> tuple[float, str]:
     """Return the share of an all-reduce that is hidden, and the explanation."""
     allreduce_of = {
         each["processes"]: each["exchange_s"] for each in exchanges if each["exchange_s"]
     }
     known = [
-        (row.communication_s, allreduce_of[row.processes])
+        (row["communication_s"], allreduce_of[row["processes"]])
         for row in measured
-        if row.communication_s is not None and row.processes in allreduce_of
+        if row["communication_s"] is not None and row["processes"] in allreduce_of
     ]
     if not known:
         reasons = (each["reason"] for each in exchanges if each["reason"])
@@ -135,21 +142,21 @@ def _overlap(
 
 def _sentence(
     scale: Scale,
-    others: Sequence[Scaled],
-    predicted: Sequence[Predicted],
-    assumed: Mapping[str, Any] | None,
+    others: Sequence[MeasuredScaling],
+    predicted: Sequence[PredictedScaling],
+    assumed: ScalingAssumptions | None,
 ) -> str:
     most = scale.processes[-1]
-    said = [_measured_words(scale.base, row) for row in others if row.processes == most]
+    said = [_measured_words(scale.base, row) for row in others if row["processes"] == most]
     sentences = [f"Measured: {'; '.join(said)}."] if said else []
     if predicted and assumed is not None:
-        furthest = max(row.processes for row in predicted)
+        furthest = max(row["processes"] for row in predicted)
         network = format_bandwidth(assumed["bandwidth_bytes_per_s"])
         speedups = [
-            f"{row.speedup:.2f} times as fast {_MODE_WORDS[row.mode]}, "
-            f"{format_share(row.efficiency)} of the ideal"
+            f"{row['speedup']:.2f} times as fast {_MODE_WORDS[row['mode']]}, "
+            f"{format_share(row['efficiency'])} of the ideal"
             for row in predicted
-            if row.processes == furthest
+            if row["processes"] == furthest
         ]
         sentences.append(f"Predicted, over {network}: {furthest} processes {'; '.join(speedups)}.")
     if scale.base > 1:
@@ -157,12 +164,12 @@ def _sentence(
     return " ".join(sentences)
 
 
-def _measured_words(base: int, row: Scaled) -> str:
-    who = f"{row.processes} processes {_MODE_WORDS[row.mode]}"
-    if row.speedup is None or row.efficiency is None:
-        return f"{who} gave no figure ({row.reason})"
+def _measured_words(base: int, row: MeasuredScaling) -> str:
+    who = f"{row['processes']} processes {_MODE_WORDS[row['mode']]}"
+    if row["speedup"] is None or row["efficiency"] is None:
+        return f"{who} gave no figure ({row['reason']})"
     sure = "in one round, which may be noise"
-    if row.low is not None and row.high is not None:
-        sure = f"{row.low:.2f} to {row.high:.2f} in {row.rounds} rounds"
-    ideal = f"{format_share(row.efficiency)} of the ideal"
-    return f"{who} are {row.speedup:.2f} times as fast as {base} ({sure}), {ideal}"
+    if row["low"] is not None and row["high"] is not None:
+        sure = f"{row['low']:.2f} to {row['high']:.2f} in {row['rounds']} rounds"
+    ideal = f"{format_share(row['efficiency'])} of the ideal"
+    return f"{who} are {row['speedup']:.2f} times as fast as {base} ({sure}), {ideal}"

@@ -45,9 +45,7 @@ class CsvLog:
         data = ("\n".join(map(str, self._pending)) + "\n").encode()
         self._pending.clear()
         try:
-            if (
-                file_identity(self._file) != self._identity
-            ):  # its descriptor belongs to another file now
+            if file_identity(self._file) != self._identity:  # the descriptor was reused
                 self._file = -1
                 raise OSError(errno.EBADF, "closed by somebody else", str(self._path))
             while data:
@@ -117,9 +115,7 @@ def keep_rows(path: Path, wanted: Callable[[dict[str, str]], bool]) -> int:
         with contextlib.suppress(ValueError):
             if wanted(dict(zip(columns, line.split(","), strict=True))):
                 kept.append(line)
-    replacement = path.with_suffix(".tmp")
-    replacement.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
-    replacement.replace(path)
+    _rewrite(path, [header, *kept])
     return sum(1 for line in [*lines, cut] if line) - len(kept)
 
 
@@ -134,7 +130,10 @@ def append_columns(path: Path, columns: Sequence[str]) -> None:
         if missing <= 0 or header != list(columns[: len(header)]):
             return
         *lines, _ = file.read().split("\n")
-    widened = [line + "," * missing for line in lines]
+    _rewrite(path, [",".join(columns), *(line + "," * missing for line in lines)])
+
+
+def _rewrite(path: Path, lines: Sequence[str]) -> None:
     replacement = path.with_suffix(".tmp")
-    replacement.write_text("\n".join([",".join(columns), *widened, ""]), encoding="utf-8")
+    replacement.write_text("\n".join(lines) + "\n", encoding="utf-8")
     replacement.replace(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -34,7 +35,8 @@ _RESERVE = ".reserve"
 _RESERVE_BYTES = 256 * 1024
 
 
-Record = TypeVar("Record", bound=Mapping[str, object])
+Record = TypeVar("Record", bound=Mapping[str, object])  # the TypedDict of its JSON file
+Fill = Callable[[Path, str], None]  # write the files of a new record, given its folder and its name
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,14 @@ def remove_unfinished(out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def make_folder(
-    out: Path, wanted: str, fill: Callable[[Path, str], None], what: str = "run"
-) -> Path:
+def make_latest_folder(out: Path, name: str, fill: Fill, what: str = "run") -> Path:
+    """Create `out/<time>-<name>/` atomically, and point `out/latest` to it."""
+    made = make_folder(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", fill, what)
+    _point_latest(out, made.name)
+    return made
+
+
+def make_folder(out: Path, wanted: str, fill: Fill, what: str = "run") -> Path:
     """Create a folder atomically, with its record in it.
 
     `fill` writes the files into a temporary folder, which is then renamed to the first free name;
@@ -156,7 +163,15 @@ def make_folder(
     try:
         building.chmod(0o755)
         (building / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
-        return _move_into_place(building, out, wanted, fill)
+        for number in itertools.count(1):
+            identity = wanted if number == 1 else f"{wanted}-{number}"
+            fill(building, identity)
+            try:
+                return building.rename(out / identity)
+            except OSError:
+                if not (out / identity).exists():  # else another of the same second and name
+                    raise
+        raise AssertionError("some name is free")
     except BaseException as error:
         shutil.rmtree(building, ignore_errors=True)
         if not isinstance(error, OSError):
@@ -164,23 +179,6 @@ def make_folder(
         if error.errno in DISK_FULL_ERRNOS:
             raise disk_full(error, str(out)) from error
         raise RequestError(f"cannot make a {what} folder in {out}: {error}") from error
-
-
-def _move_into_place(
-    building: Path, out: Path, wanted: str, fill: Callable[[Path, str], None]
-) -> Path:
-    number = 1
-    while True:
-        identity = wanted if number == 1 else f"{wanted}-{number}"
-        fill(building, identity)
-        try:
-            building.rename(out / identity)
-        except OSError:
-            if not (out / identity).exists():
-                raise
-            number += 1  # another folder of the same second and name
-        else:
-            return out / identity
 
 
 def slug(name: str) -> str:
@@ -202,7 +200,7 @@ def _replace_file(target: Path, text: str) -> None:
         raise
 
 
-def point_latest(out: Path, name: str) -> None:
+def _point_latest(out: Path, name: str) -> None:
     """Make `latest` a link to the newest run, if the file system has links."""
     latest = out / "latest"
     if latest.exists() and not latest.is_symlink():
@@ -263,17 +261,11 @@ class RunFolder(RecordFolder[RunRecord]):
 
 def create(out: Path, name: str, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `out/<time>-<name>/` with all its files, and point `out/latest` to it."""
-    made = _create(out, f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}", name, kind, spec)
-    point_latest(out, made.path.name)
-    return made
+    return RunFolder(make_latest_folder(out, name, _filler(name, kind, spec)))
 
 
 def create_at(
-    path: Path,
-    name: str,
-    kind: str,
-    spec: RecordedSpec,
-    choice: RecordedSpec | None = None,
+    path: Path, name: str, kind: str, spec: RecordedSpec, choice: RecordedSpec | None = None
 ) -> RunFolder:
     """Create a run folder at an exact path, a trial's in a sweep, without changing `latest`.
 
@@ -284,22 +276,16 @@ def create_at(
     """
     if path.exists():
         raise RequestError(f"{path} is there already, and a new run must not mix with it.")
-    return _create(path.parent, path.name, name, kind, spec, choice)
+    return RunFolder(make_folder(path.parent, path.name, _filler(name, kind, spec, choice)))
 
 
 def create_rank(run: Path, rank: int, kind: str, spec: RecordedSpec) -> RunFolder:
     """Create `ranks/<rank>/` in a distributed run's folder, which is a run folder too."""
-    return _create(run / schema.RANKS, str(rank), f"rank {rank}", kind, spec)
+    fill = _filler(f"rank {rank}", kind, spec)
+    return RunFolder(make_folder(run / schema.RANKS, str(rank), fill))
 
 
-def _create(
-    out: Path,
-    wanted: str,
-    name: str,
-    kind: str,
-    spec: RecordedSpec,
-    choice: RecordedSpec | None = None,
-) -> RunFolder:
+def _filler(name: str, kind: str, spec: RecordedSpec, choice: RecordedSpec | None = None) -> Fill:
     def fill(building: Path, identity: str) -> None:
         for file, columns in schema.COLUMNS.items():
             (building / file).write_text(",".join(columns) + "\n", encoding="utf-8")
@@ -322,7 +308,7 @@ def _create(
             info["choice"] = choice
         RunFolder(building).write_info(info)
 
-    return RunFolder(make_folder(out, wanted, fill))
+    return fill
 
 
 # --- Reading

@@ -14,7 +14,7 @@ from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
-from stepscope.records.run_folder import RecordFolder, make_folder, point_latest, read_record, slug
+from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record, slug
 
 
 @dataclass(frozen=True)
@@ -107,10 +107,7 @@ def create_sweep(
             }
         )
 
-    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-{slug(name)}"
-    path = make_folder(out, wanted, fill, what="sweep")
-    point_latest(out, path.name)
-    return SweepFolder(path)
+    return SweepFolder(make_latest_folder(out, name, fill, what="sweep"))
 
 
 def is_sweep(path: Path) -> bool:

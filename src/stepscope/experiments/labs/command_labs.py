@@ -14,7 +14,7 @@ from stepscope.experiments.sweep_run import SweepListener
 from stepscope.experiments.worker_trials import find_workers
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.records import schema
-from stepscope.records.types import MeasuredScaling, ScalingAnswer, WorkerCandidate, WorkersAnswer
+from stepscope.records.types import MeasuredScaling, WorkerCandidate, WorkersAnswer
 from stepscope.units import format_count
 
 # --- workers: how many should load the data?
@@ -79,7 +79,7 @@ def scaling_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
         plan.repeats,
     )
     try:
-        found = cast(ScalingAnswer, scaling_of(scale_trials.start(request, listener)))
+        found = scaling_of(scale_trials.start(request, listener))
     except AnswerIsNo as error:
         return LabResult(f"No answer: {error}", holds=False)
     answer = " ".join([found["answer"], *(f"Note: {note}." for note in found["notes"])])

@@ -26,7 +26,7 @@ from stepscope.experiments.sweep_run import SweepListener, working_in
 from stepscope.experiments.workload import dataset_of
 from stepscope.models import registry
 from stepscope.records import schema
-from stepscope.records.run_folder import RecordFolder, make_folder, point_latest, read_record
+from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record
 from stepscope.records.types import (
     LabAnswer,
     LabRecord,
@@ -209,9 +209,7 @@ def _new_folder(plan: Plan, request: LabRequest) -> Iterator[LabFolder]:
         record = cast(LabRecord, {**started, **now, **plan.to_json(), **asked})
         LabFolder(building).write_info(record)
 
-    wanted = f"{time.strftime('%Y%m%d-%H%M%S')}-lab-{name}"
-    folder = LabFolder(make_folder(out, wanted, fill, what="lab"))
-    point_latest(out, folder.path.name)
+    folder = LabFolder(make_latest_folder(out, f"lab-{name}", fill, what="lab"))
     with _noting_errors(folder):
         yield folder
 
