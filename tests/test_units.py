@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -19,21 +21,10 @@ from stepscope.units import (
     parse_duration,
 )
 
-FACTORS = {
-    "": 1,
-    "B": 1,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-    "TiB": 1024**4,
-    "K": 1024,
-    "M": 1024**2,
-    "G": 1024**3,
-    "T": 1024**4,
+FACTORS = {"": 1, "B": 1} | {
+    f"{prefix}{unit}": base**power
+    for power, prefix in enumerate("KMGT", 1)
+    for unit, base in (("B", 1000), ("iB", 1024), ("", 1024))
 }
 
 
@@ -54,27 +45,10 @@ def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "GiB", "-1GiB", "1e9", "12 parsecs", "1,5GiB", "0x10", "nan", "1GiB2", "٣GiB"]
-)
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size; write it like 512MiB"):
-        parse_bytes(text)
-
-
 @given(st.integers(0, 10**400), st.sampled_from(sorted(FACTORS)), st.sampled_from(["", " "]))
 def test_any_whole_number_with_any_unit_is_read_exactly(count: int, unit: str, gap: str) -> None:
     assert parse_bytes(f"{count}{gap}{unit}") == count * FACTORS[unit]
     assert parse_bytes(f"{count}{gap}{unit.lower()}") == count * FACTORS[unit]
-
-
-@given(st.text(max_size=12))
-def test_any_text_is_a_size_or_a_value_error(text: str) -> None:
-    try:
-        size = parse_bytes(text)
-    except ValueError:
-        return
-    assert size >= 0
 
 
 @pytest.mark.parametrize(
@@ -171,15 +145,6 @@ def test_a_bandwidth_is_read_as_networks_and_buses_are_sold(text: str, bytes_per
     assert parse_bandwidth(text) == bytes_per_s
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "Gbit", "0Gbit", "25", "25Gb", "25gb/s", "-1Gbit", "1e3Mbit", "fast", "1iB/s", "٣Gbit"],
-)
-def test_what_is_no_bandwidth_or_may_mean_two_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a bandwidth above 0; write it like 25Gbit"):
-        parse_bandwidth(text)
-
-
 @given(
     st.integers(1, 10**12),
     st.sampled_from(["", "k", "K", "M", "m", "G", "g", "T"]),
@@ -188,15 +153,6 @@ def test_what_is_no_bandwidth_or_may_mean_two_is_refused_with_an_example(text: s
 def test_eight_bits_are_a_byte_whatever_the_prefix(count: int, prefix: str, unit: str) -> None:
     as_bytes = parse_bandwidth(f"{count}{prefix}B/s")
     assert parse_bandwidth(f"{8 * count}{prefix}{unit}") == as_bytes
-
-
-@given(st.text(max_size=12) | st.integers(0, 10**400).map(lambda count: f"{count}Gbit"))
-def test_any_text_is_a_bandwidth_above_0_or_a_value_error(text: str) -> None:
-    try:
-        bytes_per_s = parse_bandwidth(text)
-    except ValueError:
-        return
-    assert 0 < bytes_per_s < math.inf
 
 
 @given(st.floats(1, 1e15))
@@ -214,21 +170,6 @@ def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["", "us", "20", "-1us", "1e3us", "20 parsecs", "1s2", "2 min"])
-def test_what_is_no_time_with_a_unit_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time with its unit; write it like 20us"):
-        parse_duration(text)
-
-
-@given(st.text(max_size=12) | st.integers(0, 10**400).map(lambda count: f"{count}ms"))
-def test_any_text_is_a_time_or_a_value_error(text: str) -> None:
-    try:
-        seconds = parse_duration(text)
-    except ValueError:
-        return
-    assert 0 <= seconds < math.inf
-
-
 @given(st.integers(0, 10**9))
 def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
     for small, large in (("ns", "us"), ("us", "ms"), ("ms", "s")):
@@ -240,3 +181,52 @@ def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
 )
 def test_how_many_there_are_is_one_or_several(count: int, text: str) -> None:
     assert format_count(count, "epoch") == text
+
+
+REFUSED = {
+    parse_bytes: (
+        "is not a size; write it like 512MiB",
+        ["", "GiB", "-1GiB", "1e9", "12 parsecs", "1,5GiB", "0x10", "nan", "1GiB2", "٣GiB"],
+    ),
+    parse_bandwidth: (  # a small b may mean bits or bytes
+        "is not a bandwidth above 0; write it like 25Gbit",
+        [
+            "",
+            "Gbit",
+            "0Gbit",
+            "25",
+            "25Gb",
+            "25gb/s",
+            "-1Gbit",
+            "1e3Mbit",
+            "fast",
+            "1iB/s",
+            "٣Gbit",
+        ],
+    ),
+    parse_duration: (
+        "is not a time with its unit; write it like 20us",
+        ["", "us", "20", "-1us", "1e3us", "20 parsecs", "1s2", "2 min"],
+    ),
+}
+
+
+@pytest.mark.parametrize("parse", REFUSED)
+def test_other_text_is_refused_with_an_example(parse: Callable[[str], float]) -> None:
+    message, texts = REFUSED[parse]
+    for text in texts:
+        with pytest.raises(ValueError, match=message):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "unit", "least"),
+    [(parse_bytes, "G", 0), (parse_bandwidth, "Gbit", math.ulp(0.0)), (parse_duration, "ms", 0)],
+)
+@given(text=st.text(max_size=12), count=st.integers(0, 10**400))
+def test_any_text_is_a_finite_figure_or_a_value_error(
+    parse: Callable[[str], float], unit: str, least: float, text: str, count: int
+) -> None:
+    for written in (text, f"{count}{unit}"):
+        with contextlib.suppress(ValueError):
+            assert least <= parse(written) < math.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +18,16 @@ from stepscope.settings.load_settings import resolve_request, validate
 from stepscope.settings.run_settings import DEVICES, field_names
 
 # DESIGN.md, "Commands": the flags that there are at least.
-FLAGS = [
-    "--model",
-    "--data",
-    "--data-dir",
-    "--source",
-    "--access",
-    "--pipeline",
-    "--shuffle",
-    "--batch-size",
-    "--epochs",
-    "--max-steps",
-    "--optimizer",
-    "--lr",
-    "--momentum",
-    "--weight-decay",
-    "--schedule",
-    "--workers",
-    "--prefetch",
-    "--augment",
-    "--norm",
-    "--device",
-    "--precision",
-    "--memory-format",
-    "--accumulate",
-    "--checkpoint-activations",
-    "--pin-memory",
-    "--persistent-workers",
-    "--memory-limit",
-    "--endpoint-url",
-    "--threads",
-    "--samples",
-    "--seed",
-    "--name",
-    "--out",
-]
+FLAGS = re.findall(
+    "--[a-z-]+",
+    """
+    --model --data --data-dir --source --access --pipeline --shuffle --batch-size --epochs
+    --max-steps --optimizer --lr --momentum --weight-decay --schedule --workers --prefetch
+    --augment --norm --device --precision --memory-format --accumulate --checkpoint-activations
+    --pin-memory --persistent-workers --memory-limit --endpoint-url --threads --samples --seed
+    --name --out
+    """,
+)
 
 
 def complaint_about(settings: dict[str, Any]) -> str:
@@ -140,17 +116,11 @@ def test_a_closed_choice_forgives_case_and_dashes(setting: str, written: str, me
     assert getattr(validate({setting: written}), setting) == meant
 
 
-@pytest.mark.parametrize("off", ["none", "None", "false", "off", "no", False, None])
-def test_augmentation_is_switched_off_in_any_of_the_usual_words(off: object) -> None:
-    assert validate({"augment": off}).augment == "none"
-
-
-@pytest.mark.parametrize("on", ["crop-flip", "true", "on", "yes", True])
-def test_augmentation_is_switched_on_in_any_of_the_usual_words(on: object) -> None:
-    assert validate({"augment": on}).augment == "crop-flip"
-
-
-def test_batch_norm_is_taken_out_by_none() -> None:
+def test_augmentation_and_batch_norm_are_switched_in_any_of_the_usual_words() -> None:
+    for off in ("none", "None", "false", "off", "no", False, None):
+        assert validate({"augment": off}).augment == "none"
+    for on in ("crop-flip", "true", "on", "yes", True):
+        assert validate({"augment": on}).augment == "crop-flip"
     assert validate({"norm": None}).norm == "none"
 
 
@@ -169,55 +139,33 @@ def test_nesterov_without_momentum_is_refused() -> None:
     assert "momentum above 0" in complaint_about({"optimizer": "nesterov", "momentum": 0})
 
 
+OUT_OF_RANGE: dict[str, tuple[object, ...]] = {
+    "batch_size": (0, -8, 1.5, "a lot"),
+    **dict.fromkeys(("epochs", "accumulate", "max_steps", "samples"), (0,)),
+    "threads": (0, 1025),
+    "workers": (-1, 1025),
+    "prefetch": (0, 1025),
+    "lr": (0, "nan", "inf"),
+    "momentum": (1, -0.1),
+    "weight_decay": (-1e-9,),
+    "memory_limit": (0, "-1GiB", "plenty", "9" * 5000),
+    "drop_epochs": (-1,),
+    "pipeline_delay_ms": (-0.1, 60_001),
+    "source_delay_ms": ("inf",),
+    "page_cache": ("frozen",),
+    **dict.fromkeys(("evaluate", "pin_memory"), ("perhaps",)),
+    "seed": (-1, 2**63),
+    "model": ("", 3),
+    **dict.fromkeys(("data", "out"), ("",)),
+    "name": ("", "n" * 201),
+    "device": ("tpu", "cuda:", "cuda:x", "cuda:-1"),
+    "optimizer": (3, None),
+}
+
+
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [
-        ("batch_size", 0),
-        ("batch_size", -8),
-        ("batch_size", 1.5),
-        ("batch_size", "a lot"),
-        ("epochs", 0),
-        ("accumulate", 0),
-        ("max_steps", 0),
-        ("samples", 0),
-        ("threads", 0),
-        ("workers", -1),
-        ("prefetch", 0),
-        ("prefetch", 1025),
-        ("workers", 1025),
-        ("threads", 1025),
-        ("lr", 0),
-        ("lr", "nan"),
-        ("lr", "inf"),
-        ("momentum", 1),
-        ("momentum", -0.1),
-        ("weight_decay", -1e-9),
-        ("memory_limit", 0),
-        ("memory_limit", "-1GiB"),
-        ("memory_limit", "plenty"),
-        ("memory_limit", "9" * 5000),
-        ("drop_epochs", -1),
-        ("pipeline_delay_ms", -0.1),
-        ("source_delay_ms", "inf"),
-        ("pipeline_delay_ms", 60_001),
-        ("page_cache", "frozen"),
-        ("evaluate", "perhaps"),
-        ("seed", -1),
-        ("seed", 2**63),
-        ("model", ""),
-        ("data", ""),
-        ("out", ""),
-        ("name", ""),
-        ("name", "n" * 201),
-        ("device", "tpu"),
-        ("device", "cuda:"),
-        ("device", "cuda:x"),
-        ("device", "cuda:-1"),
-        ("pin_memory", "perhaps"),
-        ("optimizer", 3),
-        ("optimizer", None),
-        ("model", 3),
-    ],
+    [(setting, value) for setting, values in OUT_OF_RANGE.items() for value in values],
 )
 def test_a_value_out_of_range_is_refused_by_the_name_of_its_setting(
     setting: str, value: object
