@@ -14,7 +14,7 @@ import torch
 from stepscope.accelerator import mapper
 from stepscope.accelerator.design import load_design
 from stepscope.accelerator.mapper import Widths, map_layer
-from stepscope.accelerator.network_estimate import extract
+from stepscope.accelerator.network_shapes import shapes_of
 from stepscope.hardware.host import cpu_model
 from stepscope.models import registry
 from stepscope.stats import median
@@ -35,7 +35,7 @@ def main() -> int:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     for name, shape, widths, most_s in NETWORKS:
         net = registry.build(name, classes=registry.ZOO[name].classes, norm="batch")
-        layers = [each.layer for each in extract(net, shape, name).layers]
+        layers = [each.layer for each in shapes_of(net, shape, name).layers]
         took_s = []
         for _ in range(ROUNDS):
             mapper._map.cache_clear()

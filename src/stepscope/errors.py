@@ -1,15 +1,15 @@
-"""Every error that stepscope raises on purpose, and the exit code each one means.
+"""The errors that stepscope raises on purpose, and their exit codes.
 
-    StepscopeError                 70  a fault of ours
+    StepscopeError                 70  an internal error
      ├─ AnswerIsNo                  1  done, and the answer is no (the loss became NaN)
-     ├─ RequestError                2  what was asked for is wrong
-     ├─ DataError                   3  the data is wrong or cannot be had
+     ├─ RequestError                2  the request is invalid
+     ├─ DataError                   3  the data is invalid or unavailable
      ├─ OutOfMemoryError            4  the run does not fit
      ├─ MachineError                5  a part of this machine is missing or full
      │   └─ MissingExtraError       5  an optional dependency is not installed
-     └─ Interrupted               130  stopped by a person or a signal
+     └─ Interrupted               130  stopped by the user or a signal
 
-A message says what was wanted, what was found and what to do next. Only `cli/` turns an error
+A message says what was expected, what was found and what to do next. Only `cli/` turns an error
 into a message and an exit code.
 """
 
@@ -20,12 +20,12 @@ import errno
 import importlib.util
 from collections.abc import Iterable
 
-# The ways an operating system says "no room": the device, a quota, or a limit on one file's size.
+# A full disk: the device, a quota, or a limit on the size of one file.
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StepscopeError(Exception):
-    """The root: anything raised here on purpose. Bare, it is a fault of ours."""
+    """The root of these errors; raised itself, it is an internal error."""
 
     exit_code = 70
 
@@ -37,13 +37,13 @@ class AnswerIsNo(StepscopeError):  # noqa: N818 - it is an answer, not an error
 
 
 class RequestError(StepscopeError):
-    """The request cannot be met as it was put: a name, a value, an output folder."""
+    """The request is invalid: a name, a value, an output folder."""
 
     exit_code = 2
 
 
 class DataError(StepscopeError):
-    """The data is missing, altered, or cannot be fetched."""
+    """The data is missing, altered, or cannot be downloaded."""
 
     exit_code = 3
 
@@ -82,20 +82,20 @@ def require_packages(needed_for: str, extra: str, *packages: str) -> None:
 
 
 class Interrupted(StepscopeError):  # noqa: N818 - stopping is not an error
-    """Somebody asked the run to stop."""
+    """The run was asked to stop."""
 
     exit_code = 130
 
 
 def error_of(exit_code: int, message: str) -> StepscopeError:
-    """Make the error again that another process ended with."""
+    """Return the error with which another process ended."""
     kinds = (AnswerIsNo, RequestError, DataError, OutOfMemoryError, MachineError, Interrupted)
     kind = next((kind for kind in kinds if kind.exit_code == exit_code), StepscopeError)
     return kind(message)
 
 
 def disk_full(error: OSError, what: str) -> MachineError:
-    """Describe a write that found no room as the error a person should read."""
+    """Return the error for a write to a full disk."""
     return MachineError(
         f"cannot write {what}: {error.strerror or error}. Free some space, then go on "
         "(a run: `stepscope resume RUN`) or try again."

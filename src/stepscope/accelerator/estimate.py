@@ -36,9 +36,9 @@ def estimate_network(
     Raises:
         RequestError: the network fails on a sample of this shape, or has nothing to estimate.
     """
-    from stepscope.accelerator.network_estimate import extract
+    from stepscope.accelerator.network_shapes import shapes_of
 
-    found = extract(model, sample_shape, name)
+    found = shapes_of(model, sample_shape, name)
     layers: list[NetworkLayer] = [
         {"name": each.name, "kind": each.kind, **_figures(mapped, design)}
         for each in found.layers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from stepscope.errors import RequestError
@@ -16,8 +15,8 @@ _PAIR = re.compile(r"\s*([A-Za-z]+)\s*=\s*([0-9]+)\s*")
 class Layer:
     """Channels in (C) and out (M), output rows and columns (P, Q), kernel (R, S), and strides.
 
-    With `groups` each group is a layer of its own, of C/groups and M/groups, and with a `batch`
-    each sample is: neither was compared with Timeloop.
+    Each group, and each sample of a batch, is estimated as a separate layer of C/groups and
+    M/groups channels. That was not compared with Timeloop.
     """
 
     C: int
@@ -33,14 +32,9 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the whole layer."""
+        """The multiply-adds of the whole layer."""
         one = self.C // self.groups * self.M * self.P * self.Q * self.R * self.S
         return one * self.batch
-
-    @property
-    def is_alike(self) -> bool:
-        """Whether it is of the kind that was compared with Timeloop."""
-        return self.groups == 1 and self.batch == 1
 
 
 def read_layer(text: str) -> Layer:
@@ -59,16 +53,10 @@ def read_layer(text: str) -> Layer:
         if pair is None or name not in known or name in found:
             raise RequestError(f"layer: wanted {wanted}, found {part.strip()!r} in {text!r}.")
         found[name] = int(pair[2])
-    return check_layer(found, wanted)
-
-
-def check_layer(found: Mapping[str, int], wanted: str) -> Layer:
-    """Make a layer of bounds that are there and above 0."""
-    large = next((name for name, bound in found.items() if bound > _LARGEST), None)
-    if large is not None:
-        raise RequestError(
-            f"layer: wanted bounds of at most {_LARGEST:,}, found {large}={found[large]}."
-        )
+        if found[name] > _LARGEST:
+            raise RequestError(
+                f"layer: wanted bounds of at most {_LARGEST:,}, found {name}={found[name]}."
+            )
     missing = [name for name in "CMPQRS" if name not in found]
     zero = [name for name, bound in found.items() if bound < 1]
     if missing or zero:

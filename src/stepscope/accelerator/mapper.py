@@ -130,7 +130,7 @@ def _map(layer: Layer, design: AcceleratorDesign, widths: Widths) -> Mapped:
         layer=layer,
         cycles=best.cycles * times,
         energy_pj={level: energy * times for level, energy in best.energy_pj.items()},
-        validated=layer.is_alike and divides,
+        validated=times == 1 and divides,
     )
 
 

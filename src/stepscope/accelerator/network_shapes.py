@@ -1,15 +1,15 @@
-"""A whole network on an accelerator: its layers, and the most memory that activations take at once.
+"""The layers of a network as an accelerator sees them, and the peak memory of its activations.
 
-Shapes come from one real call of the network. Convolutions and linear layers are mapped; what costs
-nothing in this model (norms, activations, pooling, additions) is listed by kind, and what cannot be
-mapped is named.
+Shapes come from one forward pass. Convolutions and linear layers are mapped. Layers that cost
+nothing in this model (norms, activations, pooling, additions) are counted by kind; others with
+weights are listed as not estimated.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ _ONLY_INPUT = ("Norm", "ReLU", "Sigmoid", "Tanh", "GELU", "SiLU", "Hardswish", "
 
 
 @dataclass(frozen=True)
-class Placed:
+class NamedLayer:
     """A layer of a network, by its name."""
 
     name: str
@@ -34,19 +34,19 @@ class Placed:
     layer: Layer
 
 
-@dataclass
-class Extracted:
-    """What a network is made of, for an accelerator."""
+@dataclass(frozen=True)
+class NetworkShapes:
+    """The mapped layers, the peak of activations, free layers by kind, and unknown ones."""
 
-    layers: list[Placed] = field(default_factory=list)
-    peak_activation_bytes: int = 0
-    peak_at: str = ""
-    free: Counter[str] = field(default_factory=Counter)
-    not_estimated: list[str] = field(default_factory=list)
+    layers: list[NamedLayer]
+    peak_activation_bytes: int
+    peak_at: str
+    free: Counter[str]
+    not_estimated: list[str]
 
 
 class _ForwardWatch(TorchDispatchMode):
-    """Watch calls of modules: their shapes, and which module adds something to its own input."""
+    """Record the calls of modules, and which modules contain a residual addition."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -81,8 +81,8 @@ class _ForwardWatch(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def extract(model: nn.Module, sample_shape: Sequence[int], name: str) -> Extracted:
-    """Send one sample through a network and take it apart.
+def shapes_of(model: nn.Module, sample_shape: Sequence[int], name: str) -> NetworkShapes:
+    """Run one sample through a network and return the shapes of its layers.
 
     Raises:
         RequestError: the network fails on a sample of this shape, or has nothing to estimate.
@@ -103,48 +103,45 @@ def extract(model: nn.Module, sample_shape: Sequence[int], name: str) -> Extract
         model.train(training)
         for handle in handles:
             handle.remove()
-    found = Extracted()
+    layers, free, not_estimated = [], Counter[str](), []
+    peak_bytes, peak_at = 0, ""
     for where, module, inputs, output, around in watch.calls:
-        _place(found, where, module, inputs, output)
+        kind = type(module).__name__
+        layer = _layer_of(module, output)
+        if layer is not None:
+            layers.append(NamedLayer(where, kind, layer))
+        elif any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
+            not_estimated.append(f"{where} ({kind}) has weights that this model does not map")
+        else:
+            free[kind] += 1
         kept = sum(size for block, size in around if block in watch.residual)
         size = _activation_bytes(module, inputs, output) + kept * _BYTES
-        if size > found.peak_activation_bytes:
-            found.peak_activation_bytes, found.peak_at = size, where
-    if not found.layers:
+        if size > peak_bytes:
+            peak_bytes, peak_at = size, where
+    if not layers:
         raise RequestError(f"model {name} has no convolution and no linear layer to estimate.")
-    return found
+    return NetworkShapes(layers, peak_bytes, peak_at, free, not_estimated)
 
 
-def _place(found: Extracted, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-    kind = type(module).__name__
-    if isinstance(module, nn.Conv2d):
-        rows, columns = output.shape[-2:]
-        layer = Layer(
-            module.in_channels,
-            module.out_channels,
-            int(rows),
-            int(columns),
-            int(module.kernel_size[0]),
-            int(module.kernel_size[1]),
-            stride=int(module.stride[0]),
-            stride_q=None if module.stride[0] == module.stride[1] else int(module.stride[1]),
-            groups=module.groups,
-        )
-        found.layers.append(Placed(name, kind, layer))
-    elif isinstance(module, nn.Linear):
-        # A linear layer is applied to every row of what it is given.
+def _layer_of(module: nn.Module, output: Any) -> Layer | None:
+    if isinstance(module, nn.Linear):  # applied to every row of its input
         rows = max(1, output.numel() // module.out_features)
-        found.layers.append(
-            Placed(name, kind, Layer(module.in_features, module.out_features, rows))
-        )
-    elif any(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
-        found.not_estimated.append(f"{name} ({kind}) has weights that this model does not map")
-    else:
-        found.free[kind] += 1
+        return Layer(module.in_features, module.out_features, rows)
+    if not isinstance(module, nn.Conv2d):
+        return None
+    rows, columns = map(int, output.shape[-2:])
+    kernel_rows, kernel_columns = map(int, module.kernel_size)
+    stride, stride_q = map(int, module.stride)
+    return Layer(
+        *(module.in_channels, module.out_channels, rows, columns, kernel_rows, kernel_columns),
+        stride=stride,
+        stride_q=None if stride == stride_q else stride_q,
+        groups=module.groups,
+    )
 
 
 def _activation_bytes(module: nn.Module, inputs: Any, output: Any) -> int:
-    """Count what is held while a layer runs, as the course does."""
+    """Return the activations in memory while a layer runs, counted as in the course."""
     taken, made = _size(inputs) * _BYTES, _size((output,)) * _BYTES
     if isinstance(module, nn.Conv2d):
         return taken + made // module.groups

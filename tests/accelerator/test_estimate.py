@@ -12,7 +12,7 @@ from stepscope.accelerator.design import AcceleratorDesign, load_design
 from stepscope.accelerator.estimate import estimate_layer, estimate_network
 from stepscope.accelerator.layer import Layer
 from stepscope.accelerator.mapper import Widths
-from stepscope.accelerator.network_estimate import extract
+from stepscope.accelerator.network_shapes import shapes_of
 from stepscope.errors import RequestError
 from stepscope.models import registry
 
@@ -42,7 +42,7 @@ def test_layers_are_found_with_their_bounds() -> None:
         nn.Flatten(),
         nn.Linear(8, 10),
     )
-    found = extract(net, (3, 16, 16), "net")
+    found = shapes_of(net, (3, 16, 16), "net")
     assert [each.layer for each in found.layers] == [
         Layer(3, 8, 8, 16, 5, 5, 2, stride_q=1),
         Layer(8, 8, 8, 16, 3, 3, groups=8),
@@ -54,18 +54,18 @@ def test_layers_are_found_with_their_bounds() -> None:
 
 def test_activations_are_counted_as_the_course_does() -> None:
     plain = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-    found = extract(plain, (2, 8, 8), "plain")
+    found = shapes_of(plain, (2, 8, 8), "plain")
     # input and output of the convolution; of norm and activation the input alone
     assert (found.peak_activation_bytes, found.peak_at) == ((128 + 256) * 4, "0")
-    grouped = extract(nn.Conv2d(4, 4, 3, padding=1, groups=2), (4, 8, 8), "grouped")
+    grouped = shapes_of(nn.Conv2d(4, 4, 3, padding=1, groups=2), (4, 8, 8), "grouped")
     assert grouped.peak_activation_bytes == (256 + 256 // 2) * 4
 
 
 def test_inside_a_residual_block_its_input_is_held_too() -> None:
-    found = extract(nn.Sequential(Block()), (4, 8, 8), "block")
+    found = shapes_of(nn.Sequential(Block()), (4, 8, 8), "block")
     assert found.peak_activation_bytes == (256 + 512 + 256) * 4
     plain = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
-    assert extract(plain, (4, 8, 8), "plain").peak_activation_bytes == (256 + 512) * 4
+    assert shapes_of(plain, (4, 8, 8), "plain").peak_activation_bytes == (256 + 512) * 4
 
 
 def test_resnet18_at_224_is_within_two_percent_of_what_was_published() -> None:
@@ -105,7 +105,7 @@ def test_a_network_with_nothing_to_estimate_or_that_fails_is_refused(
     net: nn.Module, said: str
 ) -> None:
     with pytest.raises(RequestError, match=said):
-        extract(net, (3, 4, 4), "net")
+        shapes_of(net, (3, 4, 4), "net")
 
 
 def test_a_mapping_reads_as_a_loop_nest() -> None:
