@@ -240,3 +240,18 @@ class EventByEvent(StepDetector):
 
     def _take_repeats(self, columns: Sequence[Sequence[Any]], begin: int) -> int:
         return 0
+
+
+def repeats_taken(loop: Loop) -> list[int]:
+    """Return how many updates were taken at once at each fetch, by the fast path."""
+    taken: list[int] = []
+
+    class Counting(StepDetector):
+        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
+            before = self.updates
+            events = super()._take_repeats(columns, begin)
+            taken.append(self.updates - before)
+            return events
+
+    assert loop.detected(Counting) == loop.detected(EventByEvent)
+    return taken

@@ -33,7 +33,7 @@ def scripted(
 
 
 class Watched:
-    """A reader with a table to write and a list of what it noted."""
+    """A reader with a table to write and a list of the events it recorded."""
 
     def __init__(self, folder: Path, *sensors: Sensor) -> None:
         self.file = folder / schema.ENERGY

@@ -232,9 +232,9 @@ def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_us
         images, _ = next(batches), next(batches)
         net(images[0])  # one of two
         gc.collect()
-        told = [e.Call(*detail).samples for detail in details(hooks, e.CALL)]
+        samples = [e.Call(*detail).samples for detail in details(hooks, e.CALL)]
         del batches
-    assert told == [4, None, 4]
+    assert samples == [4, None, 4]
 
 
 @pytest.mark.parametrize("are_quick", [False, True])

@@ -62,12 +62,12 @@ def sizes(loader: DataLoader[Any]) -> set[int]:
     return {len(batch[0]) for batch in loader}
 
 
-def test_settings_are_put_in_and_the_script_s_own_are_noted() -> None:
-    with setting(batch_size=6, num_workers=2, prefetch_factor=3, pin_memory=True) as noted:
+def test_settings_are_put_in_and_the_script_s_own_are_recorded() -> None:
+    with setting(batch_size=6, num_workers=2, prefetch_factor=3, pin_memory=True) as records:
         loader = DataLoader(DATA, batch_size=4, shuffle=True)
     assert (loader.batch_size, loader.num_workers) == (6, 2)
     assert (loader.prefetch_factor, loader.pin_memory) == (3, True)
-    (record,) = noted
+    (record,) = records
     assert record["found"] == {
         "batch_size": 4,
         "num_workers": 0,
@@ -92,22 +92,22 @@ def test_positional_arguments_are_replaced_too() -> None:
 
 
 def test_a_subclass_is_set_where_it_calls_torch() -> None:
-    with setting(batch_size=6) as noted:
+    with setting(batch_size=6) as records:
         loader = Own(DATA, bs=4)
     assert sizes(loader) == {6}
-    assert noted[0]["found"]["batch_size"] == 4
+    assert records[0]["found"]["batch_size"] == 4
 
 
-def test_without_settings_a_loader_is_as_ever_and_still_noted() -> None:
-    with setting() as noted:
+def test_without_settings_a_loader_is_as_ever_and_still_recorded() -> None:
+    with setting() as records:
         loader = DataLoader(DATA, 4, num_workers=2)
     assert (loader.batch_size, loader.num_workers, loader.prefetch_factor) == (4, 2, 2)
-    assert noted[0]["found"]["prefetch_factor"] == 2
-    assert noted[0]["set"] == {}
+    assert records[0]["found"]["prefetch_factor"] == 2
+    assert records[0]["set"] == {}
 
 
 def test_no_workers_take_along_all_that_needs_them() -> None:
-    with setting(num_workers=0) as noted:
+    with setting(num_workers=0) as records:
         loader = DataLoader(
             DATA,
             4,
@@ -118,7 +118,7 @@ def test_no_workers_take_along_all_that_needs_them() -> None:
             multiprocessing_context="spawn",
         )
     assert sizes(loader) == {4}
-    assert noted[0]["set"] == {
+    assert records[0]["set"] == {
         "num_workers": 0,
         "prefetch_factor": None,
         "persistent_workers": False,
@@ -126,19 +126,19 @@ def test_no_workers_take_along_all_that_needs_them() -> None:
 
 
 def test_what_means_nothing_without_workers_is_refused_with_the_reason() -> None:
-    with setting(prefetch_factor=4, persistent_workers=True) as noted:
+    with setting(prefetch_factor=4, persistent_workers=True) as records:
         DataLoader(DATA, 4)
-    assert set(noted[0]["refused"]) == {"prefetch_factor", "persistent_workers"}
-    assert "no workers" in noted[0]["refused"]["prefetch_factor"]
+    assert set(records[0]["refused"]) == {"prefetch_factor", "persistent_workers"}
+    assert "no workers" in records[0]["refused"]["prefetch_factor"]
 
 
 def test_a_test_s_loader_keeps_its_batch_after_one_that_shuffles() -> None:
-    with setting(batch_size=6, num_workers=1) as noted:
+    with setting(batch_size=6, num_workers=1) as records:
         train = DataLoader(DATA, 4, shuffle=True)
         test = DataLoader(DATA, 4)
     assert (train.batch_size, test.batch_size) == (6, 4)
     assert (train.num_workers, test.num_workers) == (1, 1)
-    assert "taken for a test" in noted[1]["refused"]["batch_size"]
+    assert "taken for a test" in records[1]["refused"]["batch_size"]
 
 
 def test_where_none_shuffles_every_loader_may_be_the_one_that_trains() -> None:
@@ -156,20 +156,20 @@ def test_where_none_shuffles_every_loader_may_be_the_one_that_trains() -> None:
     ],
 )
 def test_batches_that_others_make_are_left_alone(arguments: Any, reason: str) -> None:
-    with setting(batch_size=6, num_workers=1) as noted:
+    with setting(batch_size=6, num_workers=1) as records:
         loader = DataLoader(DATA, **arguments)
     assert loader.batch_size is None
     assert loader.num_workers == 1
-    assert reason in noted[0]["refused"]["batch_size"]
-    assert noted[0]["batches_by"] != "loader"
+    assert reason in records[0]["refused"]["batch_size"]
+    assert records[0]["batches_by"] != "loader"
 
 
 def test_an_iterable_data_set_is_set_and_warned_of() -> None:
-    with setting(num_workers=2) as noted:
+    with setting(num_workers=2) as records:
         loader = DataLoader(Numbers(), 4)
     assert loader.num_workers == 2
-    assert noted[0]["samples"] is None
-    assert "every worker" in noted[0]["warning"]
+    assert records[0]["samples"] is None
+    assert "every worker" in records[0]["warning"]
 
 
 def test_a_loader_made_again_from_its_attributes_is_the_same() -> None:
@@ -181,12 +181,12 @@ def test_a_loader_made_again_from_its_attributes_is_the_same() -> None:
     assert sizes(first) == sizes(again) == sizes(sampled) == {6}
 
 
-def test_loaders_that_are_all_alike_are_noted_once() -> None:
-    with setting(batch_size=6) as noted:
+def test_loaders_that_are_all_alike_are_recorded_once() -> None:
+    with setting(batch_size=6) as records:
         for _ in range(5):
             DataLoader(DATA, 4, shuffle=True)
         DataLoader(DATA, 8, shuffle=True)
-    assert [each["found"]["batch_size"] for each in noted] == [4, 8]
+    assert [each["found"]["batch_size"] for each in records] == [4, 8]
 
 
 def test_wrong_arguments_get_torch_s_own_answer() -> None:
@@ -212,9 +212,9 @@ def test_a_length_that_the_script_s_own_code_does_not_know_is_unknown() -> None:
         def __len__(self) -> int:
             raise RuntimeError("who knows")
 
-    with setting(batch_size=6) as noted:
+    with setting(batch_size=6) as records:
         DataLoader(DATA, 4, sampler=Endless())
-    assert noted[0]["samples"] is None
+    assert records[0]["samples"] is None
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_call_with_an_object_is_counted_by_it() -> None:
 
 
 def fetched_samples(loader: DataLoader[Any], then: Callable[[int], None] = lambda _: None) -> Any:
-    """What was noted of each batch of a loader; after each of them something may happen."""
+    """What was recorded of each batch of a loader; after each of them something may happen."""
     with watched() as hooks:
         for number, _ in enumerate(loader):
             then(number)
@@ -192,8 +192,8 @@ def test_the_last_batch_of_an_iteration_has_its_own_samples() -> None:
     with watched() as hooks:
         for _ in range(2):
             list(loader)
-        told = [how[0] for how in details(hooks, e.FETCHED)]
-    assert told == [3, 3, 3, 1, 3, 3, 3, 1]
+        samples = [how[0] for how in details(hooks, e.FETCHED)]
+    assert samples == [3, 3, 3, 1, 3, 3, 3, 1]
 
 
 def test_batches_that_are_made_in_a_way_of_their_own_are_counted_one_by_one() -> None:
@@ -228,8 +228,8 @@ def test_a_batch_that_could_not_be_made_has_no_samples_and_the_next_its_own() ->
         with pytest.raises(OSError, match="unreadable"):
             next(batches)
         next(batches)
-    told = [how[0] for how in details(hooks, e.FETCHED)]
-    assert told == [4, None, 2]
+    samples = [how[0] for how in details(hooks, e.FETCHED)]
+    assert samples == [4, None, 2]
     assert fetched_samples(DataLoader(Gaps(), batch_size=4)) == [4, 3, 2]
 
 

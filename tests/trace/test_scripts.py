@@ -168,17 +168,7 @@ def test_a_phase_lasts_as_long_as_timers_placed_by_hand_say(trace, case: str):
     assert off_s == {}
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "plain_cifar",
-        "text",
-        "validation_inside",
-        "accelerate_loop",
-        "lightning_trainer",
-        "hf_trainer",
-    ],
-)
+@pytest.mark.parametrize("case", ["text", "validation_inside", "lightning_trainer"])
 def test_an_evaluation_with_a_loader_of_its_own_has_a_row_of_its_own(trace, case: str):
     assert set(trace(case).run.epochs["split"]) == {"train", "test"}
 

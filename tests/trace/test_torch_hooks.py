@@ -127,13 +127,13 @@ def test_classes_made_while_they_are_on_work_after_them() -> None:
         assert list(LaterStill(data(), batch_size=6))
         steps = hooks.steps
     assert steps == 2, "a step that calls its parent's is one update"
-    noted = len(hooks.buffer.events)
+    recorded = len(hooks.buffer.events)
     for kind in (Later, Meanwhile):
         optimizer = kind(net.parameters(), lr=0.1)
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert list(LaterStill(data(), batch_size=6))
-    assert len(hooks.buffer.events) == noted, "nothing is noted any more"
+    assert len(hooks.buffer.events) == recorded, "nothing is recorded any more"
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_training_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
     assert all(timing.wall_ns > 0 for timing in timings)
 
 
-def test_what_is_noted_is_in_order_and_in_pairs() -> None:
+def test_what_is_recorded_is_in_order_and_in_pairs() -> None:
     with watched() as hooks:
         train(DataLoader(data(), batch_size=4), epochs=1)
     times = [time_ns for _, time_ns, *_ in hooks.buffer.events]
@@ -245,7 +245,7 @@ def test_a_thread_that_only_hands_numbers_to_workers_is_no_other_thread() -> Non
         assert hooks.has_threads
 
 
-def test_inside_a_call_nothing_else_is_noted() -> None:
+def test_inside_a_call_nothing_else_is_recorded() -> None:
     with watched() as hooks:
         model()(torch.ones(2, 4))
     assert [NAMES[kind] for kind, *_ in hooks.buffer.events] == ["CALL", "CALLED"]
@@ -434,7 +434,7 @@ def test_functional_gradients_and_checkpoints_work() -> None:
     assert kinds(hooks)["CALL"] == 2
 
 
-def test_what_was_compiled_is_not_compiled_again_where_nothing_is_noted() -> None:
+def test_what_was_compiled_is_not_compiled_again_where_nothing_is_recorded() -> None:
     compiled = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -450,12 +450,12 @@ def test_what_was_compiled_is_not_compiled_again_where_nothing_is_noted() -> Non
     assert not hooks.busy
 
 
-def test_what_is_noted_leaves_the_collector_no_tuples() -> None:
+def test_what_is_recorded_leaves_the_collector_no_tuples() -> None:
     with watched() as hooks:
         train(DataLoader(data(), batch_size=4), epochs=1)
     for _ in range(2):  # it lets go of tuples that hold only numbers, the inner ones first
         gc.collect()
     tuples = [
-        note for note in hooks.buffer.fields if isinstance(note, tuple) and gc.is_tracked(note)
+        each for each in hooks.buffer.fields if isinstance(each, tuple) and gc.is_tracked(each)
     ]
     assert not tuples

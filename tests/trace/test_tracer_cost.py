@@ -15,7 +15,7 @@ from stepscope.trace.event_buffer import HookState
 from stepscope.trace.tracer import Tracer
 
 
-def test_what_an_event_costs_is_measured_on_calls_that_are_noted(
+def test_what_an_event_costs_is_measured_on_calls_that_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[HookState] = []

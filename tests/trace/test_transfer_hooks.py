@@ -1,4 +1,4 @@
-"""What hooks note of moves to a device, and when they stop looking."""
+"""What hooks record of moves to a device, and when they stop looking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hooks note of backward passes and updates: the loss, and how many steps there were."""
+"""What hooks record of backward passes and updates: the loss, and how many steps there were."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_a_scaler_with_its_optimiser_is_one_update_and_its_loss_is_the_unscaled_
         scaler.step(optimizer)
         scaler.update()
     assert hooks.steps == 1
-    [noted] = details(hooks, e.BACKWARD_DONE)
-    assert noted == loss.item()
+    [recorded] = details(hooks, e.BACKWARD_DONE)
+    assert recorded == loss.item()
 
 
 def test_what_a_backward_pass_takes_from_an_iterator_is_left_to_it() -> None:
@@ -61,8 +61,8 @@ def test_a_backward_pass_that_is_traced_has_no_loss_and_no_trouble() -> None:
     with watched() as hooks:
         traced = make_fx(gradient)(torch.ones(3))
     assert traced(torch.ones(3)).tolist() == [2.0] * 3
-    [noted] = details(hooks, e.BACKWARD_DONE)
-    assert noted is None
+    [recorded] = details(hooks, e.BACKWARD_DONE)
+    assert recorded is None
 
 
 def test_only_one_real_number_is_a_loss() -> None:
@@ -73,8 +73,8 @@ def test_only_one_real_number_is_a_loss() -> None:
         torch.autograd.backward(
             [root.sum().to(torch.complex64)], [torch.ones((), dtype=torch.cfloat)]
         )
-    noted = details(hooks, e.BACKWARD_DONE)
-    assert noted == [3.0, None, 3.0, None, None]
+    recorded = details(hooks, e.BACKWARD_DONE)
+    assert recorded == [3.0, None, 3.0, None, None]
 
 
 def test_steps_are_counted_and_not_the_updates_of_several_optimisers() -> None:
@@ -232,6 +232,6 @@ def test_a_loss_that_is_read_later_does_not_keep_its_graph() -> None:
     with watched() as hooks:
         loss = model()(torch.ones(2, 4)).sum().as_subclass(OwnTensor)
         loss.backward()
-        [noted] = details(hooks, e.BACKWARD_DONE)
-        assert noted.__self__.grad_fn is None
-        assert noted() == loss.item()
+        [recorded] = details(hooks, e.BACKWARD_DONE)
+        assert recorded.__self__.grad_fn is None
+        assert recorded() == loss.item()

@@ -21,12 +21,12 @@ from simulated_loop import (
     TRAIN,
     EventByEvent,
     Loop,
+    repeats_taken,
 )
 
 from stepscope.meter.step_rows import LoadTiming
 from stepscope.trace import event_buffer as e
 from stepscope.trace.detect.fast_path import _count_repeats
-from stepscope.trace.detect.steps import StepDetector
 
 KINDS = range(e.CLOCKS)
 SUBJECTS = {
@@ -224,21 +224,11 @@ def test_a_step_that_goes_like_one_before_gives_the_same_row(loop: Loop, at_once
     assert loop.detected(at_once=at_once) == loop.detected(EventByEvent)
 
 
-def test_plain_steps_are_not_found_out_anew() -> None:
-    taken_at_once = []
-
-    class Watched(StepDetector):
-        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-            before = self.updates
-            taken = super()._take_repeats(columns, begin)
-            taken_at_once.append(self.updates - before)
-            return taken
-
+def test_plain_steps_are_taken_at_once() -> None:
     loop = Loop()
     loop.train(6)
-    loop.detected(Watched)
-    # the first shows what a step is like; the last fetch finds nothing
-    assert taken_at_once == [0, 5, 0]
+    # The first shows what a step is like; the last fetch finds nothing.
+    assert repeats_taken(loop) == [0, 5, 0]
 
     loop.iterate(OTHER_LOADER)
     loop.step(OTHER_LOADER)
@@ -247,9 +237,7 @@ def test_plain_steps_are_not_found_out_anew() -> None:
         loop.fetch(1, OTHER_LOADER)
         loop.update(9)
     loop.exhaust(1, OTHER_LOADER)
-    taken_at_once.clear()
-    loop.detected(Watched)
-    assert taken_at_once == [0, 5, 0, 0, 0, 5, 0], "also without detail"
+    assert repeats_taken(loop) == [0, 5, 0, 0, 0, 5, 0], "also without detail"
 
 
 def _zeroes_last(loop: Loop) -> None:
@@ -292,17 +280,8 @@ def test_many_kinds_of_steps_are_plain(step: Callable[[Loop], None]) -> None:
     for _ in range(10):
         step(loop)
     loop.exhaust()
-    taken: list[int] = []
-
-    class Counting(StepDetector):
-        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-            taken.append(super()._take_repeats(columns, begin))
-            return taken[-1]
-
-    sheet = loop.detected(Counting)
-    of_a_step = (len(loop.events) - 4) // 10
-    assert sum(taken) == 9 * of_a_step, "all but the first"
-    assert sheet == loop.detected(EventByEvent)
+    updates = sum(1 for kind, *_ in loop.events if kind == e.STEPPED)
+    assert sum(repeats_taken(loop)) == updates * 9 // 10, "all but the first step"
 
 
 def test_a_pattern_is_counted_as_often_as_it_comes_and_given_up_at_once() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from simulated_loop import (
     ADAM,
@@ -14,10 +11,10 @@ from simulated_loop import (
     SGD,
     TEST,
     TRAIN,
-    EventByEvent,
     Loop,
     Sheet,
     fields_of,
+    repeats_taken,
 )
 
 from stepscope.trace import event_buffer as e
@@ -118,15 +115,6 @@ def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: 
 
 
 def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
-    taken = []
-
-    class Watched(StepDetector):
-        def _take_repeats(self, columns: Sequence[list[Any]], begin: int) -> int:
-            before = self.updates
-            events = super()._take_repeats(columns, begin)
-            taken.append(self.updates - before)
-            return events
-
     loop.iterate()
     for samples in (8, None, 8, 8, None, 8):
         loop.fetch(1, samples=samples)
@@ -135,10 +123,8 @@ def test_a_loss_that_is_a_module_is_part_of_a_plain_step(loop: Loop) -> None:
         loop.backward(4)
         loop.update(3)
     loop.exhaust()
-    sheet = loop.detected(Watched)
-    assert taken == [0, 5, 0]
-    assert sheet.samples == [8, 4, 8, 8, 4, 8]
-    assert sheet == loop.detected(EventByEvent)
+    assert repeats_taken(loop) == [0, 5, 0]
+    assert loop.detected().samples == [8, 4, 8, 8, 4, 8]
 
 
 # which samples
