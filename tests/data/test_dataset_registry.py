@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.data import dataset_registry
+from stepscope.data.dataset import DataSet, DataSource
 from stepscope.data.datasets import cifar, shapes
 from stepscope.errors import DataError, RequestError
 
@@ -19,28 +20,26 @@ from stepscope.errors import DataError, RequestError
     ids=lambda one: one.name,
 )
 class TestDataSetsOfRecords:
-    def test_it_says_what_it_is(self, data_set: dataset_registry.DataSet) -> None:
+    def test_it_says_what_it_is(self, data_set: DataSet) -> None:
         assert data_set.about
         assert data_set.classes == len(set(data_set.class_names)) == 10
         assert data_set.shape == (3, 32, 32)
         assert data_set.records is not None
         assert all(0 < one < 1 for one in (*data_set.records.mean, *data_set.records.std))
 
-    def test_its_counts_follow_the_one_rule(self, data_set: dataset_registry.DataSet) -> None:
+    def test_its_counts_follow_the_one_rule(self, data_set: DataSet) -> None:
         assert data_set.count("train") == data_set.train_samples == 50_000
         assert data_set.count("test") == data_set.test_samples == 10_000
         assert data_set.count("test", 1000) == 200
 
-    def test_more_samples_than_it_has_are_refused(
-        self, data_set: dataset_registry.DataSet, tmp_path: Path
-    ) -> None:
+    def test_more_samples_than_it_has_are_refused(self, data_set: DataSet, tmp_path: Path) -> None:
         assert data_set.records is not None
         for function in (data_set.records.load, data_set.records.open_files):
             with pytest.raises(RequestError, match=r"wanted 50,001 samples; .* has 50,000"):
                 function("train", tmp_path, 50_001)
 
     def test_verifying_an_empty_folder_gives_a_line_for_each_file(
-        self, data_set: dataset_registry.DataSet, tmp_path: Path
+        self, data_set: DataSet, tmp_path: Path
     ) -> None:
         assert len(data_set.verify(tmp_path)) == 6
         assert list(tmp_path.iterdir()) == []
@@ -49,7 +48,7 @@ class TestDataSetsOfRecords:
 @pytest.mark.parametrize("name", dataset_registry.NAMES)
 def test_every_data_set_is_one_of_that_name(name: str, tmp_path: Path) -> None:
     try:
-        found = dataset_registry.find(name, dataset_registry.DataSource(data_dir=tmp_path))
+        found = dataset_registry.find(name, DataSource(data_dir=tmp_path))
     except DataError:
         return  # it says what it is only where it lies
     assert found.name == name

@@ -155,7 +155,7 @@ def sizes(network: NetworkSummary) -> list[float]:
     return [round(getattr(network, name), 2) for name in every]
 
 
-@pytest.mark.parametrize("name", [name for name in registry.names() if "imagenet" not in name])
+@pytest.mark.parametrize("name", [name for name in registry.ZOO if "imagenet" not in name])
 def test_of_every_network_of_the_zoo_all_is_counted_and_the_columns_add_up(name):
     entry = registry.ZOO[name]
     model = registry.build(name, classes=entry.classes)

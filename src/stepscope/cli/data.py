@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from stepscope.cli.streams import AsJson
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import Verified, VerifiedCache
+from stepscope.data.dataset import DataSource, Verified, VerifiedCache
 from stepscope.data.object_store.store_url import parse_address
 from stepscope.errors import DataError, RequestError
 from stepscope.records.types import (
@@ -37,7 +37,7 @@ def get(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = False)
     name
         A data set, such as cifar10.
     """
-    dataset = dataset_registry.find(name, dataset_registry.DataSource(data_dir=data_dir))
+    dataset = dataset_registry.find(name, DataSource(data_dir=data_dir))
     dataset.get(data_dir, lambda line: print(line, file=sys.stderr))
     return verify(name, data_dir=data_dir, json=json)
 
@@ -51,7 +51,7 @@ def verify(name: str, /, *, data_dir: DataDir = Path("data"), json: AsJson = Fal
     name
         A data set, such as cifar10.
     """
-    dataset = dataset_registry.find(name, dataset_registry.DataSource(data_dir=data_dir))
+    dataset = dataset_registry.find(name, DataSource(data_dir=data_dir))
     checked, cache = dataset.verify(data_dir), dataset.verify_cache()
     if json:
         answer: DataCheckAnswer = {

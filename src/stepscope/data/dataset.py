@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import RequestError
 
@@ -96,20 +96,6 @@ class VerifiedCache:
         return sum(file.stat().st_size for file in self.folder.glob("*"))
 
 
-class Load(Protocol):
-    """A function that reads records into memory."""
-
-    def __call__(self, split: Split, data_dir: Path, samples: int | None = None) -> MemorySamples:
-        """Read the first samples of a split, checked against their checksums."""
-
-
-class OpenFiles(Protocol):
-    """A function that returns records as files on the local disk."""
-
-    def __call__(self, split: Split, data_dir: Path, samples: int | None = None) -> RecordFiles:
-        """Return the first samples of a split; create their files if necessary."""
-
-
 @dataclass(frozen=True)
 class Records:
     """A data set of small images of one size, each a record of bytes.
@@ -117,8 +103,10 @@ class Records:
     `mean` and `std` are those of the training pixels divided by 255.
     """
 
-    load: Load
-    open_files: OpenFiles
+    load: Callable[[Split, Path, int | None], MemorySamples]
+    """Read the first samples of a split into memory, checked against their checksums."""
+    open_files: Callable[[Split, Path, int | None], RecordFiles]
+    """Return the first samples of a split as files; create them if necessary."""
     mean: Channels
     std: Channels
 

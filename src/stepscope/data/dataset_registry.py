@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib
 
-from stepscope.data.dataset import DataSet, DataSource, Split, Verified, samples_taken
+from stepscope.data.dataset import DataSet, DataSource
 from stepscope.errors import RequestError, nearest
-
-__all__ = ["NAMES", "DataSet", "DataSource", "Split", "Verified", "find", "samples_taken"]
 
 _MODULES = {
     "shapes": "stepscope.data.datasets.shapes",

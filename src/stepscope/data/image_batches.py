@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +32,6 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
-class Files(Protocol):
-    """Access to the bytes of each image of a listing."""
-
-    def read(self, index: int) -> bytes:
-        """Return the bytes of a file, or raise an OSError."""
-
-
-class FilesOnDisk:
-    """Image files that are read on demand."""
-
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-
-    def read(self, index: int) -> bytes:
-        """Read a file."""
-        return self._listing.path(index).read_bytes()
-
-
 class FilesInMemory:
     """Image files, still compressed, in one block of memory."""
 
@@ -60,7 +41,7 @@ class FilesInMemory:
         ends = []
         for index in range(len(listing)):
             try:
-                block += listing.path(index).read_bytes()
+                block += listing.read(index)
             except OSError as error:
                 self._unread[index] = error
             ends.append(len(block))
@@ -80,12 +61,12 @@ class ImageBatches(Dataset[Any]):
     def __init__(
         self,
         listing: Listing,
-        files: Files,
+        files: Listing | FilesInMemory,
         reading: DataSource,
         size: tuple[int, int],
         held_out: Mask | None = None,
     ) -> None:
-        """Resize the images of a listing to `size` (height, width)."""
+        """Read the images of a listing from `files`, and resize them to `size` (height, width)."""
         self._held_out = held_out
         self._listing, self._files, self._size = listing, files, size
         # Not the data source itself, which cannot be pickled.
@@ -160,8 +141,3 @@ class ImageBatches(Dataset[Any]):
 
 def _channels_first(images: npt.NDArray[np.float32]) -> torch.Tensor:
     return torch.from_numpy(images).movedim(-1, -3)
-
-
-def files_of(listing: Listing) -> tuple[Path, ...]:
-    """Return the files of a listing, to drop them from the page cache."""
-    return tuple(listing.path(index) for index in range(len(listing)))

@@ -7,6 +7,7 @@ of a million strings would make every forked worker copy their pages.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,13 +44,26 @@ class Listing:
         start = int(self._ends[index - 1]) if index else 0
         return self.root / os.fsdecode(self._names[start : int(self._ends[index])])
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths of all images."""
+        return tuple(self.path(index) for index in range(len(self)))
+
+    def read(self, index: int) -> bytes:
+        """Return the content of an image file, or raise an OSError."""
+        return self.path(index).read_bytes()
+
     def first(self, samples: int) -> Listing:
         """Return a listing of the first `samples` images."""
         return Listing(self.root, self.labels[:samples], self._names, self._ends[:samples])
 
     def size_bytes(self) -> int:
         """Return the total size of the files; unreadable files count as 0."""
-        return sum(_size_bytes(self.path(index)) for index in range(len(self)))
+        total = 0
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                total += path.stat().st_size
+        return total
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,10 +169,3 @@ def _some(names: Sequence[str]) -> str:
         return "nothing in it"
     more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more
-
-
-def _size_bytes(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return 0

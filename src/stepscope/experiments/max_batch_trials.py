@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from stepscope.data import dataset_registry
 from stepscope.errors import (
     AnswerIsNo,
     Interrupted,
@@ -302,8 +303,6 @@ def _line(bill: MemoryForecast, pool: str, batch_size: int) -> Line:
 
 
 def _samples(spec: RunSpec) -> int:
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     return dataset.count("train", spec.samples) - spec.validation
 

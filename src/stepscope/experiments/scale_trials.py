@@ -18,6 +18,7 @@ from typing import Any
 from stepscope.analyze.scaling import Scale
 from stepscope.analyze.scaling_answer import KIND, gradient_bytes_of, scale_of
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
+from stepscope.data import dataset_registry
 from stepscope.errors import Interrupted, MachineError, OutOfMemoryError, RequestError
 from stepscope.experiments.sweep_run import SweepInterrupted, SweepListener, TrialBench, working_in
 from stepscope.experiments.trial_order import plan_trials
@@ -131,8 +132,6 @@ def _check_length(spec: RunSpec) -> None:
 
 
 def _training_samples(spec: RunSpec) -> int:
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     return dataset.count("train", spec.samples) - spec.validation
 

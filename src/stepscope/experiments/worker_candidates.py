@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
+from stepscope.data import dataset_registry
 from stepscope.errors import RequestError
 from stepscope.experiments.max_batch_trials import limit_now
 from stepscope.experiments.script_loaders import NO_LOADER, batch_bytes, training_loader
@@ -217,8 +218,6 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
     Raises:
         RequestError: there is nothing for workers to load.
     """
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     spec = workload.spec({})
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches are not loaded, so there are no workers.")

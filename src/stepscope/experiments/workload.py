@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from stepscope.data import dataset_registry
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.hardware.procfs import system_root
@@ -25,7 +26,7 @@ from stepscope.supervisor.warm_start import ForkServer
 from stepscope.train.source_settings import data_source_of
 
 if TYPE_CHECKING:
-    from stepscope.data.dataset_registry import DataSet
+    from stepscope.data.dataset import DataSet
 
 Mode = Literal["train", "load"]
 ARGUMENT = "arg:"  # a setting that is a flag of the user's script
@@ -41,8 +42,6 @@ LOADER_SETTINGS = {
 
 def dataset_of(spec: RunSpec) -> DataSet:
     """Return the data set of a spec."""
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     return dataset_registry.find(spec.data, data_source_of(spec))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from stepscope.data.dataset_registry import DataSet
+from stepscope.data.dataset import DataSet
 from stepscope.data.object_store.store_url import is_store_url
 from stepscope.hardware.process_memory import growth_during, trimmed_resident_bytes
 from stepscope.memory_forecast.cuda_allocator import reserved_for

@@ -184,9 +184,9 @@ class Pooled(nn.Module):
 
 
 class Efficient(nn.Module):
-    """The network of a design."""
+    """The network of a design. The sides of images must be multiples of the stem factor."""
 
-    def __init__(self, design: EfficientDesign, num_classes: int) -> None:
+    def __init__(self, design: EfficientDesign, num_classes: int = 10) -> None:
         super().__init__()
         widths, drops = design.widths, design.dropout_percents or (0,) * len(design.widths)
         self.stem = _stem(design)
@@ -211,19 +211,14 @@ class Efficient(nn.Module):
         return scores
 
 
-def efficient(design: EfficientDesign, num_classes: int = 10) -> Efficient:
-    """Return the network of a design; image sides must be multiples of its stem factor."""
-    return Efficient(design, num_classes)
-
-
 def efficient_accurate(num_classes: int = 10) -> Efficient:
     """Return the most accurate network below 0.5 mJ and 100,000 cycles."""
-    return efficient(read_design(ACCURATE), num_classes)
+    return Efficient(read_design(ACCURATE), num_classes)
 
 
 def efficient_small(num_classes: int = 10) -> Efficient:
     """Return a network that costs less than the published solution of the same task."""
-    return efficient(read_design(SMALL), num_classes)
+    return Efficient(read_design(SMALL), num_classes)
 
 
 def _stem(design: EfficientDesign) -> nn.Sequential:

@@ -31,8 +31,3 @@ class LeNet(nn.Module):
         """Return the class scores of each image."""
         scores: Tensor = self.classifier(self.flatten(self.features(images)))
         return scores
-
-
-def lenet(num_classes: int = 10) -> LeNet:
-    """Return LeNet-5."""
-    return LeNet(num_classes)

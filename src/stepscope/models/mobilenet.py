@@ -57,8 +57,3 @@ class MobileNet(nn.Module):
         out = self.blocks(self.stem(images))
         scores: Tensor = self.classifier(self.flatten(self.pool(out)))
         return scores
-
-
-def mobilenet(num_classes: int = 10) -> MobileNet:
-    """Return MobileNet V1 for 32x32 images."""
-    return MobileNet(num_classes)

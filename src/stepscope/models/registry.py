@@ -42,7 +42,7 @@ _TEXT = (128,)
 
 ZOO: Mapping[str, ZooEntry] = MappingProxyType(
     {
-        "lenet": ZooEntry("lenet", "lenet", _CIFAR, 10, "LeNet"),
+        "lenet": ZooEntry("lenet", "LeNet", _CIFAR, 10, "LeNet"),
         "vgg11": ZooEntry("vgg", "vgg11", _CIFAR, 10, "VGG11, CIFAR head (one Linear)"),
         "vgg11_imagenet": ZooEntry(
             "vgg", "vgg11_imagenet", _IMAGENET, 10, "VGG11 in the ImageNet layout, no batch norm"
@@ -59,7 +59,7 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
             "preact_resnet", "preact_resnet18", _CIFAR, 10, "PreActResNet-18"
         ),
         "resnext29_2x64d": ZooEntry("resnext", "resnext29_2x64d", _CIFAR, 10, "ResNeXt29 2x64d"),
-        "mobilenet": ZooEntry("mobilenet", "mobilenet", _CIFAR, 10, "MobileNet (V1)"),
+        "mobilenet": ZooEntry("mobilenet", "MobileNet", _CIFAR, 10, "MobileNet (V1)"),
         "mobilenetv2": ZooEntry("mobilenetv2", "mobilenetv2", _CIFAR, 10, "MobileNetV2"),
         "mobilenetv2_imagenet": ZooEntry(
             "mobilenetv2",
@@ -82,11 +82,6 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
         ),
     }
 )
-
-
-def names() -> list[str]:
-    """Return every name of the zoo, in the order in which a person should read them."""
-    return list(ZOO)
 
 
 def check_name(name: str) -> None:
@@ -150,9 +145,9 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
         family = importlib.import_module(f"{__package__}.{entry.module}")
         model: nn.Module = getattr(family, entry.factory)(num_classes=classes)
     elif is_design(name):
-        from stepscope.models.efficient_net import efficient
+        from stepscope.models.efficient_net import Efficient
 
-        model = efficient(read_design(name), num_classes=classes)
+        model = Efficient(read_design(name), num_classes=classes)
     else:
         model = build_own(*_split(name), classes=classes)
     if norm == "none":

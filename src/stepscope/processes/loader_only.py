@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stepscope.data.dataset_registry import Split as CatalogueSplit
+from stepscope.data.dataset import Split as CatalogueSplit
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import FromBucket
 from stepscope.memory_forecast.fit_check import FitCheck

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stepscope.data import dataset_registry
 from stepscope.data.object_store.store_url import is_store_url, parse_address
 from stepscope.errors import MachineError, RequestError, nearest, require_packages
 from stepscope.hardware.host import shared_memory_free_bytes
@@ -17,7 +18,7 @@ from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_bytes
 
 if TYPE_CHECKING:
-    from stepscope.data.dataset_registry import DataSet
+    from stepscope.data.dataset import DataSet
 
 
 def check(spec: RunSpec) -> None:
@@ -29,8 +30,6 @@ def check(spec: RunSpec) -> None:
     _check_source(spec)
     require_packages("training", "train", "torch", "numpy")
     registry.check_installed(spec.model)
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     _check_model_takes(spec, dataset)
     samples = dataset.count("train", spec.samples)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stepscope.data.dataset_registry import DataSet
+from stepscope.data.dataset import DataSet
 from stepscope.models.model_summary import eagerly
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
 from stepscope.settings import RunSpec

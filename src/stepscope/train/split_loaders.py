@@ -66,7 +66,7 @@ class LoadedSplit:
 
 def open_split(
     spec: RunSpec,
-    split: dataset_registry.Split,
+    split: Split,
     data_dir: Path,
     worker_pool: WorkerPool,
     on_notice: Callable[[Notice], None] = lambda notice: None,
@@ -150,7 +150,7 @@ def start_worker(worker: int) -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _synthetic(spec: RunSpec, split: dataset_registry.Split, data_dir: Path) -> LoadedSplit:
+def _synthetic(spec: RunSpec, split: Split, data_dir: Path) -> LoadedSplit:
     dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
     timed = TimedDataset(
         SyntheticBatches(

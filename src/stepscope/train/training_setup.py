@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import DataSource
+from stepscope.data.dataset import DataSet, DataSource, Split
 from stepscope.data.datasets.wordpiece import read_vocabulary
 from stepscope.data.loaders.dataloader import Notice
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
@@ -60,9 +60,9 @@ class Job:
         return self.train.files + (self.test.files if self.test is not None else ())
 
     @property
-    def buckets(self) -> dict[dataset_registry.Split, FromBucket]:
+    def buckets(self) -> dict[Split, FromBucket]:
         """The buckets of the splits in an object store."""
-        splits: dict[dataset_registry.Split, LoadedSplit | None] = {
+        splits: dict[Split, LoadedSplit | None] = {
             "train": self.train,
             "test": self.test,
         }
@@ -171,7 +171,7 @@ def build(
     )
 
 
-def _try_forward(spec: RunSpec, model: nn.Module, dataset: dataset_registry.DataSet) -> None:
+def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:
     """Run two blank samples through the network, to fail before the training starts."""
     wanted = (2, dataset.classes)
     samples = "images" if dataset.tokens is None else "texts"

@@ -97,11 +97,11 @@ def test_no_more_ways_are_tried_than_there_are():
 def test_every_design_trains_on_a_batch_of_one_image(shape):
     import torch
 
-    from stepscope.models.efficient_net import efficient
+    from stepscope.models.efficient_net import Efficient
 
     for proposal in take(12, limit=1e9, shape=shape):
         design = read_design(proposal.values["model"])
-        assert efficient(design)(torch.zeros(1, *shape)).shape == (1, 10)
+        assert Efficient(design)(torch.zeros(1, *shape)).shape == (1, 10)
 
 
 # --- proposals ------------------------------------------------------------------------------------

@@ -144,22 +144,32 @@ def _from_archive(room: Path, delivery: _Delivery, sources: Sources, report: Rep
 
 
 def _download(sources: Sources, to: Path, report: Report) -> str:
-    """Download the archive and return its md5; report progress in tenths."""
+    """Download the archive and return its md5."""
     digest = hashlib.md5(usedforsecurity=False)
+
+    def pieces() -> Iterator[bytes]:
+        for piece in _pieces(sources, report):
+            digest.update(piece)
+            yield piece
+
+    write_atomically(to, pieces())
+    return digest.hexdigest()
+
+
+def _pieces(sources: Sources, report: Report) -> Iterator[bytes]:
+    """Yield the content of the archive; report progress in tenths."""
     got = 0
     try:
         with urllib.request.urlopen(sources.url, timeout=sources.timeout_s) as answer:
             announced = answer.headers.get("Content-Length", "")
             total = int(announced) if announced.isdecimal() else 0
-            with _opened(to) as write:
-                while piece := answer.read(1 << 18):
-                    write(piece)
-                    digest.update(piece)
-                    before, got = got, got + len(piece)
-                    if got > sources.limit_bytes:
-                        raise DataError(f"larger than {sources.limit_bytes} bytes; stopped")
-                    if total and 10 * got // total > 10 * before // total:
-                        report(f"downloaded {got / 1e6:.0f} of {total / 1e6:.0f} MB")
+            while piece := answer.read(1 << 18):
+                yield piece
+                before, got = got, got + len(piece)
+                if got > sources.limit_bytes:
+                    raise DataError(f"larger than {sources.limit_bytes} bytes; stopped")
+                if total and 10 * got // total > 10 * before // total:
+                    report(f"downloaded {got / 1e6:.0f} of {total / 1e6:.0f} MB")
     except urllib.error.HTTPError as error:
         error.close()
         raise DataError(f"the server answered {error.code} {error.reason}") from error
@@ -169,22 +179,6 @@ def _download(sources: Sources, to: Path, report: Report) -> str:
         raise DataError(f"the download broke off after {got} bytes ({error!r})") from error
     if got < total:
         raise DataError(f"the download broke off: wanted {total} bytes, found {got}")
-    return digest.hexdigest()
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Yield a function that writes to `path` and raises errors distinct from network errors."""
-    with path.open("wb") as stream:
-
-        def write(piece: bytes) -> None:
-            try:
-                stream.write(piece)
-                stream.flush()  # so that a full disk raises here, not on closing
-            except OSError as error:
-                raise cannot_write(error, str(path)) from error
-
-        yield write
 
 
 def _from_npm(room: Path, delivery: _Delivery, sources: Sources, report: Report) -> None:

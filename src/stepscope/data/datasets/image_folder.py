@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from functools import partial
 from pathlib import Path
 
 from stepscope.data.dataset import (
@@ -53,7 +52,7 @@ def describe(reading: DataSource) -> DataSet:
         get=_get,
         verify=_verify,
         shape=shape,
-        held_bytes=partial(_held_bytes, layout),
+        held_bytes=lambda split, samples: _listing(layout, split, samples).size_bytes(),
     )
 
 
@@ -65,7 +64,7 @@ def _check(data_dir: Path) -> None:
 
 
 def _open(split: Split, reading: DataSource) -> Opened:
-    from stepscope.data.image_batches import FilesInMemory, FilesOnDisk, ImageBatches, files_of
+    from stepscope.data.image_batches import FilesInMemory, ImageBatches
     from stepscope.data.sample_order import hold_out
 
     listing = _listing(look_through(reading.data_dir), split, reading.samples)
@@ -76,19 +75,15 @@ def _open(split: Split, reading: DataSource) -> Opened:
         )
     height, width = (reading.shape or SHAPE)[1:]
     local = reading.source == "local"
-    files = FilesOnDisk(listing) if local else FilesInMemory(listing)
+    files = listing if local else FilesInMemory(listing)
     held_out = hold_out(len(listing), reading.validation) if split == "train" else None
     batches = ImageBatches(listing, files, reading, (height, width), held_out)
-    return Opened(batches, len(listing), files_of(listing) if local else ())
+    return Opened(batches, len(listing), listing.paths if local else ())
 
 
 def _listing(layout: FolderLayout, split: Split, samples: int | None) -> Listing:
     count = samples_taken(split, samples, len(layout.train), len(layout.test))
     return (layout.train if split == "train" else layout.test).first(count)
-
-
-def _held_bytes(layout: FolderLayout, split: Split, samples: int | None) -> int:
-    return _listing(layout, split, samples).size_bytes()
 
 
 def _get(data_dir: Path, report: Report) -> None:
@@ -113,5 +108,4 @@ def _verify(data_dir: Path) -> list[Verified]:
         return Verified(name, "ok")
 
     layout = look_through(data_dir)
-    listings = (layout.train, layout.test)
-    return [one(each.path(index)) for each in listings for index in range(len(each))]
+    return [one(path) for path in layout.train.paths + layout.test.paths]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from stepscope.data.dataset import (
     samples_taken,
 )
 from stepscope.data.image_index import shown
-from stepscope.errors import DataError, MissingExtraError, RequestError
+from stepscope.errors import DataError, RequestError, require_packages
 
 SENTENCE, LABEL = "sentence", "label"
 # A network has a score for every number up to the largest label: a typo must not fill the memory.
@@ -164,7 +163,7 @@ def describe(reading: DataSource) -> DataSet:
         verify=_verify,
         shape=(reading.sequence_length,),
         tokens=reading.tokens,
-        held_bytes=partial(_held_bytes, reading.data_dir),
+        held_bytes=lambda split, samples: _texts(split, reading.data_dir, samples).size_bytes(),
     )
 
 
@@ -202,8 +201,7 @@ def _there(folder: Path) -> str:
 
 def _check(data_dir: Path) -> None:
     """Raise if the tokeniser is not installed; `describe` has already found the texts."""
-    if importlib.util.find_spec("tokenizers") is None:
-        raise MissingExtraError("reading texts", "tokenizers", "text")
+    require_packages("reading texts", "text", "tokenizers")
 
 
 def _open(split: Split, reading: DataSource) -> Opened:
@@ -223,9 +221,8 @@ def _open(split: Split, reading: DataSource) -> Opened:
     folder = reading.vocabulary_dir
     tokens = None if folder is None else read_vocabulary(folder)
     if tokens is None:
-        every = _texts(
-            "train", reading.data_dir
-        )  # all of them, so that token numbers do not depend on --samples
+        # All of them, so that token numbers do not depend on --samples.
+        every = _texts("train", reading.data_dir)
         tokens = vocabulary_of([every.text(index) for index in range(len(every))], reading.tokens)
     if len(tokens) > reading.tokens:
         raise RequestError(
@@ -233,10 +230,6 @@ def _open(split: Split, reading: DataSource) -> Opened:
             f"takes {reading.tokens:,}. Choose the network that it belongs to."
         )
     return Opened(TextBatches(texts, make_tokenizer(tokens, reading.sequence_length)), len(texts))
-
-
-def _held_bytes(data_dir: Path, split: Split, samples: int | None) -> int:
-    return _texts(split, data_dir, samples).size_bytes()
 
 
 def _get(data_dir: Path, report: Report) -> None:

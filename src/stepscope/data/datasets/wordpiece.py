@@ -72,7 +72,8 @@ def make_tokenizer(tokens: Sequence[str], sequence_length: int) -> Tokenizer:
         wanted = f"{', '.join(SPECIAL)} in the vocabulary, {PADDING} first"
         found = f"no {', '.join(missing)}" if missing else f"{tokens[PADDING_ID]!r} first"
         raise DataError(f"wanted {wanted}; found {found}. Use a vocabulary of BERT's kind.")
-    _use_one_thread()
+    # No thread pool of the library's own, so that the work counts for the loader's process.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import models, processors
 
     numbers = {token: number for number, token in enumerate(tokens)}
@@ -159,8 +160,3 @@ def _alphabet(text: str) -> list[str]:
     counts = Counter(text)
     most = sorted(counts, key=lambda character: (-counts[character], character))
     return sorted([each for each in most if not each.isspace()][:_LARGEST_ALPHABET])
-
-
-def _use_one_thread() -> None:
-    """Disable the library's thread pool, so that the work counts for the loader's process."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stepscope.data.object_store.store_url import Address
-from stepscope.errors import DataError
-
 _STATUS = re.compile(r"status(?: code)?: (\d{3})\b")
 _WORTH_RETRYING = frozenset({408, 429})
 
@@ -53,9 +50,3 @@ def trouble_of(error: Exception) -> Trouble:
     if "kind: Connect" in text or "error sending request" in text or "onnect" in text:
         return Trouble("the connection failed")
     return Trouble("the answer broke off")
-
-
-def as_data_error(trouble: Trouble, address: Address, key: str, asked: int) -> DataError:
-    """Return the error to raise when retries have ended."""
-    times = f" after {asked} attempts" if asked > 1 else ""
-    return DataError(f"object {key} of {address}: {trouble.what}{times}. {trouble.advice}.")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from stepscope.data.object_store.aws_profile import profile_settings
-from stepscope.data.object_store.request_errors import Trouble, as_data_error, trouble_of
+from stepscope.data.object_store.request_errors import Trouble, trouble_of
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MissingExtraError
 
@@ -182,7 +182,10 @@ class ObjectStore:
                 return answer
             over = time.monotonic() - began + wait_s > policy.give_up_after_s
             if not trouble.passing or over or wrong_answers >= policy.wrong_answers:
-                raise as_data_error(trouble, self.address, key, attempts) from None
+                times = f" after {attempts} attempts" if attempts > 1 else ""
+                raise DataError(
+                    f"object {key} of {self.address}: {trouble.what}{times}. {trouble.advice}."
+                ) from None
             with lock:
                 account.retried[trouble.what] += 1
                 waited_s += wait_s

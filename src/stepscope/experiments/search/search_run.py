@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from stepscope.analyze.search_result import merit
+from stepscope.data import dataset_registry
 from stepscope.errors import AnswerIsNo, Interrupted, RequestError
 from stepscope.experiments.runners.local_runner import HERE
 from stepscope.experiments.runners.runner import Runner
@@ -42,7 +43,7 @@ from stepscope.settings.load_settings import with_changes
 from stepscope.train.source_settings import data_source_of
 
 if TYPE_CHECKING:
-    from stepscope.data.dataset_registry import DataSet
+    from stepscope.data.dataset import DataSet
 
 
 # --- The search itself, written as if it were never stopped: what is recorded is not done again.
@@ -297,8 +298,6 @@ def _with_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _images(spec: RunSpec) -> DataSet:
-    from stepscope.data import dataset_registry  # needs numpy, which a reader of runs may not have
-
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     if dataset.tokens is not None:
         raise RequestError(
