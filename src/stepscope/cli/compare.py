@@ -11,6 +11,7 @@ from rich.console import Console
 
 from stepscope.analyze import comparison
 from stepscope.analyze.comparison_sides import read_sides
+from stepscope.cli.completion import RunText
 from stepscope.cli.streams import AsJson
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.report.terminal.compare_table import comparison_as_json, print_comparison
@@ -25,7 +26,7 @@ _TOLD = {
 }
 
 
-def compare(*sides: str, fail_if_slower: str | None = None, json: AsJson = False) -> int:
+def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = False) -> int:
     """Compare runs, sets of runs or settings of a sweep with the first one, the baseline.
 
     Exits with 1 where one is certainly slower than --fail-if-slower allows.

@@ -16,6 +16,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from stepscope.cli.completion import RunPath
 from stepscope.cli.streams import AsJson
 from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full, nearest
 from stepscope.records import schema
@@ -65,7 +66,7 @@ _RECORD = {*schema.COLUMNS, schema.RUN, schema.EVENTS, schema.CHECKPOINT}
 
 
 def export(
-    run: Path,
+    run: RunPath,
     /,
     *,
     to: str = "chrome",

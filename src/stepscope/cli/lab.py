@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 
+from stepscope.cli.completion import completed_with
 from stepscope.cli.script_arguments import refuse_launcher
 from stepscope.cli.settings_flags import SettingsToo, count
 from stepscope.cli.streams import AsJson, print_answer
@@ -33,7 +35,7 @@ from stepscope.report.terminal.sweep_table import SweepDisplay
 
 
 def lab(
-    name: str | None = None,
+    name: Annotated[str | None, completed_with(lambda _: labs())] = None,
     /,
     *,
     settings: SettingsToo = None,

@@ -53,6 +53,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Set-up": {
         "doctor": ("doctor:doctor", "Check what this machine can measure"),
         "data": ("data:app", "Get and verify data sets"),
+        "completion": ("completion:completion", "Print the completion script of a shell"),
     },
 }
 _RENAMED = {
@@ -103,11 +104,12 @@ def make_app() -> App:
 
 def overview() -> str:
     """Return the help of `stepscope` itself: all commands, by need, on one screen."""
-    lines = ["Usage: stepscope COMMAND [OPTIONS]", "", _ABOUT, ""]
+    usage = "Usage: stepscope COMMAND [OPTIONS]; stepscope COMMAND --help lists the options"
+    lines = [_ABOUT, "", usage, ""]
     for need, commands in COMMANDS.items():
         for place, (name, (_, about)) in enumerate(commands.items()):
             lines.append(f"  {'' if place else need:12}{name:12}{about}")
-    return "\n".join([*lines, "", "Options of a command: stepscope COMMAND --help"])
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,6 +6,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any
 
+from stepscope.cli.completion import RunPath
 from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
 from stepscope.records import schema
@@ -22,7 +23,7 @@ _ENDINGS = (".html", ".htm")
 
 
 def report(
-    *runs: Path,
+    *runs: RunPath,
     html: Path | None = None,
     charts: Path | None = None,
     format: str = "png",

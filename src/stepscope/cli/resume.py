@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from stepscope.cli.completion import RunPath
 from stepscope.cli.end_of_run import close, one_display
 from stepscope.cli.streams import AsJson
 from stepscope.supervisor import start_run
 
 
-def resume(path: Path, /, *, processes: int | None = None, json: AsJson = False) -> int:
+def resume(path: RunPath, /, *, processes: int | None = None, json: AsJson = False) -> int:
     """Go on with a stopped run, in its folder, from its checkpoint.
 
     Parameters

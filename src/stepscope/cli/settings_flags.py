@@ -20,14 +20,16 @@ from typing import (
 
 from cyclopts import Group, Parameter
 
+from stepscope.cli.completion import completed_with
 from stepscope.cli.script_arguments import split_script
+from stepscope.data import dataset_registry
 from stepscope.errors import RequestError
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.models import registry
 from stepscope.records.types import SettingValue
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import read_settings, with_changes
-from stepscope.settings.run_settings import ALIASES, GROUPS, takes_number
+from stepscope.settings.run_settings import ALIASES, DEVICES, GROUPS, takes_number
 
 _HAS_METAVAR = "metavar" in signature(Parameter).parameters  # not in cyclopts 4 of Python 3.10
 _VALUES = {
@@ -40,6 +42,7 @@ _VALUES = {
     "device": "auto|cpu|cuda|cuda:N|mps",
     "memory_limit": "BYTES",
 }
+_COMPLETIONS = {"model": (*registry.ZOO,), "data": dataset_registry.NAMES, "device": DEVICES}
 _FLAGS_OF = {new: [f"--{old.replace('_', '-')}"] for old, new in ALIASES.items()}
 
 
@@ -57,12 +60,14 @@ def _flag(name: str, group: Group, *, is_shown: bool) -> Any:
     )
     if field.annotation is bool:
         return Annotated[bool, about]
+    values = _COMPLETIONS.get(name) or get_args(field.annotation)
+    completed = completed_with(lambda _: map(str, values))
     if name in ("augment", "norm"):
         # `--no-augment` gives None, which these settings take as `none`.
-        return Annotated[str | None, about, Parameter(negative_none="no-")]
+        return Annotated[str | None, about, completed, Parameter(negative_none="no-")]
     # Numbers stay text here too: the spec reads them, so that a wrong one gets the same answer on
     # the command line as in a file, and 64.5 is not taken for 64.
-    return Annotated[str, about]
+    return Annotated[str, about, completed]
 
 
 def _value_of(name: str) -> str:
