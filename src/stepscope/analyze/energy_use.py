@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import cast
 
 from stepscope.analyze.energy_curve import Curve, Reading, Stretch, add_up, curve_of, joined
 from stepscope.records import schema
@@ -24,6 +25,7 @@ from stepscope.records.types import (
     EnergyFigures,
     EnergyIdleEvent,
     EnergySensor,
+    EnergySensorFailure,
     EnergySensorFigures,
     EnergySensorsEvent,
     EnergyUse,
@@ -97,10 +99,9 @@ ON_DEVICE = ("transfer", "forward", "backward", "optimizer", "idle")
 
 @dataclass(frozen=True)
 class SeenSteps:
-    """Steps of full detail: their starts, durations and phases."""
+    """Steps of full detail: their starts and phases."""
 
     start_s: Sequence[float]
-    step_s: Sequence[float]
     phases: Mapping[str, Sequence[float]]
     before_s: Mapping[str, Sequence[float]]  # by phase, its cumulative time before each step
     unseen: float  # time of all steps over that of these, for extrapolation
@@ -118,10 +119,11 @@ def joules_by_phase(
     if curve.period_s is None:
         same = "the sensor said the same throughout: its period, and with it phases, are unknown"
         return unknown_by_phase(seen, same)
-    estimated = _estimate(seen, curve, lag_s)
+    fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
     on_host = "other" in seen.phases
     return {
-        phase: (in_one_piece and on_host and _measure(seen, phase, curve)) or estimated[phase]
+        phase: (in_one_piece and on_host and _measure(seen, phase, curve))
+        or _combine(fresh[phase], old[phase])
         for phase in seen.phases
     }
 
@@ -147,13 +149,12 @@ def seen_steps(steps: Table) -> SeenSteps | None:
         values = steps[name]
         return [values[place] or 0.0 for place in chosen]
 
-    step_s = column("step_s")
-    if not sum(step_s):
+    seen_s = sum(column("step_s"))
+    if not seen_s:
         return None
     phases = {phase: column(name) for phase, name in names.items()}
     before_s = {phase: array("d", accumulate(took, initial=0.0)) for phase, took in phases.items()}
-    unseen = sum(steps["step_s"]) / sum(step_s)
-    return SeenSteps(column("start_s"), step_s, phases, before_s, unseen)
+    return SeenSteps(column("start_s"), phases, before_s, sum(steps["step_s"]) / seen_s)
 
 
 def _measure(seen: SeenSteps, phase: str, curve: Curve) -> PhaseEnergy | None:
@@ -172,13 +173,8 @@ def _measure(seen: SeenSteps, phase: str, curve: Curve) -> PhaseEnergy | None:
     return {"joules": total_j * seen.unseen, "how": MEASURED, "interval": None, "reason": None}
 
 
-def _estimate(seen: SeenSteps, curve: Curve, lag_s: float) -> dict[str, PhaseEnergy]:
-    """Fit the power of each phase over windows, and combine the fits for both reading ages."""
-    fresh, old = (_fit(seen, curve, age_s) for age_s in (0.0, lag_s))
-    return {phase: _either(fresh[phase], old[phase]) for phase in seen.phases}
-
-
-def _either(one: PhaseEnergy, other: PhaseEnergy) -> PhaseEnergy:
+def _combine(one: PhaseEnergy, other: PhaseEnergy) -> PhaseEnergy:
+    """Return the mean of two fits, with an interval that covers both."""
     if one["joules"] is None or one["interval"] is None:
         return one
     if other["joules"] is None or other["interval"] is None:
@@ -192,6 +188,7 @@ def _either(one: PhaseEnergy, other: PhaseEnergy) -> PhaseEnergy:
 
 
 def _fit(seen: SeenSteps, curve: Curve, age_s: float) -> dict[str, PhaseEnergy]:
+    """Fit the power of each phase over windows, with readings of an age."""
     all_s = sum(map(sum, seen.phases.values()))
     fitted = [name for name, took in seen.phases.items() if sum(took) >= _LEAST_SHARE * all_s]
     short = f"less than {_LEAST_SHARE:.0%} of the time: too short to be told from the rest"
@@ -324,13 +321,7 @@ def energy_of(run: Run, summary: Summary) -> tuple[EnergyFigures | None, str]:
         "sensors": [_about_sensor(name, read) for name in read.curves],
         "refused": {name: why for event in sensor_events for name, why in event["refused"].items()},
         "failed": [
-            {
-                "time_s": event["time_s"],
-                "sensor": event["sensor"],
-                "domain": event["domain"],
-                "reason": event["reason"],
-                "next": event["next"],
-            }
+            cast("EnergySensorFailure", {k: v for k, v in event.items() if k != "event"})
             for event in run.events
             if event["event"] == "energy_sensor_failed"
         ],

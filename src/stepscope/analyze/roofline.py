@@ -12,13 +12,14 @@ have the device's time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import compress
+from typing import Literal
 
 from stepscope.analyze.phase_shares import counted_steps
 from stepscope.records.table import Table
 from stepscope.records.types import PeakRecord, RooflinePhase, StepFlops, Summary
 
-PHASES = ("forward", "backward")
 FIGURES = ("flop_per_s", "share_of_peak", "roofline")
 NOTHING_COUNTED = (
     "the network has no operation that is counted: products of matrices, convolutions, attention"
@@ -32,24 +33,26 @@ def how_near_the_limit(
     peak: PeakRecord | None,
 ) -> Summary:
     """Return `flop_per_s`, `share_of_peak` and the `roofline`, each None if unknown."""
-    chosen = list(compress(range(len(steps)), counted_steps(steps, dropped)))
-    step_s = _sum_of(steps, "step_s", chosen)
+    counted = counted_steps(steps, dropped)
+    step_s = _total(steps, "step_s", counted)
     if flops is None or not flops["per_sample"] or not step_s:
         return {"flop_per_s": None, "share_of_peak": None, "roofline": None}
-    samples = sum(steps["samples"][number] for number in chosen)
+    samples = sum(compress(steps["samples"], counted))
     flop_per_s = flops["per_sample"] * samples / step_s
     full_steps = samples * flops["per_sample"] / (flops["forward"] + flops["backward"])
-    placed: dict[str, RooflinePhase] = {
-        phase: _placed(flop, moved_bytes, _phase_s(steps, phase, chosen) / full_steps, peak)
-        for phase, flop, moved_bytes in (
-            ("forward", flops["forward"], flops["estimated_bytes"]["forward"]),
-            ("backward", flops["backward"], flops["estimated_bytes"]["backward"]),
-        )
-    }
+    on_device = next(compress(steps["forward_device_s"], counted)) is not None
+
+    def placed(phase: Literal["forward", "backward"]) -> RooflinePhase:
+        took_s = _total(steps, f"{phase}_device_s" if on_device else f"{phase}_s", counted)
+        return _placed(flops[phase], flops["estimated_bytes"][phase], took_s / full_steps, peak)
+
     return {
         "flop_per_s": flop_per_s,
         "share_of_peak": flop_per_s / peak["flop_per_s"] if peak else None,
-        "roofline": {"peak": peak, "phases": placed},
+        "roofline": {
+            "peak": peak,
+            "phases": {"forward": placed("forward"), "backward": placed("backward")},
+        },
     }
 
 
@@ -75,13 +78,5 @@ def _placed(
     }
 
 
-def _phase_s(steps: Table, phase: str, chosen: list[int]) -> float:
-    on_device = steps[f"{phase}_device_s"]
-    if chosen and on_device[chosen[0]] is not None:
-        return _sum_of(steps, f"{phase}_device_s", chosen)
-    return _sum_of(steps, f"{phase}_s", chosen)
-
-
-def _sum_of(steps: Table, column: str, chosen: list[int]) -> float:
-    values = steps[column]
-    return float(sum(values[number] or 0.0 for number in chosen))
+def _total(steps: Table, column: str, counted: Sequence[bool]) -> float:
+    return sum(value or 0.0 for value in compress(steps[column], counted))

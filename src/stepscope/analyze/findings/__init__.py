@@ -6,47 +6,44 @@ least share, and names both.
 
 from __future__ import annotations
 
-from stepscope.analyze.findings.event_findings import bad_samples, lost_workers, retried_requests
+from stepscope.analyze.findings import (
+    event_findings,
+    loader_findings,
+    machine_findings,
+    memory_findings,
+    phase_findings,
+    rank_findings,
+    step_findings,
+)
 from stepscope.analyze.findings.finding import Finding, RunView
-from stepscope.analyze.findings.loader_findings import (
-    uneven_workers,
-    waiting_for_data,
-    waits_in_turns,
-)
-from stepscope.analyze.findings.machine_findings import throttling
-from stepscope.analyze.findings.memory_findings import growing_memory, swapping
-from stepscope.analyze.findings.phase_findings import (
-    costly_instrument,
-    large_optimizer,
-    large_transfer,
-    too_noisy,
-    too_short,
-    unattributed,
-)
-from stepscope.analyze.findings.rank_findings import exposed_communication, straggler
-from stepscope.analyze.findings.step_findings import drift, far_steps, start_up
 from stepscope.records.run_reader import Run
 
 __all__ = ["Finding", "findings_of"]
 
 _OF_STEPS = (
-    waiting_for_data,
-    uneven_workers,
-    waits_in_turns,
-    start_up,
-    far_steps,
-    drift,
-    large_optimizer,
-    large_transfer,
-    straggler,
-    exposed_communication,
-    unattributed,
-    costly_instrument,
-    throttling,
-    too_short,
-    too_noisy,
+    loader_findings.waiting_for_data,
+    loader_findings.uneven_workers,
+    loader_findings.waits_in_turns,
+    step_findings.start_up,
+    step_findings.far_steps,
+    step_findings.drift,
+    phase_findings.large_optimizer,
+    phase_findings.large_transfer,
+    rank_findings.straggler,
+    rank_findings.exposed_communication,
+    phase_findings.unattributed,
+    phase_findings.costly_instrument,
+    machine_findings.throttling,
+    phase_findings.too_short,
+    phase_findings.too_noisy,
 )
-_OF_ANY_RUN = (growing_memory, swapping, lost_workers, bad_samples, retried_requests)
+_OF_ANY_RUN = (
+    memory_findings.growing_memory,
+    memory_findings.swapping,
+    event_findings.lost_workers,
+    event_findings.bad_samples,
+    event_findings.retried_requests,
+)
 
 
 def findings_of(run: Run) -> list[Finding]:
