@@ -29,13 +29,19 @@ def watched() -> Iterator[HookState]:
         patches.undo()
 
 
+def events_of(hooks: HookState) -> list[e.Event]:
+    """The recorded events, as tuples."""
+    fields = iter(hooks.buffer.fields)
+    return list(zip(fields, fields, fields, fields, fields, strict=True))
+
+
 def kinds(hooks: HookState) -> Counter[str]:
-    return Counter(NAMES[kind] for kind, *_ in hooks.buffer.events)
+    return Counter(NAMES[kind] for kind, *_ in events_of(hooks))
 
 
 def details(hooks: HookState, wanted: int) -> list[Any]:
     """The details of all events of a kind."""
-    return [detail for kind, _, _, detail, _ in hooks.buffer.events if kind == wanted]
+    return [detail for kind, _, _, detail, _ in events_of(hooks) if kind == wanted]
 
 
 def data(samples: int = 12) -> TensorDataset:

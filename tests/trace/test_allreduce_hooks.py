@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import watched
+from installed_hooks import events_of, watched
 from scripted_clock import ScriptedClock, ScriptedDevice
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -42,7 +42,7 @@ def communication(hooks: HookState) -> float | None:
 
 
 def backward_s(hooks: HookState) -> float:
-    times_ns = [time_ns for _, time_ns, *_ in hooks.buffer.events]
+    times_ns = [time_ns for _, time_ns, *_ in events_of(hooks)]
     return (max(times_ns) - min(times_ns)) / 1e9
 
 

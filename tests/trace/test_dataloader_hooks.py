@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import data, details, model, watched
+from installed_hooks import data, details, events_of, model, watched
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 from stepscope.trace import dataloader_hooks
@@ -171,7 +171,7 @@ def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> 
         assert next(old)[0].tolist() != first[0].tolist()
         others = [iter(DataLoader(data(), batch_size=4)) for _ in range(2)]
         assert len(others) == 2
-    keys = [key for kind, _, key, _, _ in hooks.buffer.events if kind == e.FETCH]
+    keys = [key for kind, _, key, _, _ in events_of(hooks) if kind == e.FETCH]
     assert keys[0] == keys[2] != keys[1]
     iterations = details(hooks, e.ITERATED)
     assert iterations[0] == iterations[1]
@@ -254,9 +254,7 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
             net(batch).sum().backward()
             optimizer.step()
     known = [
-        detail[1][3] is not None
-        for kind, _, _, detail, _ in hooks.buffer.events
-        if kind == e.FETCHED
+        detail[1][3] is not None for kind, _, _, detail, _ in events_of(hooks) if kind == e.FETCHED
     ]
     assert all(known[:200]), "the first hundred steps have it all"
     one_in = dataloader_hooks._CPU_OF_ONE_STEP_IN if are_quick else 1
@@ -277,7 +275,7 @@ def test_what_reading_the_cpu_time_takes_is_waiting_and_no_work_of_the_loader(
     monkeypatch.setattr(dataloader_hooks, "own_cpu_ns", slowly_ns)
     with watched() as hooks:
         list(DataLoader(data(4), batch_size=4))
-    times_ns = {kind: time_ns for kind, time_ns, *_ in reversed(hooks.buffer.events)}
+    times_ns = {kind: time_ns for kind, time_ns, *_ in reversed(events_of(hooks))}
     [(_, (_, _, made_in_ns, _))] = details(hooks, e.FETCHED)
     waited_ns = times_ns[e.FETCHED] - times_ns[e.FETCH]
     assert waited_ns - made_in_ns >= 19_000_000

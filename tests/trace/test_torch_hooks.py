@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import NAMES, data, details, kinds, model, watched
+from installed_hooks import NAMES, data, details, events_of, kinds, model, watched
 from torch import nn, optim
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.data import DataLoader
@@ -127,13 +127,13 @@ def test_classes_made_while_they_are_on_work_after_them() -> None:
         assert list(LaterStill(data(), batch_size=6))
         steps = hooks.steps
     assert steps == 2, "a step that calls its parent's is one update"
-    recorded = len(hooks.buffer.events)
+    recorded = len(events_of(hooks))
     for kind in (Later, Meanwhile):
         optimizer = kind(net.parameters(), lr=0.1)
         net(torch.ones(2, 4)).sum().backward()
         optimizer.step()
     assert list(LaterStill(data(), batch_size=6))
-    assert len(hooks.buffer.events) == recorded, "nothing is recorded any more"
+    assert len(events_of(hooks)) == recorded, "nothing is recorded any more"
 
 
 @pytest.mark.parametrize(
@@ -168,9 +168,9 @@ def test_a_training_is_the_same_to_the_bit(options: dict[str, Any]) -> None:
 def test_what_is_recorded_is_in_order_and_in_pairs() -> None:
     with watched() as hooks:
         train(DataLoader(data(), batch_size=4), epochs=1)
-    times = [time_ns for _, time_ns, *_ in hooks.buffer.events]
+    times = [time_ns for _, time_ns, *_ in events_of(hooks)]
     assert times == sorted(times)
-    names = [NAMES[kind] for kind, *_ in hooks.buffer.events]
+    names = [NAMES[kind] for kind, *_ in events_of(hooks)]
     step = "FETCH FETCHED ZERO ZEROED CALL CALLED BACKWARD BACKWARD_DONE STEP STEPPED"
     # nobody is surprised by an optimiser, a loader that is iterated over, three steps, and the end
     assert names == ["MADE", "ITERATE", "ITERATED", *(step.split() * 3), "FETCH", "EXHAUSTED"]
@@ -230,7 +230,7 @@ def test_other_threads_are_let_alone() -> None:
         other.start()
         other.join()
         assert len(seen) == 1
-        assert hooks.buffer.events == []
+        assert events_of(hooks) == []
         assert not hooks.busy
         train(DataLoader(data(), batch_size=4), epochs=1)
     assert kinds(hooks)["STEPPED"] == 3
@@ -248,7 +248,7 @@ def test_a_thread_that_only_hands_numbers_to_workers_is_no_other_thread() -> Non
 def test_inside_a_call_nothing_else_is_recorded() -> None:
     with watched() as hooks:
         model()(torch.ones(2, 4))
-    assert [NAMES[kind] for kind, *_ in hooks.buffer.events] == ["CALL", "CALLED"]
+    assert [NAMES[kind] for kind, *_ in events_of(hooks)] == ["CALL", "CALLED"]
     [call] = [e.Call(*detail) for detail in details(hooks, e.CALL)]
     assert (call.grad, call.training, call.samples) == (True, True, 2)
 
@@ -262,7 +262,7 @@ def test_a_loss_that_is_a_module_is_part_of_the_forward_pass_that_is_open() -> N
         loss = criterion(outputs, labels)
         loss.backward()
         criterion(outputs, labels)  # a metric, perhaps: nothing is open
-    assert [NAMES[kind] for kind, *_ in hooks.buffer.events] == [
+    assert [NAMES[kind] for kind, *_ in events_of(hooks)] == [
         *("CALL", "CALLED") * 2,
         *("BACKWARD", "BACKWARD_DONE"),
         *("CALL", "CALLED"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed_hooks import events_of
 
 from stepscope.meter.clock import now_ns
 from stepscope.records import run_folder
@@ -35,4 +36,4 @@ def test_what_an_event_costs_is_measured_on_calls_that_are_recorded(
     monkeypatch.setattr(tracers, "cost_amid_work_ns", cost_of)
     tracer.finish()
     [scratch] = made
-    assert len(scratch.buffer.events) == 2 * 5, "each call begins and ends"
+    assert len(events_of(scratch)) == 2 * 5, "each call begins and ends"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed_hooks import data, details, kinds, model, watched
+from installed_hooks import data, details, events_of, kinds, model, watched
 from torch import optim
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.data import DataLoader
@@ -220,9 +220,7 @@ def test_losses_of_one_backward_pass_are_added_up() -> None:
         torch.autograd.backward([one, other])
         torch.autograd.backward([net(torch.ones(2, 4))[0, 0]])
         torch.autograd.backward(list(net(torch.ones(2, 4))), [torch.ones(3), torch.ones(3)])
-    both, single, none = (
-        each for kind, *_, each, _ in hooks.buffer.events if kind == e.BACKWARD_DONE
-    )
+    both, single, none = (each for kind, *_, each, _ in events_of(hooks) if kind == e.BACKWARD_DONE)
     assert value_of(both) == pytest.approx((one + other).item())
     assert isinstance(single, float)
     assert none is None, "vectors are no losses"

@@ -111,12 +111,6 @@ class EventBuffer:
         mark = None if self.queue is None else self.queue.mark()
         self.fields.extend((kind, now_ns(), subject, detail, mark))
 
-    @property
-    def events(self) -> list[Event]:
-        """The events that were not flushed yet, as tuples."""
-        fields = iter(self.fields)
-        return list(zip(fields, fields, fields, fields, fields, strict=True))
-
     def flush(self) -> list[Any]:
         """Return the recorded fields and clear the buffer."""
         fields = self.fields[:]

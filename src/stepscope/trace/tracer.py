@@ -56,17 +56,7 @@ class RowWriter:
             self._logs.enter_context(CsvLog(self.folder / name))
             for name in (schema.STEPS, schema.EPOCHS)
         )
-        self._detector = StepDetector(self, self.origin_ns, self.communication)
-
-    @property
-    def steps(self) -> int:
-        """The number of steps written."""
-        return self._detector.steps
-
-    @property
-    def steps_seen(self) -> int:
-        """The number of steps so far, including the one that is still open."""
-        return self._detector.steps_seen
+        self.detector = StepDetector(self, self.origin_ns, self.communication)
 
     def take(self, fields: list[Any]) -> None:
         """Process recorded events and write their rows."""
@@ -76,7 +66,7 @@ class RowWriter:
         gc.disable()
         try:
             self.events += len(fields) // len(e.FIELDS)
-            self._detector.take(fields)
+            self.detector.take(fields)
             self._steps.flush()
             self._epochs.flush()
         finally:
@@ -85,21 +75,8 @@ class RowWriter:
 
     def finish(self) -> None:
         """End the open step and epoch, and write them."""
-        self._detector.finish()
+        self.detector.finish()
         self._logs.close()
-
-    def overhead(self, event_s: float, own_s: float) -> Instrument:
-        """Return the tracing cost per step, from the cost of an event and the other work."""
-        overhead_s = share = None
-        if self.steps and self.steps_ns:  # none are written if a flush failed
-            overhead_s = (self.events * event_s + own_s) / self.steps
-            share = overhead_s / (seconds(self.steps_ns) / self.steps)
-        return {
-            "event_cost_s": event_s,
-            "events_per_step": self.events / self.steps if self.steps else None,
-            "overhead_per_step_s": overhead_s,
-            "overhead_share": share,
-        }
 
     # calls of the detector
 
@@ -173,7 +150,7 @@ class Tracer:
     @property
     def steps(self) -> int:
         """The number of steps written."""
-        return self._writer.steps
+        return self._writer.detector.steps
 
     @property
     def batch_bytes(self) -> int | None:
@@ -282,7 +259,7 @@ class Tracer:
     def _end_when_enough(self) -> None:
         if self.max_steps is not None and self._hooks.steps >= self.max_steps:
             self._flush()
-            if self._writer.steps_seen >= self.max_steps:
+            if self._writer.detector.steps_seen >= self.max_steps:
                 self.end_script()
 
     def _flush(self) -> None:
@@ -327,13 +304,19 @@ class Tracer:
             scratch.counted = bool(self._hooks.loaders)  # samples are known from the batches
             call(idle)
 
+        event_s = seconds(1) * cost_amid_work_ns(record_a_call) / 2
+        own_s = seconds(self.own_ns + self._hooks.allreduce.own_ns)
+        events, steps, steps_s = self._writer.events, self.steps, seconds(self._writer.steps_ns)
+        overhead_s = None
+        if steps and steps_s:  # none are written if a flush failed
+            overhead_s = (events * event_s + own_s) / steps
         return {
             "clock": "perf_counter (monotonic)",
             "clock_resolution_s": resolution_s(),
-            **self._writer.overhead(
-                event_s=seconds(1) * cost_amid_work_ns(record_a_call) / 2,
-                own_s=seconds(self.own_ns + self._hooks.allreduce.own_ns),
-            ),
+            "event_cost_s": event_s,
+            "events_per_step": events / steps if steps else None,
+            "overhead_per_step_s": overhead_s,
+            "overhead_share": None if overhead_s is None else overhead_s / (steps_s / steps),
         }
 
 
