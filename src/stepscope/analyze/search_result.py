@@ -8,6 +8,13 @@ from typing import Any
 
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.types import (
+    DesignCosts,
+    DesignProposal,
+    RejectedDesign,
+    SearchedDesign,
+    SettingValue,
+)
 
 # --- Pareto front
 
@@ -44,7 +51,7 @@ def is_search(sweep: Sweep) -> bool:
     return sweep.info.get("kind") == KIND
 
 
-def designs_of(sweep: Sweep) -> list[dict[str, Any]]:
+def designs_of(sweep: Sweep) -> list[SearchedDesign]:
     """Return a row for each trained design, those with the most epochs first, then the best.
 
     Accuracy and epochs are those of the longest completed training on held-out samples; `status`
@@ -59,9 +66,10 @@ def designs_of(sweep: Sweep) -> list[dict[str, Any]]:
     on_front = front(
         [(row["validation_accuracy"], -row["energy_mj"], -row["cycles"]) for row in rows]
     )
-    marked = [{**row, "on_front": index in on_front} for index, row in enumerate(rows)]
+    for index in on_front:
+        rows[index]["on_front"] = True
     return sorted(
-        marked,
+        rows,
         key=lambda row: (-row["epochs"], *merit(row["validation_accuracy"], row["energy_mj"])),
     )
 
@@ -71,16 +79,16 @@ def merit(accuracy: float | None, energy_mj: float) -> tuple[float, float]:
     return (math.inf if accuracy is None else -accuracy, energy_mj)
 
 
-def rejected_of(sweep: Sweep) -> list[dict[str, Any]]:
+def rejected_of(sweep: Sweep) -> list[RejectedDesign]:
     """Return the designs that exceeded the budget, with their figures."""
     return [
-        {"model": _model(sweep, each["values"]), **each["figures"]}
+        {"model": _model(sweep, each["values"]), **_costs(each)}
         for each in sweep.info.get("proposals") or []
         if not each["fits"]
     ]
 
 
-def settings_again(sweep: Sweep, row: Mapping[str, Any]) -> dict[str, Any]:
+def settings_again(sweep: Sweep, row: SearchedDesign) -> dict[str, SettingValue]:
     """Return the settings of a run that trains a design on all samples, as its final test does."""
     named = {
         name: value
@@ -91,16 +99,25 @@ def settings_again(sweep: Sweep, row: Mapping[str, Any]) -> dict[str, Any]:
     return {**trained, "epochs": row["epochs"], "test_at": "end"}
 
 
+def _costs(proposal: DesignProposal) -> DesignCosts:
+    figures = proposal["figures"]
+    return {
+        "energy_mj": figures["energy_mj"],
+        "cycles": figures["cycles"],
+        "peak_activation_bytes": figures["peak_activation_bytes"],
+    }
+
+
 def _row(
-    sweep: Sweep, proposal: Mapping[str, Any], trials: tuple[list[Trial], Trial | None]
-) -> dict[str, Any]:
+    sweep: Sweep, proposal: DesignProposal, trials: tuple[list[Trial], Trial | None]
+) -> SearchedDesign:
     judged, final = trials
     done = list(filter(_completed, judged))
     last, longest = judged[-1], (done or judged)[-1]
     settings = {name: value for name, value in proposal["values"].items() if name != "model"}
     return {
         "model": _model(sweep, proposal["values"]),
-        **proposal["figures"],
+        **_costs(proposal),
         "settings": settings,
         "rung": longest.repeat,
         "epochs": longest.values["epochs"],
@@ -114,6 +131,7 @@ def _row(
         "final_run": final.run if final else None,
         "final_status": final.status if final else None,
         "final_reason": final.reason if final else None,
+        "on_front": False,
     }
 
 

@@ -17,10 +17,11 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.table import Table
+from stepscope.records.types import RateInterval, SweepRow
 from stepscope.stats import Interval, interval_of, known_mean, known_median
 
 
-def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
+def rows_of(sweep: Sweep) -> list[SweepRow]:
     """Return a row for each setting, in the order in which they were requested.
 
     If several kinds of node ran the trials, a setting has a row for each kind.
@@ -32,11 +33,11 @@ def rows_of(sweep: Sweep) -> list[dict[str, Any]]:
     ]
 
 
-def _row(trials: Sequence[Trial]) -> dict[str, Any]:
+def _row(trials: Sequence[Trial]) -> SweepRow:
     done = [trial.metrics for trial in trials if trial.status == schema.COMPLETED]
     known = [rate_of_trial(each) for each in done]
     rates = [each.samples_per_s for each in known if each.samples_per_s is not None]
-    rate = interval_of(rates)._asdict() if rates else dict.fromkeys(Interval._fields)
+    rate = rate_interval(interval_of(rates) if rates else None)
     return {
         "values": trials[0].values,
         "runs": len(trials),
@@ -51,6 +52,12 @@ def _row(trials: Sequence[Trial]) -> dict[str, Any]:
         "test_accuracy": known_median(each.get("test_accuracy") for each in done),
         "validation_accuracy": known_median(each.get("validation_accuracy") for each in done),
     }
+
+
+def rate_interval(found: Interval | None) -> RateInterval:
+    """Return an interval as plain values; all are None without one."""
+    median, low, high = found or (None, None, None)
+    return {"median": median, "low": low, "high": high}
 
 
 def _data_share(metrics: Mapping[str, Any]) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from json import dumps
-from typing import Any
 
 from rich.console import Console
 
@@ -14,16 +13,11 @@ from stepscope.analyze.comparison_sides import read_sides
 from stepscope.cli.completion import RunText
 from stepscope.cli.streams import AsJson
 from stepscope.errors import AnswerIsNo, RequestError
+from stepscope.records.types import SlowdownCheck
 from stepscope.report.terminal.compare_table import comparison_as_json, print_comparison
 from stepscope.units import format_share
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(%?)\s*", re.ASCII)
-_TOLD = {
-    "slower": "{name} is slower than the baseline by more than {share}",
-    "not_slower": "{name} is not slower than the baseline by more than {share}",
-    "cannot_tell": "it could not be shown whether {name} is slower than the baseline by more than "
-    "{share}: more rounds would tell",
-}
 
 
 def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = False) -> int:
@@ -44,26 +38,37 @@ def compare(*sides: RunText, fail_if_slower: str | None = None, json: AsJson = F
     found = comparison.compare(read_sides(sides))
     limited = None if most_slowdown is None else _held_against(found, most_slowdown)
     if json:
-        print(dumps({**comparison_as_json(found), "fail_if_slower": limited}))
+        print(dumps(comparison_as_json(found, limited)))
     else:
         print_comparison(Console(), found)
     if most_slowdown is None or limited is None:
         return 0
-    for answer, told in _TOLD.items():
-        for name in limited[answer]:
-            about = told.format(name=name, share=format_share(most_slowdown))
-            print(f"stepscope: {about}", file=sys.stderr)
+    share = format_share(most_slowdown)
+    for answer, names in (
+        ("{} is slower than the baseline by more than {}", limited["slower"]),
+        ("{} is not slower than the baseline by more than {}", limited["not_slower"]),
+        (
+            "it could not be shown whether {} is slower than the baseline by more than {}: more "
+            "rounds would tell",
+            limited["cannot_tell"],
+        ),
+    ):
+        for name in names:
+            print(f"stepscope: {answer.format(name, share)}", file=sys.stderr)
     return AnswerIsNo.exit_code if limited["slower"] else 0
 
 
-def _held_against(found: comparison.Comparison, most_slowdown: float) -> dict[str, Any]:
+def _held_against(found: comparison.Comparison, most_slowdown: float) -> SlowdownCheck:
     """Group the sides by whether they are slower than permitted."""
-    sorted_names: dict[str, list[str]] = {answer: [] for answer in _TOLD}
+    names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for each in found.others:
-        is_slower = comparison.slower_than(each, most_slowdown)
-        answer = "cannot_tell" if is_slower is None else "slower" if is_slower else "not_slower"
-        sorted_names[answer].append(each.figures.name)
-    return {"most_slowdown": most_slowdown, **sorted_names}
+        names[comparison.slower_than(each, most_slowdown)].append(each.figures.name)
+    return {
+        "most_slowdown": most_slowdown,
+        "slower": names[True],
+        "not_slower": names[False],
+        "cannot_tell": names[None],
+    }
 
 
 def _read_share(text: str) -> float:

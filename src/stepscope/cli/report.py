@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from json import dumps
 from pathlib import Path
-from typing import Any
 
 from stepscope.cli.completion import RunPath
 from stepscope.cli.streams import AsJson, Switch
@@ -13,6 +12,7 @@ from stepscope.records import schema
 from stepscope.records.run_folder import slug
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
+from stepscope.records.types import ReportAnswer
 from stepscope.report.charts.chart import save
 from stepscope.report.html.html_page import FILE, document_of, write_page
 from stepscope.report.html.markdown import to_markdown
@@ -109,8 +109,15 @@ def _print(
     document: Document, page: Path | None, files: list[Path], *, markdown: bool, as_json: bool
 ) -> None:
     if as_json:
-        written: dict[str, Any] = {"page": None if page is None else str(page)}
-        print(dumps({**document.to_json(), **written, "charts": [str(file) for file in files]}))
+        answer: ReportAnswer = {
+            "title": document.title,
+            "verdict": list(document.verdict),
+            "findings": [finding.to_json() for finding in document.findings],
+            "figures": document.values,
+            "page": None if page is None else str(page),
+            "charts": [str(file) for file in files],
+        }
+        print(dumps(answer))
         return
     if markdown:
         print(to_markdown(document), end="")

@@ -899,6 +899,85 @@ class FindingRecord(TypedDict):
     weight: float
 
 
+class ComparedFigures(TypedDict):
+    """One side of a comparison: medians over its runs."""
+
+    name: str
+    runs: int
+    samples_per_s: RateInterval | None
+    step_s: float | None
+    phases: dict[str, float] | None
+    peak_memory_bytes: float | None
+    test_accuracy: float | None
+    warnings: list[str]
+
+
+class RatioRecord(TypedDict):
+    """A multiple of the baseline's throughput, with its interval."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    rounds: int | None
+    noise: float | None
+
+
+class ComparedSide(ComparedFigures):
+    """A side against the baseline; differences are by setting or condition."""
+
+    ratio: RatioRecord | None
+    verdict: str
+    changed: Mapping[str, Mapping[str, Any]]
+    environment_differs: Mapping[str, Mapping[str, Any]]
+    rounds_needed_for_5_percent: int | None
+
+
+class SlowdownCheck(TypedDict):
+    """The sides by whether they are slower than `--fail-if-slower` permits."""
+
+    most_slowdown: float
+    slower: list[str]
+    not_slower: list[str]
+    cannot_tell: list[str]
+
+
+class CompareAnswer(TypedDict):
+    """The answer of `stepscope compare`."""
+
+    baseline: ComparedFigures
+    others: list[ComparedSide]
+    confidence: float
+    confidence_of_each: float
+    rounds: int | None
+    offer: str | None
+    fail_if_slower: SlowdownCheck | None
+
+
+class GroupFigures(TypedDict):
+    """The figures of several runs, or of the settings of a sweep."""
+
+    groups: list[GroupRow]
+
+
+class SearchFigures(TypedDict):
+    """The figures of a search."""
+
+    designs: list[SearchedDesign]
+    rejected: list[RejectedDesign]
+    budget: dict[str, float]
+
+
+class ReportAnswer(TypedDict):
+    """The answer of `stepscope report`; `page` and `charts` are the files that were written."""
+
+    title: str
+    verdict: list[str]
+    findings: list[FindingRecord]
+    figures: Summary | GroupFigures | SearchFigures
+    page: str | None
+    charts: list[str]
+
+
 # --- sweep.json, trials and answers of sweep ------------------------------------------------------
 
 # The value of a setting, as JSON has it.
@@ -1050,18 +1129,31 @@ class SweepRecord(SweepPlan):
     trials: list[TrialRecord]
 
 
-class SweepRow(TypedDict):
-    """A setting of a sweep, over its rounds."""
+class RoundFigures(TypedDict):
+    """The figures of a setting over its rounds, or of several runs alike."""
 
-    values: dict[str, SettingValue]
     runs: int
     completed: int
     samples_per_s: RateInterval
     step_s: float | None
     data_share: float | None
-    peak_memory_bytes: int | None
+    peak_memory_bytes: float | None
     test_accuracy: float | None
+
+
+class SweepRow(RoundFigures):
+    """A setting of a sweep, over its rounds."""
+
+    values: dict[str, SettingValue]
     validation_accuracy: float | None
+
+
+class GroupRow(RoundFigures):
+    """A group of runs in a report; of a sweep, one of its settings."""
+
+    name: str
+    values: NotRequired[dict[str, SettingValue]]
+    validation_accuracy: NotRequired[float | None]
 
 
 class SweepAnswer(SweepRecord):
@@ -1683,13 +1775,18 @@ class SearchRecord(SearchPlan, SweepRecord):
     """`sweep.json` of a search."""
 
 
-class SearchedDesign(TypedDict):
-    """A design that was trained: its cost, its settings and its accuracy."""
+class DesignCosts(TypedDict):
+    """What one inference of a design takes on the accelerator."""
 
-    model: str
     energy_mj: float
     cycles: float
     peak_activation_bytes: float
+
+
+class SearchedDesign(DesignCosts):
+    """A design that was trained: its cost, its settings and its accuracy."""
+
+    model: str
     settings: dict[str, SettingValue]
     rung: int
     epochs: int
@@ -1704,13 +1801,10 @@ class SearchedDesign(TypedDict):
     on_front: bool
 
 
-class RejectedDesign(TypedDict):
+class RejectedDesign(DesignCosts):
     """A design above the budget; it was not trained."""
 
     model: str
-    energy_mj: float
-    cycles: float
-    peak_activation_bytes: float
 
 
 # --- answers: doctor, data ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from rich.table import Column
 from rich.text import Text
 from typing_extensions import Self
 
+from stepscope.records.types import ForecastUnderLimit, MemoryForecast, SecondEpochForecast
 from stepscope.units import format_bytes, format_clock, format_count, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
@@ -114,9 +115,11 @@ def _figures(now: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def workers_warning(forecast: dict[str, Any]) -> str | None:
+def workers_warning(
+    forecast: MemoryForecast | SecondEpochForecast | ForecastUnderLimit,
+) -> str | None:
     """Return a warning if not all workers will fit in memory, with the number that do."""
-    asked, fit = forecast.get("workers", 0), forecast.get("workers_that_fit")
+    asked, fit = forecast.get("workers") or 0, forecast.get("workers_that_fit")
     if fit is None or fit >= asked:
         return None
     which = "worker" if asked == 1 else f"{asked} workers"

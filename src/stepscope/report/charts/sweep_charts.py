@@ -6,17 +6,18 @@ those of each group's first run: curves of every repeat would hide the differenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from stepscope.analyze.comparison_sides import Group, as_text, name_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
+from stepscope.records.types import RoundFigures, SettingValue, SweepRow
 from stepscope.report.charts.chart import Chart, ChartMark, Kind, drawable, with_interval
 from stepscope.report.charts.learning_charts import learning_charts
 from stepscope.report.charts.run_charts import epoch_marks, memory_by_time
 from stepscope.report.html.page_content import Section
-from stepscope.stats import Interval, known_mean
+from stepscope.stats import known_mean
 
 _MOST_TOGETHER = 8  # the number of distinct colours
 _MOST_PANELS = 6
@@ -124,53 +125,49 @@ def _phase_s(run: Run, phase: str) -> float | None:
 # --- Throughput of a sweep
 
 
-Row = Mapping[str, Any]
+Row = TypeVar("Row", bound=RoundFigures)
 
 
-def sweep_chart(rows: Sequence[Row]) -> Chart:
-    """Return the chart of throughput: the first axis on x, the others as series.
-
-    `rows` are those of `analyze.sweep_summary`.
-    """
-    known = [row for row in rows if row["samples_per_s"]["median"] is not None]
-    best = fastest(known)
+def sweep_chart(rows: Sequence[SweepRow]) -> Chart:
+    """Return the chart of throughput: the first axis on x, the others as series."""
+    best = fastest(rows)
     axes = list(rows[0]["values"]) if rows else []
     x = axes[0] if axes else "setting"
     marks, note = drawable(
-        with_interval(
+        ChartMark(
             _place(row["values"].get(x)),
-            Interval(**row["samples_per_s"]),
+            rate["median"],
             name_of({axis: row["values"].get(axis) for axis in axes[1:]}),
+            low=rate["low"],
+            high=rate["high"],
             chosen=row is best,
         )
-        for row in known
+        for row in rows
+        if (rate := row["samples_per_s"])["median"] is not None
     )
     title = f"Throughput by {' and '.join(axes) or 'setting'}".replace("_", " ")
     return Chart(title, "points", x.replace("_", " "), "samples/s", marks, note)
 
 
-def fastest(rows: Sequence[Row]) -> Row | None:
+def fastest(rows: Iterable[Row]) -> Row | None:
     """Return the setting of the highest median."""
     known = [row for row in rows if row["samples_per_s"]["median"] is not None]
-    return max(known, key=lambda row: float(row["samples_per_s"]["median"]), default=None)
+    return max(known, key=lambda row: row["samples_per_s"]["median"] or 0.0, default=None)
 
 
-def as_fast(best: Row, rows: Sequence[Row]) -> list[Row]:
+def as_fast(best: Row, rows: Iterable[Row]) -> list[Row]:
     """Return the other settings whose intervals overlap the best one's, or are unknown."""
     low = best["samples_per_s"]["low"]
-    return [
-        row
-        for row in rows
-        if row is not best
-        and row["samples_per_s"]["median"] is not None
-        and (
-            low is None
-            or row["samples_per_s"]["high"] is None
-            or row["samples_per_s"]["high"] >= low
-        )
-    ]
+    others = []
+    for row in rows:
+        rate = row["samples_per_s"]
+        meets = low is None or rate["high"] is None or rate["high"] >= low
+        if row is not best and rate["median"] is not None and meets:
+            others.append(row)
+    return others
 
 
-def _place(value: Any) -> float | str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number else as_text(value)
+def _place(value: SettingValue) -> float | str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    return as_text(value)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stepscope.analyze.findings import Finding
+from stepscope.records.types import GroupFigures, SearchFigures, Summary
 from stepscope.report.charts.chart import Chart
 from stepscope.report.terminal.table_style import FigureList
 
@@ -39,18 +39,12 @@ class Document:
     findings: Sequence[Finding]
     figures: Sequence[FigureList]
     sections: Sequence[Section]
-    values: Mapping[str, Any]
+    values: Summary | GroupFigures | SearchFigures
     appendix: Sequence[FigureList] = ()
 
     def charts(self) -> list[Chart]:
         """Return all charts, in their order on the page."""
         return [chart for section in self.sections for chart in section.charts]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return verdict, findings and figures as plain values."""
-        findings = [finding.to_json() for finding in self.findings]
-        said = {"title": self.title, "verdict": list(self.verdict), "findings": findings}
-        return {**said, "figures": dict(self.values)}
 
 
 def _shows_something(chart: Chart) -> bool:

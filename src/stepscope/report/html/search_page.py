@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from stepscope.analyze.search_result import designs_of, front, rejected_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
+from stepscope.records.types import RejectedDesign, SearchedDesign
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.html.page_content import Document, Section
 from stepscope.report.terminal.search_table import cost_cells, cost_of, design_figures
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.settings.load_settings import as_flags
-from stepscope.units import format_count, format_share
+from stepscope.units import format_count, format_known, format_share
 
 _MOST_REJECTED = 50
-_COSTS = {"energy_mj": "energy of an inference, mJ", "cycles": "cycles of an inference"}
-
-Row = Mapping[str, Any]
+Cost = Literal["energy_mj", "cycles"]
+_COSTS: dict[Cost, str] = {
+    "energy_mj": "energy of an inference, mJ",
+    "cycles": "cycles of an inference",
+}
 
 
 def document_of_search(sweep: Sweep) -> Document:
@@ -42,13 +45,12 @@ def document_of_search(sweep: Sweep) -> Document:
     )
 
 
-def _verdict(rows: Sequence[Row]) -> Iterator[str]:
-    known = [row for row in rows if row["validation_accuracy"] is not None]
-    if not known:
+def _verdict(rows: Sequence[SearchedDesign]) -> Iterator[str]:
+    best = next((row for row in rows if row["validation_accuracy"] is not None), None)
+    if best is None:
         yield "No design was trained to be judged yet."
         return
-    best = known[0]
-    accuracy = format_share(best["validation_accuracy"])
+    accuracy = format_known(best["validation_accuracy"], format_share)
     after = format_count(best["epochs"], "epoch")
     yield f"{best['model']} is the best on held-out samples: {accuracy} after {after}."
     yield f"It takes {cost_of(best)}."
@@ -61,21 +63,19 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
         yield f"Trained on all samples to be tested, it came to no end: {best['final_reason']}"
 
 
-def _pareto_chart(rows: Sequence[Row], cost: str, limit: float | None) -> Chart:
+def _pareto_chart(rows: Sequence[SearchedDesign], cost: Cost, limit: float | None) -> Chart:
     """Return the chart of accuracy against a cost, with its Pareto front."""
-    known = sorted(
-        (row for row in rows if row["validation_accuracy"] is not None),
-        key=lambda row: int(row["epochs"]),
-    )
-    ringed = front([(row["validation_accuracy"], -row[cost]) for row in known])
+    known = [
+        (row, accuracy)
+        for row in sorted(rows, key=lambda row: row["epochs"])
+        if (accuracy := row["validation_accuracy"]) is not None
+    ]
+    ringed = front([(accuracy, -row[cost]) for row, accuracy in known])
     marks = [
         ChartMark(
-            row[cost],
-            row["validation_accuracy"] * 100,
-            format_count(row["epochs"], "epoch"),
-            chosen=place in ringed,
+            row[cost], accuracy * 100, format_count(row["epochs"], "epoch"), chosen=place in ringed
         )
-        for place, row in enumerate(known)
+        for place, (row, accuracy) in enumerate(known)
     ]
     name = cost.partition("_")[0]
     about = f"ringed: no other is better in accuracy and {name} at once"
@@ -85,7 +85,7 @@ def _pareto_chart(rows: Sequence[Row], cost: str, limit: float | None) -> Chart:
     return Chart(f"Accuracy by {name}", "scatter", _COSTS[cost], y, marks, about)
 
 
-def _trainings(rows: Sequence[Row]) -> FigureList:
+def _trainings(rows: Sequence[SearchedDesign]) -> FigureList:
     return FigureList(
         "How they were trained",
         ["design", "settings", "how it ended", "reason"],
@@ -101,7 +101,7 @@ def _trainings(rows: Sequence[Row]) -> FigureList:
     )
 
 
-def _rejected(rejected: Sequence[Row]) -> FigureList:
+def _rejected(rejected: Sequence[RejectedDesign]) -> FigureList:
     more = len(rejected) - _MOST_REJECTED
     return FigureList(
         "Above the budget",

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from stepscope.analyze.comparison_sides import Group, groups_of, name_of
-from stepscope.analyze.sweep_summary import rows_of
+from stepscope.analyze.sweep_summary import rate_interval, rows_of
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
+from stepscope.records.types import GroupRow
 from stepscope.report.charts.sweep_charts import as_fast, fastest, sections_of_groups, sweep_chart
 from stepscope.report.html.page_content import Document
 from stepscope.report.html.run_page import about
 from stepscope.report.terminal.sweep_table import SETTING_COLUMNS, setting_cells
 from stepscope.report.terminal.table_style import FigureList
 from stepscope.stats import known_median
-
-Row = dict[str, Any]
 
 
 def document_of_groups(groups: Sequence[Group]) -> Document:
@@ -42,7 +40,8 @@ def document_of_groups(groups: Sequence[Group]) -> Document:
 
 def document_of_sweep(sweep: Sweep) -> Document:
     """Return the report of a sweep, finished or not."""
-    rows = [{**row, "name": name_of(row["values"])} for row in rows_of(sweep)]
+    settings = rows_of(sweep)
+    rows: list[GroupRow] = [{**row, "name": name_of(row["values"])} for row in settings]
     trials = FigureList(
         "Trials",
         ["trial", "setting", "round", "how it ended", "reason"],
@@ -65,21 +64,20 @@ def document_of_sweep(sweep: Sweep) -> Document:
         verdict=list(_verdict(rows)),
         findings=[],
         figures=[_side_by_side(rows)],
-        sections=sections_of_groups(groups, sweep_chart(rows)),
+        sections=sections_of_groups(groups, sweep_chart(settings)),
         values={"groups": rows},
         appendix=[trials],
     )
 
 
-def _row(group: Group) -> Row:
-    rate = group.throughput()
+def _row(group: Group) -> GroupRow:
     summaries = [run.summary for run in group.runs]
     phases = [summary.get("phases") or {} for summary in summaries]
     return {
         "name": group.name,
         "runs": len(group.runs),
         "completed": sum(run.status == schema.COMPLETED for run in group.runs),
-        "samples_per_s": rate._asdict() if rate else dict.fromkeys(("median", "low", "high")),
+        "samples_per_s": rate_interval(group.throughput()),
         "step_s": known_median(
             sum(phase["mean_s"] for phase in each.values()) or None for each in phases
         ),
@@ -89,7 +87,7 @@ def _row(group: Group) -> Row:
     }
 
 
-def _verdict(rows: Sequence[Row]) -> Iterator[str]:
+def _verdict(rows: Sequence[GroupRow]) -> Iterator[str]:
     """Yield sentences on the fastest setting, and on those that tie with it."""
     best = fastest(rows)
     if best is None:
@@ -110,6 +108,6 @@ def _verdict(rows: Sequence[Row]) -> Iterator[str]:
         yield "Its interval meets no other. For ratios round by round: stepscope compare."
 
 
-def _side_by_side(rows: Sequence[Row]) -> FigureList:
+def _side_by_side(rows: Sequence[GroupRow]) -> FigureList:
     cells = [[row["name"], *setting_cells(row)] for row in rows]
     return FigureList("Side by side", ["setting", *SETTING_COLUMNS], cells)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import cast
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,6 +21,7 @@ from stepscope.analyze.comparison import (
     slowdown_is_excluded,
 )
 from stepscope.records import schema
+from stepscope.records.types import CompareAnswer, ComparedFigures, RatioRecord, SlowdownCheck
 from stepscope.report.terminal.table_style import house_table, print_table, printable, say
 from stepscope.stats import CANNOT_TELL, NO_DIFFERENCE, Ratio
 from stepscope.units import (
@@ -39,14 +40,14 @@ def print_comparison(console: Console, found: Comparison) -> None:
     say(console, *map(printable, _lines(found)))
 
 
-def comparison_as_json(found: Comparison) -> dict[str, Any]:
-    """Return the comparison as one JSON object."""
+def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> CompareAnswer:
+    """Return the comparison as one JSON object; `limited` is of `--fail-if-slower`."""
     return {
         "baseline": _figures_as_json(found.baseline),
         "others": [
             {
                 **_figures_as_json(each.figures),
-                "ratio": None if each.ratio is None else asdict(each.ratio),
+                "ratio": None if each.ratio is None else cast("RatioRecord", asdict(each.ratio)),
                 "verdict": each.verdict,
                 "changed": each.changed,
                 "environment_differs": each.environment_differs,
@@ -59,12 +60,14 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
         "confidence_of_each": found.confidence_of_each,
         "rounds": found.rounds,
         "offer": found.offer,
+        "fail_if_slower": limited,
     }
 
 
-def _figures_as_json(figures: SideFigures) -> dict[str, Any]:
+def _figures_as_json(figures: SideFigures) -> ComparedFigures:
     rate = figures.samples_per_s
-    return {**asdict(figures), "samples_per_s": None if rate is None else rate._asdict()}
+    plain = {**asdict(figures), "samples_per_s": None if rate is None else rate._asdict()}
+    return cast("ComparedFigures", plain)
 
 
 def _verdict_table(found: Comparison) -> Table:

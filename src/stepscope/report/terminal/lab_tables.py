@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepscope.records.types import (
+    LabAnswer,
+    LabFigures,
+    LabPlot,
+    LabValue,
+    MemoryByPhase,
+    MemoryLabAnswer,
+    SecondEpochAnswer,
+    SecondEpochRun,
+)
 from stepscope.report.charts.chart import Chart, ChartMark, save
 from stepscope.report.progress_bar import workers_warning
 from stepscope.report.terminal.run_tables import about_forecast, bill_table
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.report.terminal.workers_table import workers_chart
-from stepscope.units import format_bytes, format_duration, format_share
-
-Finding = Mapping[str, Any]
+from stepscope.units import format_bytes, format_duration, format_known, format_share
 
 
 def print_labs(console: Console, labs: Mapping[str, str]) -> None:
     """List the labs, one per line."""
     width = max(map(len, labs))
-    for name, about in labs.items():
-        console.print(Text(f"{name:{width}}  {about}"), soft_wrap=True)
+    say(console, *(f"{name:{width}}  {about}" for name, about in labs.items()))
 
 
-def print_finding(console: Console, finding: Finding) -> None:
-    """Print the tables of a lab's finding, then its answer."""
-    PRINTERS[finding["lab"]](console, finding)
-    say(console, finding["answer"])
+def print_finding(console: Console, answer: MemoryLabAnswer | SecondEpochAnswer) -> None:
+    """Print the tables of a lab without a sheet, then its answer."""
+    if answer["lab"] == "memory":
+        _print_memory(console, answer)
+    else:
+        _print_second_epoch(console, answer)
+    say(console, answer["answer"])
 
 
-def _print_memory(console: Console, finding: Finding) -> None:
+def _print_memory(console: Console, finding: MemoryLabAnswer) -> None:
     spec, bill = finding["spec"], finding["bill"]
     say(
         console,
@@ -53,46 +62,42 @@ def _print_memory(console: Console, finding: Finding) -> None:
     for kind in finding["freed"]:
         size = f"{kind['kind']}, {format_bytes(kind['bytes'])} (counted)"
         say(console, f"- {size}: {kind['when']}; by {kind['by']}")
-    print_table(console, _remedies(finding["remedies"]))
+    table = house_table("tried", "peak saved", "spread", "step time", "how", left=(0, 4))
+    for remedy in finding["remedies"]:
+        if remedy["applies"]:
+            saved = format_known(remedy["saved_bytes"], format_bytes)
+            slower = f"x {remedy['step_time_ratio']:.2f}"
+            table.add_row(
+                remedy["name"],
+                saved if remedy["differs"] else "no difference",
+                format_bytes(remedy["spread_bytes"]),
+                slower if remedy["step_time_differs"] else "about the same",
+                remedy["how"],
+            )
+    print_table(console, table)
     for remedy in finding["remedies"]:
         if not remedy["applies"]:
             say(console, f"not tried: {remedy['name']}: {remedy['reason']}")
 
 
-def _phases(phases: list[dict[str, Any]]) -> Table:
+def _phases(phases: list[MemoryByPhase]) -> Table:
     table = house_table(
         "measured in", "first step, at most", "later, at most", "at its end", "in use", "change"
     )
     for phase in phases:
+        change = phase["change_bytes"] or 0
         table.add_row(
             phase["phase"],
             _size(phase["first_step_peak_bytes"]),
             _size(phase["peak_bytes"]),
             _size(phase["end_bytes"]),
             _size(phase["in_use_bytes"]),
-            _change(phase["change_bytes"]),
+            f"{'+' if change > 0 else ''}{_size(phase['change_bytes'])}",
         )
     return table
 
 
-def _remedies(remedies: list[dict[str, Any]]) -> Table:
-    table = house_table("tried", "peak saved", "spread", "step time", "how", left=(0, 4))
-    for remedy in remedies:
-        if not remedy["applies"]:
-            continue
-        table.add_row(
-            remedy["name"],
-            format_bytes(remedy["saved_bytes"]) if remedy["differs"] else "no difference",
-            format_bytes(remedy["spread_bytes"]),
-            f"x {remedy['step_time_ratio']:.2f}"
-            if remedy["step_time_differs"]
-            else "about the same",
-            remedy["how"],
-        )
-    return table
-
-
-def _print_second_epoch(console: Console, finding: Finding) -> None:
+def _print_second_epoch(console: Console, finding: SecondEpochAnswer) -> None:
     forecast = finding["forecast"]
     limit = format_bytes(finding["limit_bytes"])
     say(console, f"limit: {limit} ({finding['limit_from']})", style="bold")
@@ -115,22 +120,20 @@ def _print_second_epoch(console: Console, finding: Finding) -> None:
         )
 
 
-def _runs(finding: Finding) -> Table:
+def _runs(finding: SecondEpochAnswer) -> Table:
     table = house_table("", "without a limit", "under the limit")
     both = (finding["without_limit"], finding["with_limit"])
 
-    def row(name: str, show: Callable[[dict[str, Any]], str]) -> None:
+    def row(name: str, show: Callable[[SecondEpochRun], str]) -> None:
         table.add_row(name, *map(show, both))
 
-    row("status", lambda run: str(run["status"]))
+    row("status", lambda run: run["status"])
     row("peak", lambda run: _size(run["peak_memory_bytes"]))
     row("time", lambda run: format_duration(run["wall_s"]) if run["wall_s"] else "?")
     row("steps", lambda run: f"{run['steps']:,}")
     for epoch in both[0]["samples_by_epoch"]:
-        row(
-            f"samples in epoch {epoch}",
-            lambda run, epoch=epoch: f"{run['samples_by_epoch'].get(epoch, 0):,}",  # type: ignore[misc]
-        )
+        samples = [f"{run['samples_by_epoch'].get(epoch, 0):,}" for run in both]
+        table.add_row(f"samples in epoch {epoch}", *samples)
     row("times with fewer workers", lambda run: str(len(run["fallbacks"])))
     table.add_row("losses", "", "the same" if finding["same_losses"] else "not the same")
     table.add_row("workers ended by the guard", "", str(finding["workers_ended_by_guard"]))
@@ -138,20 +141,8 @@ def _runs(finding: Finding) -> Table:
     return table
 
 
-PRINTERS: dict[str, Callable[[Console, Finding], None]] = {
-    "memory": _print_memory,
-    "second-epoch": _print_second_epoch,
-}
-
-
 def _size(size_bytes: int | None) -> str:
     return "" if size_bytes is None else format_bytes(size_bytes)
-
-
-def _change(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return ""
-    return f"{'+' if size_bytes > 0 else ''}{format_bytes(size_bytes)}"
 
 
 # --- Findings of a lab's sheet
@@ -159,16 +150,13 @@ def _change(size_bytes: int | None) -> str:
 
 _FORMS = ("svg", "png")
 
-Row = Mapping[str, Any]
-
-# Figures that are always shown with a chart.
-_GRAPHS: Mapping[str, Callable[[Row], Chart]] = {"workers": workers_chart}
+LabRow = Mapping[str, LabValue]
 
 
-def charts_of(finding: Mapping[str, Any], plots: Sequence[Row]) -> dict[str, Chart]:
+def charts_of(finding: LabFigures, plots: Sequence[LabPlot]) -> dict[str, Chart]:
     """Return the plots of a sheet with the figures of a finding; empty ones are left out."""
-    charts = {plot["name"]: _chart(finding, plot) for plot in plots if _has_figures(finding, plot)}
-    return {name: chart for name, chart in charts.items() if chart.marks}
+    charts = {plot["name"]: _chart(finding, plot) for plot in plots}
+    return {name: chart for name, chart in charts.items() if chart is not None and chart.marks}
 
 
 def save_charts(charts: Mapping[str, Chart], folder: Path) -> list[str]:
@@ -182,7 +170,7 @@ def save_charts(charts: Mapping[str, Chart], folder: Path) -> list[str]:
 
 def print_sheet(
     console: Console,
-    finding: Mapping[str, Any],
+    finding: LabAnswer,
     columns: Mapping[str, str],
     charts: Mapping[str, Chart],
 ) -> None:
@@ -211,71 +199,66 @@ def print_sheet(
     say(console, finding["answer"])
 
 
-def _has_figures(finding: Mapping[str, Any], plot: Row) -> bool:
-    return plot.get("graph_of", "rows") in finding
-
-
-def _chart(finding: Mapping[str, Any], plot: Row) -> Chart:
-    if "graph_of" in plot:
-        name = plot["graph_of"]
-        return replace(_GRAPHS[name](finding[name]), subtitle=finding["subject"])
-    marks = [mark for row in finding[plot.get("rows", "rows")] for mark in _marks(row, plot)]
+def _chart(finding: LabFigures, plot: LabPlot) -> Chart | None:
+    if "graph_of" in plot:  # the only graph that a lab takes from an answer
+        found = finding.get("workers")
+        return None if found is None else replace(workers_chart(found), subtitle=finding["subject"])
+    rows = finding["curves"] if plot.get("rows") == "curves" else finding["rows"]
     return Chart(
         title=plot["title"],
         kind=plot["kind"],
         x=plot["x_title"],
         y=plot["y_title"],
-        marks=marks,
+        marks=[mark for row in rows for mark in _marks(row, plot)],
         subtitle=finding["subject"],
     )
 
 
-def _marks(row: Row, plot: Row) -> list[ChartMark]:
-    times = plot.get("y_times", 1)
-    if "y_over" in plot:
-        times /= float(row[plot["y_over"]])
-    # Bars need words on x, so numbers are converted.
-    x = str(row[plot["x"]]) if plot["kind"] in ("bars", "stacked") else row[plot["x"]]
+def _marks(row: LabRow, plot: LabPlot) -> Iterator[ChartMark]:
+    over = _number(row, plot["y_over"]) if "y_over" in plot else 1
+    times = plot.get("y_times", 1) / (over or 1)
+    x = row[plot["x"]]
+    if plot["kind"] in ("bars", "stacked") or not isinstance(x, int | float):
+        x = str(x)  # bars need words on x
     panel = str(row[plot["panel"]]) if "panel" in plot else ""
-    if "parts" in plot:
-        return [
-            ChartMark(x, row[part] * times, part.removesuffix("_s"), panel)
-            for part in plot["parts"]
-            if row.get(part) is not None
-        ]
-    y = row.get(plot["y"])
-    if y is None:
-        return []
-    low, high = (row.get(f"{plot['y']}_{end}") for end in ("low", "high"))
-    return [
-        ChartMark(
-            x,
-            y * times,
-            series=str(row[plot["series"]]) if "series" in plot else "",
-            panel=panel,
-            low=None if low is None else low * times,
-            high=None if high is None else high * times,
-            chosen=bool(row.get("chosen")),
-        )
-    ]
+    for part in plot.get("parts", ()):
+        if (length := _number(row, part)) is not None:
+            yield ChartMark(x, length * times, part.removesuffix("_s"), panel)
+    if "parts" in plot or (y := _number(row, plot["y"])) is None:
+        return
+    low, high = (_number(row, f"{plot['y']}_{end}") for end in ("low", "high"))
+    yield ChartMark(
+        x,
+        y * times,
+        series=str(row[plot["series"]]) if "series" in plot else "",
+        panel=panel,
+        low=None if low is None else low * times,
+        high=None if high is None else high * times,
+        chosen=bool(row.get("chosen")),
+    )
 
 
-def _show(name: str, row: Row) -> str:
+def _number(row: LabRow, name: str) -> float | None:
+    value = row.get(name)
+    return value if isinstance(value, int | float) else None
+
+
+def _show(name: str, row: LabRow) -> str:
     """Return a figure as text: `?` if it is unknown, empty if it does not apply."""
     if name not in row:
         return ""
     value = row[name]
-    low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
     if isinstance(value, list):
         return " ".join(_figure(name, each) for each in value)
     shown = _figure(name, value)
     # Only rates, which are compared, have intervals: more would make the table unreadable.
+    low, high = _number(row, f"{name}_low"), _number(row, f"{name}_high")
     if low is None or high is None or not name.endswith("_per_s"):
         return shown
     return f"{shown} ({_figure(name, low)} to {_figure(name, high)})"
 
 
-def _figure(name: str, value: Any) -> str:
+def _figure(name: str, value: bool | float | str | None) -> str:
     if value is None:
         return "?"
     if isinstance(value, str):

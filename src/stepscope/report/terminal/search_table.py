@@ -11,6 +11,7 @@ from rich.console import Console
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.types import DesignCosts, SearchedDesign
 from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.report.terminal.table_style import FigureList, print_figures, say
 from stepscope.settings.load_settings import as_flags
@@ -59,7 +60,7 @@ class SearchDisplay(SweepDisplay):
         self._say(f"trial {trial.index + 1}, {epochs}, rung {trial.repeat}{where}: {came_to}")
 
 
-def cost_of(design: Mapping[str, Any]) -> str:
+def cost_of(design: DesignCosts | Mapping[str, float]) -> str:
     """Return the cost of a design on the accelerator as text."""
     energy, cycles, peak = cost_cells(design)
     return f"{energy} mJ, {cycles} cycles, {peak} at once"
@@ -79,7 +80,7 @@ def print_search(console: Console, sweep: Sweep) -> None:
     say(console, *lines)
 
 
-def design_figures(rows: Sequence[Mapping[str, Any]]) -> FigureList:
+def design_figures(rows: Sequence[SearchedDesign]) -> FigureList:
     """Return the table of the trained designs."""
     return FigureList(
         "Designs",
@@ -99,26 +100,26 @@ def design_figures(rows: Sequence[Mapping[str, Any]]) -> FigureList:
     )
 
 
-def cost_cells(row: Mapping[str, Any]) -> list[str]:
+def cost_cells(row: DesignCosts | Mapping[str, float]) -> list[str]:
     """Return the energy, the cycles and the peak activation of a design."""
     peak = format_bytes(row["peak_activation_bytes"])
     return [f"{row['energy_mj']:.4g}", f"{row['cycles']:,.0f}", peak]
 
 
-def _troubles(row: Mapping[str, Any]) -> Iterator[str]:
+def _troubles(row: SearchedDesign) -> Iterator[str]:
     """Return the failures among the trainings of a design."""
     if row["status"] != schema.COMPLETED and row["reason"]:
         yield f"{row['model']}: {row['status'].replace('_', ' ')}: {row['reason']}"
-    if row["final_status"] != schema.COMPLETED and row["final_reason"]:
+    if row["final_status"] and row["final_status"] != schema.COMPLETED and row["final_reason"]:
         status = row["final_status"].replace("_", " ")
         yield f"{row['model']}, to be tested: {status}: {row['final_reason']}"
 
 
-def _how_to_go_on(sweep: Sweep, best: Mapping[str, Any]) -> Iterator[str]:
+def _how_to_go_on(sweep: Sweep, best: SearchedDesign) -> Iterator[str]:
     """Yield the commands that train the best design again, and score it if it can be."""
     yield f"the best: stepscope run {as_flags(settings_again(sweep, best))}"
     layout = (sweep.info.get("input"), sweep.info.get("classes"))
-    if best["final_status"] == schema.COMPLETED and layout == _SCORED:
+    if best["final_status"] == schema.COMPLETED and best["final_run"] and layout == _SCORED:
         path = shlex.quote(str(sweep.path / best["final_run"]))
         accelerator = {"spatial": sweep.info["spatial"], "design": sweep.info["accelerator"]}
         yield f"its points: stepscope accel score {path} {as_flags(accelerator)}"

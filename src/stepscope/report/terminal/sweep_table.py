@@ -12,6 +12,7 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.types import RoundFigures
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import (
@@ -89,7 +90,7 @@ def _outcome(trial: Trial) -> str:
     return f"{rate:,.0f} samples/s, {took}" if rate else f"completed, {took}"
 
 
-def setting_cells(row: Mapping[str, Any]) -> list[str]:
+def setting_cells(row: RoundFigures) -> list[str]:
     """Return the figures of a setting over its rounds, in the order of `SETTING_COLUMNS`."""
     rate = row["samples_per_s"]
     few = "no run: ?" if rate["median"] is None else "one run: ?"
