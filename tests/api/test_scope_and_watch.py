@@ -86,6 +86,20 @@ def test_several_batches_may_be_one_step(tmp_path: Path, training) -> None:
     assert run.steps["samples"] == [40, 40, 16], "the last step takes what is left"
 
 
+def test_the_program_may_leave_the_folder_that_its_runs_are_in(
+    tmp_path: Path, training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(tmp_path)
+    with stepscope.Scope("mine", out="runs", quiet=True) as scope:
+        train_with(scope, training, epochs=1)
+        monkeypatch.chdir(elsewhere)
+    assert stepscope.load_run(scope.path).status == "completed"
+    assert scope.path.parent == tmp_path / "runs"
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_phase_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path) -> None:
     scope = stepscope.Scope("mine", out=tmp_path, quiet=True)
     with pytest.raises(RequestError, match="forward"):

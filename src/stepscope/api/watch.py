@@ -43,18 +43,14 @@ class Session:
     def begin(cls, out: str | Path, name: str, spec: dict[str, Any], quiet: bool) -> Session:
         """Create a folder and start sampling."""
         program = {"script": sys.argv[0] or "interactive", "directory": str(Path.cwd())}
-        made = run_folder.create(Path(out), name, "trace", {**program, **spec})
+        # Absolute: the program may change its working directory before the folder is closed.
+        made = run_folder.create(Path(out).absolute(), name, "trace", {**program, **spec})
         session = cls(made, quiet)
         session._held.enter_context(made.held())
         made.update_info(process=os.getpid(), environment=describe_host())
         session._sampler = subprocess.Popen(
             [
-                *(
-                    sys.executable,
-                    "-m",
-                    "stepscope.telemetry.sampler_process",
-                    str(made.path.resolve()),
-                ),
+                *(sys.executable, "-m", "stepscope.telemetry.sampler_process", str(made.path)),
                 *("--process", str(os.getpid()), "--origin-ns", str(session.origin_ns)),
             ],
             stdin=subprocess.PIPE,
