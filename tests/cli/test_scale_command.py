@@ -12,7 +12,7 @@ from stepscope_command import Stepscope
 
 from stepscope.errors import MachineError
 from stepscope.report.terminal.scale_table import print_scale, scale_chart
-from stepscope.supervisor.ask_process import ask_process
+from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
 
 PREDICTED = "--predict 4 --bandwidth 1Gbit"
 
@@ -79,7 +79,7 @@ def test_the_lab_lays_both_modes_side_by_side(stepscope: Stepscope) -> None:
 @pytest.mark.long
 def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason() -> None:
     with pytest.raises(MachineError, match=r"2 processes cannot exchange: .*memory"):
-        ask_process("stepscope.processes.allreduce_benchmark", {"processes": 2, "bytes": 10**18})
+        ask_process(ALLREDUCE, {"processes": 2, "bytes": 10**18})
 
 
 @pytest.mark.parametrize(

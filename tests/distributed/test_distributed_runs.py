@@ -161,7 +161,7 @@ def test_torchrun_starts_a_killed_rank_again_from_the_checkpoint(tmp_path: Path,
     assert run.status == "completed"
     assert run.steps["loss"] == two.steps["loss"]
     assert "resume" in [event["event"] for event in ranks_of(run)[0].events]
-    assert not list((tmp_path / "runs").glob(".meeting*"))
+    assert not list((tmp_path / "runs").glob(".rendezvous*"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from torchrun_command import ranks_of, the_run, wait_until
 from stepscope.records import run_folder, schema
 from stepscope.records.csv_log import keep_rows
 from stepscope.records.run_reader import load_run
-from stepscope.supervisor.rank_merge import GrowingTables, put_together
+from stepscope.supervisor.rank_merge import merge_ranks
+from stepscope.supervisor.rank_tables import GrowingTables
 
 MANY_EPOCHS = ("--samples", 321, "--batch-size", 32, "--epochs", 400, "--no-evaluate")
 
@@ -141,7 +142,7 @@ def test_tests_within_an_epoch_are_added_up_one_by_one(run: run_folder.RunFolder
         append(epochs_of(run, rank), epoch_line(1, "test", 4), epoch_line(1, "test", 6))
     GrowingTables(run.path, 2).look()
     assert list(load_run(run.path).epochs["samples"]) == [8, 12]
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert list(load_run(run.path).epochs["samples"]) == [8, 12]
 
 
@@ -166,7 +167,7 @@ def test_at_whatever_pace_the_end_is_what_all_ranks_made(
             assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
     tables.look()
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
-    put_together(run, 3)
+    merge_ranks(run, 3)
     assert written(run) == [(1, step, 6) for step in range(1, min(made) + 1)]
 
 

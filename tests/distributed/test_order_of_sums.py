@@ -22,7 +22,7 @@ from stepscope.train.distributed import fix_summation_order
 rank, meet, settled = int(sys.argv[1]), sys.argv[2], sys.argv[3] == "settled"
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=3)
-group, spec = Ranks(), validate({"data": "shapes"})
+group, spec = Ranks(), validate({"data": "shapes", "device": "cpu"})
 
 def trained(goes_on):
     torch.manual_seed(0)
@@ -30,9 +30,9 @@ def trained(goes_on):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def begin():
-        network = group.wrap(model, lambda: None)
+        network = group.sum_gradients(model, lambda: None)
         if settled:
-            fix_summation_order(spec, network, Path("data"), torch.device("cpu"), group.world)
+            fix_summation_order(spec, network, Path("data"), group.world_size)
         return network
 
     network = begin()

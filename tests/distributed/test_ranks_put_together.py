@@ -11,7 +11,7 @@ import pytest
 from stepscope.analyze.rank_balance import ranks_of
 from stepscope.records import run_folder, schema
 from stepscope.records.run_reader import load_run
-from stepscope.supervisor.rank_merge import GONE, failed_peer, outcome_of, put_together
+from stepscope.supervisor.rank_merge import GONE, failed_peer, merge_ranks, outcome_of
 
 
 @pytest.fixture
@@ -48,13 +48,13 @@ def test_a_rank_of_earlier_that_failed_is_no_peer_of_fewer_ranks(run: run_folder
     for rank in (0, 1):
         rank_of(run, rank, schema.INTERRUPTED)
     rank_of(run, 2, schema.FAILED)
-    assert failed_peer(run.path, 0, world=2) is None
-    assert failed_peer(run.path, 0, world=3) == "rank 2 failed"
+    assert failed_peer(run.path, 0, world_size=2) is None
+    assert failed_peer(run.path, 0, world_size=3) == "rank 2 failed"
 
 
 def test_a_peer_that_never_had_a_folder_is_gone(run: run_folder.RunFolder) -> None:
     rank_of(run, 0, schema.RUNNING)
-    assert failed_peer(run.path, 0, world=2) == "rank 1 ended before it had a folder"
+    assert failed_peer(run.path, 0, world_size=2) == "rank 1 ended before it had a folder"
 
 
 def test_without_locks_a_peer_that_runs_is_not_taken_for_gone(
@@ -62,14 +62,14 @@ def test_without_locks_a_peer_that_runs_is_not_taken_for_gone(
 ) -> None:
     for rank in (0, 1):
         rank_of(run, rank, schema.RUNNING).update_info(process=1)
-    assert failed_peer(run.path, 0, world=2) == "rank 1 failed", "nobody holds it"
+    assert failed_peer(run.path, 0, world_size=2) == "rank 1 failed", "nobody holds it"
 
     def no_locks(file: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
     assert run.is_held() is None
-    assert failed_peer(run.path, 0, world=2) is None
+    assert failed_peer(run.path, 0, world_size=2) is None
 
 
 def test_the_ranks_of_a_run_are_told_by_number_and_not_by_how_many_there_are(
@@ -77,7 +77,7 @@ def test_the_ranks_of_a_run_are_told_by_number_and_not_by_how_many_there_are(
 ) -> None:
     rank_of(run, 1, schema.COMPLETED)
     rank_of(run, 2, schema.FAILED)
-    assert [rank.path.name for rank in put_together(run, 2)] == ["1"]
+    assert [rank.path.name for rank in merge_ranks(run, 2)] == ["1"]
 
 
 def test_a_rank_that_was_cut_off_is_closed_as_told_with_its_exit_code(
@@ -86,7 +86,7 @@ def test_a_rank_that_was_cut_off_is_closed_as_told_with_its_exit_code(
     rank_of(run, 0, schema.COMPLETED, code=0)
     taken_up = rank_of(run, 1, schema.INTERRUPTED, code=130)
     taken_up.update_info(status=schema.RUNNING, process=1, exit_code=130)
-    outcome = outcome_of(put_together(run, 2), 2)
+    outcome = outcome_of(merge_ranks(run, 2), 2)
     assert outcome is not None
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, GONE.exit_code)
     assert load_run(taken_up.path).info["exit_code"] == GONE.exit_code
@@ -94,7 +94,7 @@ def test_a_rank_that_was_cut_off_is_closed_as_told_with_its_exit_code(
 
 def test_a_rank_without_an_exit_code_is_a_fault(run: run_folder.RunFolder) -> None:
     rank_of(run, 0, schema.FAILED).update_info(exit_code=None)
-    outcome = outcome_of(put_together(run, 1), 1)
+    outcome = outcome_of(merge_ranks(run, 1), 1)
     assert outcome is not None
     assert outcome.exit_code == 70
 
@@ -102,7 +102,7 @@ def test_a_rank_without_an_exit_code_is_a_fault(run: run_folder.RunFolder) -> No
 def test_steps_that_a_killed_rank_has_not_made_are_left_out(run: run_folder.RunFolder) -> None:
     write_steps(rank_of(run, 0, schema.FAILED), 1, 2, 3)
     write_steps(rank_of(run, 1, schema.FAILED), 1)
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert steps_of(run) == [(1, 32)]
 
 
@@ -115,7 +115,7 @@ def test_samples_that_one_rank_does_not_know_are_unknown_of_all(run: run_folder.
         write(rank, schema.STEPS, *steps)
         known = 32 if samples else ""
         write(rank, schema.EPOCHS, {**whole, "samples": known, "samples_per_s": 16.0})
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert steps_of(run) == [(1, 32), (2, None)]
     assert load_run(run.path).steps["loss"] == [1.0, 3.0]
     [epoch] = load_run(run.path).epochs.rows()
@@ -129,7 +129,7 @@ def test_an_epoch_that_a_killed_rank_has_not_ended_is_left_out(run: run_folder.R
 
     epochs(rank_of(run, 0, schema.FAILED), 1, 2)
     epochs(rank_of(run, 1, schema.FAILED), 1)
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert list(load_run(run.path).epochs["samples"]) == [32]
 
 
@@ -138,7 +138,7 @@ def test_a_script_s_rank_that_ended_well_with_fewer_steps_takes_none_away(
 ) -> None:
     write_steps(rank_of(run, 0, schema.COMPLETED), 1, 2)
     write_steps(rank_of(run, 1, schema.COMPLETED), 1)
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert steps_of(run) == [(1, 32), (2, 16)]
 
 
@@ -149,7 +149,7 @@ def test_a_new_rank_that_died_before_its_first_step_takes_none_away(
     for rank in (0, 1):
         write_steps(rank_of(run, rank, schema.FAILED), 1, 2, 3)
     rank_of(run, 2, schema.FAILED)
-    put_together(run, 3)
+    merge_ranks(run, 3)
     assert steps_of(run) == [(1, 32), (2, 32)]
 
 
@@ -160,7 +160,7 @@ def test_steps_of_one_process_between_those_of_two_stand_in_their_order(
     write_steps(run, *known, samples=32)  # 3 and 4 by one process
     for rank in (0, 1):
         write_steps(rank_of(run, rank, schema.COMPLETED), 1, 2, 5, 6)
-    put_together(run, 2)
+    merge_ranks(run, 2)
     assert steps_of(run) == [(step, 32) for step in range(1, 7)]
 
 
@@ -173,7 +173,7 @@ def test_epochs_of_one_process_between_those_of_two_are_kept(run: run_folder.Run
     for rank in (0, 1):
         made = rank_of(run, rank, schema.COMPLETED)
         write(made, schema.EPOCHS, row(1, "train"), row(3, "train"), row(3, "test"))
-    put_together(run, 2)
+    merge_ranks(run, 2)
     rows = load_run(run.path).epochs.rows()
     assert [(each["epoch"], each["split"], each["samples"]) for each in rows] == [
         (1, "train", 16),
@@ -198,7 +198,7 @@ def test_records_and_samples_from_before_there_were_ranks_are_kept(
     write(first, schema.RECORDS, record(2), record(3))
     write(first, schema.TELEMETRY, *({"time_s": time_s, "workers": 2} for time_s in (7, 8, 9)))
     for _ in range(2):  # as after a resume
-        put_together(run, 1)
+        merge_ranks(run, 1)
         merged = load_run(run.path)
         epochs = [line.split(",")[1] for line in record_lines(run)]
         assert epochs == ["1", "2", "3"]
@@ -217,7 +217,7 @@ def test_samples_of_one_process_between_two_lives_of_rank_0_are_kept(
     first = rank_of(run, 0, schema.COMPLETED)
     first.add_event("resume", 7.0)
     write(first, schema.TELEMETRY, *({"time_s": time_s} for time_s in (0, 1, 8, 9)))
-    put_together(run, 1)
+    merge_ranks(run, 1)
     assert list(load_run(run.path).telemetry["time_s"]) == [0, 1, 4, 5, 8, 9]
 
 

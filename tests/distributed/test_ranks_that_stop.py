@@ -15,14 +15,23 @@ from typing import Any, cast
 import pytest
 
 from stepscope.errors import RequestError
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.hardware.process import RankInfo
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, schema
 from stepscope.records.run_reader import load_run
 from stepscope.settings import RunSpec
-from stepscope.supervisor import rank_supervisor, start_run, torchrun
-from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, StopSignals, stop_signals
-from stepscope.supervisor.rank_processes import RankInfo, judge_run
-from stepscope.supervisor.rank_supervisor import Rank, Relay, judge_rank, run_rank, stop_rank
+from stepscope.supervisor import rank_processes, start_run, torchrun
+from stepscope.supervisor.child_supervisor import ChildWatch, Outcome
+from stepscope.supervisor.rank_processes import (
+    Rank,
+    RankListener,
+    RankProcesses,
+    RankTraining,
+    run_rank,
+)
+from stepscope.supervisor.rank_tables import GrowingTables
+from stepscope.supervisor.signals import StopSignals, stop_signals
+from stepscope.supervisor.torchrun import FolderRendezvous
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
 
@@ -48,10 +57,30 @@ def rank_of(run: run_folder.RunFolder, number: int = 0) -> Rank:
     return Rank(RankInfo(number, 2, "m"), run.path, RunSpec(processes=2), ProcessOptions())
 
 
+def training_of(run: run_folder.RunFolder, made: run_folder.RunFolder) -> RankTraining:
+    return RankTraining(rank=rank_of(run), folder=made)
+
+
+def outcome_of_ranks(run: run_folder.RunFolder, watch: ChildWatch, returncode: int) -> Outcome:
+    ranks = RankProcesses(
+        folder=run,
+        spec=RunSpec(processes=2),
+        options=ProcessOptions(),
+        tables=GrowingTables(run.path, 2),
+    )
+    return ranks.outcome(watch, returncode)
+
+
 def watch_of(made: run_folder.RunFolder, stops: int = 0, **known: Any) -> ChildWatch:
     """Return what a judge looks at."""
     memory = SimpleNamespace(asked=False, killed=False, what_happened=lambda: "memory ran short")
-    seen = {"memory": memory, "outcome": None, "trouble": None, "forecast": None, "ready": {}}
+    seen = {
+        "memory": memory,
+        "outcome": None,
+        "recording_error": None,
+        "forecast": None,
+        "ready": None,
+    }
     seen |= {"folder": made, "signals": StopSignals(stops=stops), **known}
     return cast(ChildWatch, SimpleNamespace(**seen, sampler=SimpleNamespace(origin_ns=0)))
 
@@ -60,7 +89,7 @@ def test_a_resume_that_is_refused_changes_nothing_of_the_run_that_is_going(
     run: run_folder.RunFolder,
 ) -> None:
     with run.held(), pytest.raises(RequestError, match="still running"):
-        start_run.resume(run.path, Relay(0, None), processes=2)
+        start_run.resume(run.path, RankListener(0, None), processes=2)
     assert run.read_info()["spec"]["processes"] == 1
 
 
@@ -69,17 +98,17 @@ def test_a_rank_that_is_refused_changes_nothing_of_the_one_that_is_going(
 ) -> None:
     going = run_folder.create_rank(run.path, 0, "run", RunSpec().model_dump(mode="json"))
     with going.held(), pytest.raises(RequestError, match="still running"):
-        run_rank(rank_of(run), Relay(0, None))
+        run_rank(rank_of(run), RankListener(0, None))
     assert going.read_info()["spec"]["processes"] == 1
 
 
 def test_a_rank_that_is_not_ready_and_deaf_is_ended(
     run: run_folder.RunFolder, deaf: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_supervisor, "_TIME_TO_NOTICE_S", 0.01)
+    monkeypatch.setattr(rank_processes, "_TIME_TO_NOTICE_S", 0.01)
     made = run_folder.create_rank(run.path, 0, "run", {})
     run_folder.create_rank(run.path, 1, "run", {})  # whose training has not begun either
-    stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
+    training_of(run, made).stop(deaf, signal.SIGTERM, 0)
     assert deaf.wait(timeout=30) == -signal.SIGKILL
 
 
@@ -90,7 +119,7 @@ def test_a_rank_that_trains_with_its_peer_is_given_all_the_time_it_needs(
     run_folder.create_rank(run.path, 1, "run", {})
     made.update_info(environment={"distributed": {"rank": 0}})
     before = threading.active_count()
-    stop_rank(rank_of(run), made, deaf, signal.SIGTERM, 0)
+    training_of(run, made).stop(deaf, signal.SIGTERM, 0)
     assert threading.active_count() == before, "nothing is waiting to end it"
 
 
@@ -98,7 +127,7 @@ def test_a_rank_that_was_stopped_for_one_without_a_folder_has_failed(
     run: run_folder.RunFolder,
 ) -> None:
     made = run_folder.create_rank(run.path, 0, "run", {})
-    outcome = judge_rank(rank_of(run), watch_of(made, stops=1), -signal.SIGKILL)
+    outcome = training_of(run, made).outcome(watch_of(made, stops=1), -signal.SIGKILL)
     assert (outcome.status, outcome.exit_code) == (schema.FAILED, 5)
     assert "rank 1 ended before it had a folder" in str(outcome.reason)
     assert made.read_info()["exit_code"] == 5, "before the folder is closed"
@@ -130,9 +159,9 @@ def test_ranks_that_were_stopped_for_memory_ran_out_of_it(
     says_checkpoint: bool,
 ) -> None:
     ranks_that_ended(run, schema.INTERRUPTED)
-    watch = watch_of(run, stops, ready={"preparation_s": 1.0} if ready else {})
+    watch = watch_of(run, stops, ready={"preparation_s": 1.0} if ready else None)
     watch.memory.asked = asked  # type: ignore[misc]
-    outcome = judge_run(run, 2, watch, 130)
+    outcome = outcome_of_ranks(run, watch, 130)
     assert (outcome.status, outcome.exit_code) == ended
     assert ("with a checkpoint" in str(outcome.reason)) == says_checkpoint
 
@@ -144,7 +173,7 @@ def test_what_a_second_ctrl_c_cut_off_was_interrupted(
     run: run_folder.RunFolder, stops: int, ended: tuple[str, int]
 ) -> None:
     ranks_that_ended(run, schema.RUNNING)
-    outcome = judge_run(run, 2, watch_of(run, stops), -signal.SIGKILL)
+    outcome = outcome_of_ranks(run, watch_of(run, stops), -signal.SIGKILL)
     assert (outcome.status, outcome.exit_code) == ended
     for number in (0, 1):
         info = load_run(run.path / schema.RANKS / str(number)).info
@@ -160,10 +189,10 @@ def test_a_word_to_stop_while_rank_0_closes_the_run_leaves_the_reason_as_it_is(
         return run.path / schema.RANKS / "0", Outcome(schema.FAILED, "stopped", 2)
 
     monkeypatch.setattr(torchrun, "run_rank", fail)
-    place, spec = RankInfo(0, 2, "m"), RunSpec(processes=2)
+    rank, spec = RankInfo(0, 2, "m"), RunSpec(processes=2)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as in cli.main
     try:
-        _, ended = torchrun.run_in_place(place, run.path, spec, Relay(0, None))
+        _, ended = torchrun.train_rank(rank, run.path, spec, RankListener(0, None))
     finally:
         signal.signal(signal.SIGTERM, before)
     closed = run.read_info()
@@ -199,27 +228,29 @@ def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Pa
 
     # What a start that was killed leaves: its note, an unread answer, a question for nobody.
     old = make()
-    for left in (".meeting-m", ".meeting-m.answer-1-old"):
+    for left in (".rendezvous-m", ".rendezvous-m.answer-1-old"):
         (tmp_path / left).write_text(old.name, encoding="utf-8")
-    (tmp_path / ".meeting-m.ask-1-old").touch()
+    (tmp_path / ".rendezvous-m.ask-1-old").touch()
 
     told: list[Path] = []
     asking = threading.Thread(
-        target=lambda: told.append(RankInfo(1, 2, "m").find_run(tmp_path, make, goes_on=True))
+        target=lambda: told.append(
+            FolderRendezvous(RankInfo(1, 2, "m"), tmp_path, True).find_run(make)
+        )
     )
     asking.start()
     asking.join(timeout=0.3)
     assert told == [], "rank 0 has not come yet"
-    first = RankInfo(0, 2, "m")
-    made = first.find_run(tmp_path, make, goes_on=True)
+    first = FolderRendezvous(RankInfo(0, 2, "m"), tmp_path, survives_restart=True)
+    made = first.find_run(make)
     asking.join(timeout=30)
     assert told == [made]
     assert made != old
-    first.forget(tmp_path, goes_on=True)
-    assert not list(tmp_path.glob(".meeting*"))
+    first.forget()
+    assert not list(tmp_path.glob(".rendezvous*"))
 
 
 def test_a_rank_that_cannot_ask_says_where(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="--out"):
-        RankInfo(1, 2, "m").find_run(tmp_path / "file" / "runs", lambda: tmp_path)
+        FolderRendezvous(RankInfo(1, 2, "m"), tmp_path / "file" / "runs").find_run(lambda: tmp_path)

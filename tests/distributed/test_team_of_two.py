@@ -14,7 +14,7 @@ from torch import nn
 
 from stepscope.memory_forecast.fit_check import check_fit
 from stepscope.settings import RunSpec
-from stepscope.train.rank_consistency import has_unused_parameters, unused_parameters
+from stepscope.train.distributed import has_unused_parameters, unused_parameters
 from stepscope.train.training_setup import build_model
 
 # Two steps of a network with batch norm and a layer that takes no part; each rank has its own data.
@@ -34,7 +34,7 @@ torch.manual_seed(0)
 network = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 network.idle = nn.Linear(2, 2)
 network.forward = lambda x: network[1](network[0](x))
-wrapped = team.wrap(network, lambda: None, has_unused=True)
+wrapped = team.sum_gradients(network, lambda: None, has_unused=True)
 torch.manual_seed(rank)
 ahead, until = Path(meet + " ahead"), time.monotonic() + 30
 while rank == 0 and not ahead.exists() and time.monotonic() < until:

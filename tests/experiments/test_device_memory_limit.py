@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,14 @@ from stepscope.memory_forecast.memory_bill import Limit
 from stepscope.meter.clock import now_ns
 from stepscope.records import run_folder
 from stepscope.records.csv_log import CsvLog
-from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run
 from stepscope.report.charts.run_charts import bill_waterfalls, memory_by_time
 from stepscope.report.terminal.run_tables import about_forecast, bill_table
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
-from stepscope.supervisor.child_supervisor import SupervisedProcess
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
 from stepscope.supervisor.run_lifecycle import run_to_end
-from stepscope.supervisor.train_child import training_process_of
+from stepscope.supervisor.train_child import TrainingProcess
 from stepscope.supervisor.warm_start import ChildProcess, ForkServer
 from stepscope.telemetry.telemetry_sampler import Sampler
 from stepscope.train.device import resolve
@@ -58,20 +56,21 @@ def run_on(out: Path, device: dict[str, Any], **settings: Any) -> Run:
     asked = {"samples": 320, "batch_size": 32, "epochs": 1, "device": "cpu", **settings}
     spec = validate({**asked, "threads": 1, "out": str(out)})
     made = run_folder.create(out, "run", "run", spec.model_dump(mode="json"))
-    supervised = on_device(training_process_of(made, None, has_workers=False), made, device)
-    run_to_end(made, supervised, SilentListener())
+    run_to_end(made, OnScriptedDevice(folder=made, device=device), SilentListener())
     return load_run(made.path)
 
 
-def on_device(
-    supervised: SupervisedProcess, made: RunFolder, device: dict[str, Any]
-) -> SupervisedProcess:
-    """Have a training start as it would, but with a scripted device."""
+@dataclass(frozen=True, kw_only=True)
+class OnScriptedDevice(TrainingProcess):
+    """A training that starts as it would, but with a scripted device."""
 
-    def start(messages: int, origin_ns: int) -> ChildProcess:
+    device: dict[str, Any]
+
+    def start(self, messages: int, origin_ns: int) -> ChildProcess:
         numbers = {"messages": messages, "parent": os.getpid(), "origin-ns": origin_ns}
-        arguments = [str(made.path), *(f"--{name}={value}" for name, value in numbers.items())]
-        environment = {**os.environ, "SCRIPTED_DEVICE": json.dumps(device)}
+        folder = str(self.folder.path)
+        arguments = [folder, *(f"--{name}={value}" for name, value in numbers.items())]
+        environment = {**os.environ, "SCRIPTED_DEVICE": json.dumps(self.device)}
         forked = ForkServer().fork(CHILD, arguments, environment, pass_fds=[messages])
         return forked or subprocess.Popen(
             [sys.executable, "-m", CHILD, *arguments],
@@ -81,8 +80,6 @@ def on_device(
             start_new_session=True,
             env={**environment, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")},
         )
-
-    return replace(supervised, start=start)
 
 
 @pytest.fixture(scope="module")
@@ -130,14 +127,14 @@ def test_a_training_that_is_killed_has_the_peak_that_it_told_last(tmp_path: Path
     )
     lines = "".join(json.dumps(message) + "\n" for message in told)
 
-    def start(messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", dies, str(messages), lines]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, pass_fds=[messages], start_new_session=True
-        )
+    class Killed(TrainingProcess):
+        def start(self, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-c", dies, str(messages), lines]
+            return subprocess.Popen(
+                command, stdout=subprocess.PIPE, pass_fds=[messages], start_new_session=True
+            )
 
-    supervised = replace(training_process_of(made, None, has_workers=False), start=start)
-    assert run_to_end(made, supervised, SilentListener()).exit_code != 0
+    assert run_to_end(made, Killed(folder=made), SilentListener()).exit_code != 0
     killed = load_run(made.path)
     assert killed.summary["device_peak_memory_bytes"] == 90
 
@@ -252,10 +249,8 @@ def test_fit_holds_the_devices_peak_against_the_devices_limit(
     )
     monkeypatch.setattr(
         trial,
-        "training_process_of",
-        lambda made, *args, **named: on_device(
-            training_process_of(made, *args, **named), made, device
-        ),
+        "TrainingProcess",
+        lambda **named: OnScriptedDevice(**named, device=device),
     )
     asked = {"samples": 64, "batch_size": 16, "threads": 1, "device": "cpu", "out": str(tmp_path)}
     found = max_batch_trials.fit(validate(asked), Silent(), asked=True).to_json()

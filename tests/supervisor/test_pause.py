@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import psutil
 
-from stepscope.supervisor.child_supervisor import _pause_all
+from stepscope.supervisor.signals import suspend_tree
 
 # As ranks are below a launcher: each in a session of its own.
 WITH_A_CHILD = """
@@ -38,7 +38,7 @@ def test_a_child_in_a_session_of_its_own_is_paused_too() -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         try:
-            paused = list(_pause_all(parent.pid))
+            paused = list(suspend_tree(parent.pid))
             assert [process.pid for process in paused] == [parent.pid, child.pid]
             wait_until(lambda: all(map(is_stopped, paused)))
             for process in reversed(paused):
@@ -52,4 +52,4 @@ def test_a_child_in_a_session_of_its_own_is_paused_too() -> None:
 def test_what_has_ended_is_not_paused() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    assert list(_pause_all(process.pid)) == []
+    assert list(suspend_tree(process.pid)) == []

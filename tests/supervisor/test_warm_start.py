@@ -69,7 +69,7 @@ def test_a_forked_training_that_is_killed_is_told_as_one(
     outcome = training.run({}, TrialRequest(tmp_path / "run", Killing(), None, server))
     assert outcome.status == schema.FAILED
     assert "SIGKILL" in str(outcome.reason)
-    assert train(tmp_path / "next", server).instrument["forked"]
+    assert train(tmp_path / "next", server).result["instrument"]["forked"]
 
 
 def test_a_server_that_cannot_import_torch_says_why_and_forks_nothing(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_without_its_server_a_training_is_started_from_nothing_and_is_the_same(
     outcomes.append(train(tmp_path / "started", server))
     assert "gone" in str(server.reason)
     assert [each.status for each in outcomes] == [schema.COMPLETED] * 2
-    assert [each.instrument["forked"] for each in outcomes] == [True, False]
+    assert [each.result["instrument"]["forked"] for each in outcomes] == [True, False]
     forked, started = (load_run(tmp_path / name) for name in ("forked", "started"))
     assert list(forked.steps["loss"]) == list(started.steps["loss"])
     peaks = [run.summary["peak_memory_bytes"] for run in (forked, started)]

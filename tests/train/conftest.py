@@ -12,10 +12,11 @@ import torch
 
 from stepscope.errors import Interrupted
 from stepscope.meter.clock import now_ns
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.processes.training_session import run_session
 from stepscope.records import run_folder
 from stepscope.records.run_reader import Run, load_run
+from stepscope.records.types import RunMessage, TrainingResult
 from stepscope.settings.load_settings import validate
 from stepscope.train.stop_request import StopRequest
 
@@ -61,23 +62,23 @@ def _train(
     looks_before_stop: int = 10**9,
     kind: str = "run",
     forecast: bool = True,
-    closing: dict[str, Any] | None = None,
-    messages: list[dict[str, Any]] | None = None,
+    result: TrainingResult | None = None,
+    messages: list[RunMessage] | None = None,
     **settings: Any,
 ) -> Run:
     if where is None:
         spec = validate({**SMALL, **settings, "out": str(out)})
         where = run_folder.create(out, spec.run_name, kind, spec.model_dump(mode="json")).path
-    try:
-        stop = StopAfter(looks_before_stop)
-        run_session(
-            run_folder.RunFolder(where),
-            now_ns(),
-            stop,
-            (lambda message: None) if messages is None else messages.append,
-            {} if closing is None else closing,
-            ProcessOptions(forecast=forecast),
-        )
-    except Interrupted:
-        assert looks_before_stop < 10**9
+    reported, error = run_session(
+        run_folder.RunFolder(where),
+        now_ns(),
+        StopAfter(looks_before_stop),
+        (lambda message: None) if messages is None else messages.append,
+        ProcessOptions(forecast=forecast),
+    )
+    if result is not None:
+        result.update(reported)
+    if error is not None and not isinstance(error, Interrupted):
+        raise error
+    assert error is None or looks_before_stop < 10**9
     return load_run(where)

@@ -72,10 +72,10 @@ def test_one_that_was_stopped_begins_again(load, looks):
 
 
 def test_its_summary_says_why_figures_of_a_network_are_not_there(load):
-    closing, messages = {}, []
-    run = load(closing=closing, messages=messages)
+    result, messages = {}, []
+    run = load(result=result, messages=messages)
     forecast = next(each["forecast"] for each in messages if each["type"] == "forecast")
-    measured = Measured(absent=closing["absent"], forecast=forecast)
+    measured = Measured(absent=result["absent"], forecast=forecast)
     summary = summarize(load_run(run.path), measured)
     network = ("train_accuracy", "test_accuracy", "test_top5", "layers", "memory_bill")
     for name in network:

@@ -152,10 +152,10 @@ def test_the_layers_are_in_the_summary_and_on_the_terminal(tmp_path):
 
 def summed_up(train, **settings):
     """Train without a parent, and write down what a parent would."""
-    closing = {}
-    run = train(**{"samples": 96, "epochs": 1, **settings}, closing=closing)
-    looked_at = {name: closing.get(name) for name in ("layers", "counters")}
-    summary = summarize(run, Measured(**looked_at, absent=closing["absent"]))
+    result = {}
+    run = train(**{"samples": 96, "epochs": 1, **settings}, result=result)
+    looked_at = {name: result.get(name) for name in ("layers", "counters")}
+    summary = summarize(run, Measured(**looked_at, absent=result["absent"]))
     RunFolder(run.path).update_info(summary=summary)
     return load_run(run.path)
 

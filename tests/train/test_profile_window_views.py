@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from software_events import SOFTWARE
@@ -19,6 +18,7 @@ from stepscope.processes import training_session
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_reader import Run
+from stepscope.records.types import TrainingResult
 from stepscope.settings import RunSpec
 from stepscope.train.profile_window import InsideView, ProfilePosition, Window, seen_inside
 
@@ -65,8 +65,8 @@ def test_the_steps_with_counters_are_marked_and_counted_by_phase(
     at = schema.STEP_COLUMNS.index("detail")
     details = [line.split(",")[at] for line in lines]
     assert details == ["full", "counters", "counters", "counters", "full", "full"]
-    seen, absent = seen_inside(view, ASKED, counters)
-    assert absent == {}
+    seen = seen_inside(view, ASKED, counters)
+    assert seen["absent"] == {}
     assert seen["counters"]["steps"] == 3
     phases = seen["counters"]["phases"]
     assert set(phases) == {"data", "forward", "backward", "optimizer"}
@@ -76,9 +76,9 @@ def test_the_steps_with_counters_are_marked_and_counted_by_phase(
 
 def test_a_run_without_room_for_a_look_says_so(tmp_path: Path, counters: Counters) -> None:
     view = look(tmp_path, counters, ProfilePosition(), steps=2)
-    seen, absent = seen_inside(view, ASKED, counters)
-    assert seen == {}
-    assert "3 steps or more" in absent["counters"]
+    seen = seen_inside(view, ASKED, counters)
+    assert list(seen) == ["absent"]
+    assert "3 steps or more" in seen["absent"]["counters"]
     counters.close()
 
 
@@ -86,7 +86,7 @@ def test_counters_that_cannot_be_opened_say_why_once(tmp_path: Path, counters: C
     none = Counters({}, {"cycles": "a virtual machine", "instructions": "a virtual machine"})
     view = look(tmp_path, counters, ProfilePosition(), steps=2)
     replaced = replace(view, detail=schema.LAYERS)  # the layers, of which nobody asked
-    assert seen_inside(replaced, ASKED, none) == ({}, {"counters": "a virtual machine"})
+    assert seen_inside(replaced, ASKED, none) == {"absent": {"counters": "a virtual machine"}}
     counters.close()
 
 
@@ -94,9 +94,9 @@ def test_a_run_lets_go_of_its_counters(
     train: Callable[..., Run], counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_session, "open_hardware_counters", lambda: counters)
-    closing: dict[str, Any] = {}
-    train(epochs=1, evaluate=False, counters=2, closing=closing)
-    assert closing["counters"]["phases"]
+    result: TrainingResult = {}
+    train(epochs=1, evaluate=False, counters=2, result=result)
+    assert result["counters"]["phases"]
     for descriptor in counters.descriptors.values():
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(descriptor)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stepscope.errors import MachineError, MissingExtraError
-from stepscope.supervisor.ask_process import ask_process
-from stepscope.train.require_torch import cannot_load
+from stepscope.processes.answer import cannot_load
+from stepscope.supervisor.ask_process import AnsweringModule, ask_process
 
 
 @pytest.mark.parametrize("kind", ["ImportError", "OSError"])
@@ -18,7 +18,9 @@ def test_a_torch_whose_libraries_are_missing_is_told_as_that(
 ) -> None:
     (tmp_path / "torch.py").write_text(f"raise {kind}('libcudart.so: no such file')\n")
     with pytest.raises(MachineError, match=r"does not load: libcudart\.so: no such file"):
-        ask_process(f"stepscope.processes.{module}", {}, {"PYTHONPATH": str(tmp_path)})
+        ask_process(
+            AnsweringModule(f"stepscope.processes.{module}"), {}, {"PYTHONPATH": str(tmp_path)}
+        )
 
 
 def test_only_a_torch_that_is_not_there_wants_to_be_installed() -> None:

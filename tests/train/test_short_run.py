@@ -9,7 +9,7 @@ from user_networks import LINEAR
 
 from stepscope.settings.load_settings import validate
 from stepscope.train import device, training_setup
-from stepscope.train.short_run import shorten
+from stepscope.train.training_setup import shorten
 
 
 def short_job(**settings):

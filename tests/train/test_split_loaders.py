@@ -16,12 +16,12 @@ from stepscope.supervisor import preflight
 
 
 def test_synthetic_batches_are_as_many_and_as_large_as_those_of_the_data(train):
-    closing = {}
-    real, synthetic = train(samples=200), train(samples=200, source="synthetic", closing=closing)
+    result = {}
+    real, synthetic = train(samples=200), train(samples=200, source="synthetic", result=result)
     for column in ("epoch", "step", "samples"):
         assert synthetic.steps[column] == real.steps[column]
     assert synthetic.epochs["split"] == ["train", "train"]
-    assert "synthetic" in closing["absent"]["test_accuracy"], "why nothing was tested"
+    assert "synthetic" in result["absent"]["test_accuracy"], "why nothing was tested"
 
 
 @pytest.mark.alone

@@ -24,12 +24,12 @@ HELD = 60
 
 
 def test_a_run_is_evaluated_on_held_out_samples_where_it_would_be_tested(train):
-    closing = {}
-    run = train(validation=HELD, closing=closing)
+    result = {}
+    run = train(validation=HELD, result=result)
     splits = ["validation", "train", "validation", "train", "validation"]
     assert run.epochs["split"] == splits
     assert run.epochs["samples"] == [HELD, 192 - HELD, HELD, 192 - HELD, HELD]
-    summary = summarize(run, Measured(absent=closing["absent"]))
+    summary = summarize(run, Measured(absent=result["absent"]))
     assert summary["validation_accuracy"] == run.epochs["accuracy"][-1]
     assert summary["test_accuracy"] is None
     assert "never opens the test set" in summary["absent"]["test_accuracy"]

@@ -9,7 +9,10 @@ from stepscope.train.epoch_plan import Stage, plan_stages
 
 
 def test_a_run_without_tests_is_its_training_epochs_alone():
-    assert plan_stages(2, 6, 8, judged_on=None) == [Stage("train", 1, 6), Stage("train", 2, 2)]
+    assert plan_stages(2, 6, 8, evaluation_split=None) == [
+        Stage("train", 1, 6),
+        Stage("train", 2, 2),
+    ]
 
 
 def test_it_trains_to_the_same_weights_as_one_with_tests(trained):
@@ -37,18 +40,18 @@ def test_a_checkpoint_is_written_after_every_epoch(trained):
 
 
 def test_why_there_is_no_test_accuracy_is_said_beside_reasons_of_other_kinds(train):
-    closing = {}
-    train(evaluate=False, epochs=1, samples=64, layers=1, closing=closing)
+    result = {}
+    train(evaluate=False, epochs=1, samples=64, layers=1, result=result)
     untested = "no test was asked for: --no-evaluate"
-    absent = {"layers": closing["absent"]["layers"]}
-    assert closing["absent"] == {"test_accuracy": untested, "test_top5": untested, **absent}
-    assert "layers" not in closing
+    absent = {"layers": result["absent"]["layers"]}
+    assert result["absent"] == {"test_accuracy": untested, "test_top5": untested, **absent}
+    assert "layers" not in result
 
 
 def test_a_run_with_tests_has_nothing_to_excuse(train):
-    closing = {}
-    train(epochs=1, closing=closing)
-    assert closing["absent"] == {}
+    result = {}
+    train(epochs=1, result=result)
+    assert result["absent"] == {}
 
 
 def test_without_a_forecast_the_reason_is_told_in_its_place(train):

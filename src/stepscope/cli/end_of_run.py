@@ -14,13 +14,13 @@ from rich.text import Text
 
 from stepscope.errors import StepscopeError
 from stepscope.experiments.sweep_run import SweepInterrupted
+from stepscope.hardware.process import find_rank
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
 from stepscope.report.charts.chart import Chart, save
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.supervisor.child_supervisor import Outcome
-from stepscope.supervisor.rank_processes import find_rank
 from stepscope.units import format_path
 
 Display = TypeVar("Display", bound=LiveDisplay)
@@ -59,8 +59,8 @@ def display_of_trials(make: Callable[[Console], Display]) -> Iterator[Display]:
 
 def one_display() -> LiveDisplay:
     """Return the progress display; only rank 0 shows anything."""
-    place = find_rank()
-    return LiveDisplay(Console(file=sys.stderr, quiet=place is not None and place.rank != 0))
+    rank = find_rank()
+    return LiveDisplay(Console(file=sys.stderr, quiet=rank is not None and rank.rank != 0))
 
 
 def close(path: Path, outcome: Outcome, *, as_json: bool, console: Console | None = None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepscope.errors import RequestError
-from stepscope.supervisor.rank_processes import find_rank
+from stepscope.hardware.process import find_rank
 from stepscope.supervisor.script_child import TraceRequest
 
 MARK = "--"
@@ -71,9 +71,10 @@ def refuse_launcher(command: str) -> None:
     Raises:
         RequestError: it was started by torchrun.
     """
-    place = find_rank()
-    if place is not None:
+    rank = find_rank()
+    if rank is not None:
         raise RequestError(
-            f"{command}: wanted one process, which starts its trials itself; found {place.world}, "
-            f"started by torchrun. Call it without torchrun: stepscope {command} ..."
+            f"{command}: wanted one process, which starts its trials itself; found "
+            f"{rank.world_size}, started by torchrun. Call it without torchrun: "
+            f"stepscope {command} ..."
         )

@@ -14,7 +14,7 @@ from stepscope.hardware.host import usable_cpus
 from stepscope.hardware.procfs import read_name
 from stepscope.meter.clock import cost_ns, now_ns, resolution_s
 from stepscope.records.types import TorchBuild
-from stepscope.supervisor.ask_process import ask_process
+from stepscope.supervisor.ask_process import TORCH_BUILD, ask_process
 from stepscope.telemetry.energy_sampler import refresh_periods
 from stepscope.units import format_bytes
 
@@ -67,7 +67,7 @@ def _torch(root: Path) -> list[Check]:
     why = "the same network takes another time with another build, or with other threads"
     why_accelerator = "what trains there shares, or does not share, its memory with the CPU"
     try:
-        built: TorchBuild = ask_process("stepscope.processes.torch_info", {})
+        built: TorchBuild = ask_process(TORCH_BUILD, {})
     except StepscopeError as error:
         return [
             absent("torch", str(error), why),

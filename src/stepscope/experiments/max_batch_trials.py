@@ -42,7 +42,7 @@ from stepscope.experiments.trial import SilentListener, temporary_folder, try_ou
 from stepscope.hardware import host
 from stepscope.memory_forecast.memory_bill import Limit, host_limit
 from stepscope.records import run_reader, schema
-from stepscope.records.types import LoaderEvent, MemoryForecast
+from stepscope.records.types import LoaderArguments, LoaderEvent, MemoryForecast
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast
@@ -375,7 +375,7 @@ def _check_there_are(asked: int | None, samples: int | None) -> None:
 
 def _try(request: TraceRequest, batch: int | None, limit: Limit) -> tuple[BatchTrial, int | None]:
     """Run the script with a batch, or with its own; return also how many samples it has."""
-    loader = {} if batch is None else {"batch_size": batch}
+    loader: LoaderArguments = {} if batch is None else {"batch_size": batch}
     with temporary_folder(Path(request.out)) as out:
         path = Path(out) / "trial"
         outcome = run_script(

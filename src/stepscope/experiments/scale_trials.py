@@ -32,9 +32,10 @@ from stepscope.records.sweep_folder import (
     load_sweep,
     load_sweep_of,
 )
+from stepscope.records.types import AllreduceRequest
 from stepscope.settings import RunSpec
 from stepscope.stats import median
-from stepscope.supervisor.ask_process import ask_process
+from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
 from stepscope.train.source_settings import data_source_of
 
 # --- How long does the exchange of gradients take alone? It tells how much of it trials hid
@@ -61,9 +62,9 @@ def _exchange(processes: int, size_bytes: int, device: str) -> dict[str, Any]:
     if not device.startswith("cpu"):
         reason = f"an exchange alone is timed between CPUs, and the trials were on {device}"
         return {"exchange_s": None, "reason": reason}
-    asked = {"processes": processes, "bytes": size_bytes}
+    asked: AllreduceRequest = {"processes": processes, "bytes": size_bytes}
     try:
-        answer = ask_process("stepscope.processes.allreduce_benchmark", asked)
+        answer = ask_process(ALLREDUCE, asked)
     except (MachineError, OutOfMemoryError) as error:
         return {"exchange_s": None, "reason": str(error)}
     return {"exchange_s": median(answer["exchange_s"]), "reason": None}

@@ -7,11 +7,11 @@ what it prints goes to `output.txt` in its folder. After its steps the process i
 
 from __future__ import annotations
 
-import functools
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import Interrupted, RequestError
@@ -31,7 +31,7 @@ from stepscope.supervisor.script_child import (
     TraceRequest,
     check_script,
     environment_for,
-    judge_script,
+    script_outcome,
     spec_of,
 )
 from stepscope.supervisor.warm_start import ChildProcess
@@ -60,14 +60,42 @@ def run_script(
     check_script(request)
     made = run_folder.create_at(path, request.run_name, "trace", spec_of(request))
     with holding(memory_limit_bytes) as limit:
-        supervised = SupervisedProcess(
-            functools.partial(_start, request, made.path.resolve(), limit, through_prefetch),
-            _stop,
-            functools.partial(_judge, request),
+        supervised = ScriptTrial(
+            request=request,
+            path=made.path.resolve(),
+            through_prefetch=through_prefetch,
             memory_limit=limit,
             time_limit_s=time_limit_s,
         )
         return run_to_end(made, supervised, listener)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptTrial(SupervisedProcess):
+    """A user's script in its own session, for some steps."""
+
+    request: TraceRequest
+    path: Path
+    through_prefetch: bool
+
+    def start(self, messages: int, origin_ns: int) -> ChildProcess:
+        """Start it with its output in a file."""
+        return _start(
+            self.request, self.path, self.memory_limit, self.through_prefetch, messages, origin_ns
+        )
+
+    def stop(self, child: ChildProcess, number: int, before: int) -> None:
+        """Ask with Ctrl-C's signal, which scripts know; then kill it."""
+        if before > 0:
+            child.kill()
+        elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script inherited that
+            child.terminate()
+        else:
+            child.send_signal(signal.SIGINT)
+
+    def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
+        """Return how it ended, and whether it was run as requested."""
+        return _outcome(self.request, watch, returncode)
 
 
 def with_argument(arguments: Sequence[str], flag: str, value: str) -> list[str]:
@@ -146,19 +174,8 @@ def _start(
         )
 
 
-def _stop(child: ChildProcess, number: int, before: int) -> None:
-    """Ask with Ctrl-C's signal, which scripts know; then end it."""
-    if before > 0:
-        child.kill()
-    elif signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # the script was born deaf to it too
-        child.terminate()
-    else:
-        child.send_signal(signal.SIGINT)
-
-
-def _judge(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outcome:
-    """Decide how the script ended, and whether it was run as was asked."""
-    outcome = judge_script(watch, returncode)
+def _outcome(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outcome:
+    outcome = script_outcome(watch, returncode)
     if outcome.reason in (NO_STEP, END_NOT_SEEN):  # the script may be right; the trial is not
         outcome.status = schema.FAILED
     if watch.signals.stops:  # also where the script took it for a reason to end well
@@ -167,7 +184,7 @@ def _judge(request: TraceRequest, watch: ChildWatch, returncode: int) -> Outcome
     elif outcome.exit_code != 0 and (watch.memory.killed or watch.memory.asked):
         outcome.status, outcome.exit_code = schema.OUT_OF_MEMORY, 4
         outcome.reason = watch.memory.what_happened()
-    if outcome.status == schema.FAILED and watch.last_words.get("raised") is None:
+    if outcome.status == schema.FAILED and watch.raised is None:
         outcome.reason = _with_last_line(outcome.reason, watch.folder.path / OUTPUT)
     if outcome.exit_code == 0:
         reason = why_not_set(run_reader.load_run(watch.folder.path), request.loader or {})

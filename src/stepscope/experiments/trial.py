@@ -18,15 +18,15 @@ import psutil
 from stepscope.errors import Interrupted, MachineError, RequestError
 from stepscope.experiments.batch_bisection import EDGE, BatchTrial
 from stepscope.memory_forecast.memory_bill import Limit
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.records.run_folder import slug
+from stepscope.records.types import RunMessage
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.memory_guard import Action, holding
-from stepscope.supervisor.rank_processes import require_one_process
 from stepscope.supervisor.run_lifecycle import run_to_end
-from stepscope.supervisor.train_child import training_process_of
+from stepscope.supervisor.train_child import TrainingProcess
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
 
@@ -78,7 +78,7 @@ def try_out(
         Interrupted: a stop was requested.
         RequestError: the run could not be made, or its folder not be written.
     """
-    require_one_process(spec, "a trial of its memory")
+    preflight.require_one_process(spec, "a trial of its memory")
     with temporary_folder(Path(spec.out)) as out:
         spec = spec.model_copy(update={"name": "trial", "out": out})
         try:
@@ -87,11 +87,11 @@ def try_out(
             return _trial(spec, False, status=schema.OUT_OF_MEMORY, reason=str(error), exit_code=4)
         made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
-            supervised = training_process_of(
-                made,
-                held,
-                has_workers=spec.workers > 0,
+            supervised = TrainingProcess(
+                folder=made,
                 options=ProcessOptions(force=True),
+                has_workers=spec.workers > 0,
+                memory_limit=held,
                 fork_server=fork_server,
             )
             outcome = run_to_end(made, supervised, SilentListener())
@@ -151,7 +151,7 @@ def _trial(spec: RunSpec, fits: bool, **seen: Any) -> BatchTrial:
 class SilentListener:
     """An listener who shows nothing: a trial is shown when it has ended."""
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         """Ignore a message of the training."""
 
     def output(self, line: str) -> None:

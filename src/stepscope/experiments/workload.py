@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from stepscope.data import dataset_registry
 from stepscope.errors import MachineError, MissingExtraError, RequestError
 from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.hardware.procfs import system_root
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, schema
+from stepscope.records.types import LoaderArguments
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.memory_guard import holding
-from stepscope.supervisor.rank_processes import require_one_process, supervised_training
 from stepscope.supervisor.required_conditions import check_requirements
 from stepscope.supervisor.run_lifecycle import run_to_end
 from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
+from stepscope.supervisor.start_run import training_of
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.train.source_settings import data_source_of
 
@@ -102,7 +103,7 @@ class TrainingWorkload:
         spec = self.spec(values)
         check_requirements(spec.require, system_root())
         if self.mode == "load":
-            require_one_process(spec, "loading without training")
+            preflight.require_one_process(spec, "loading without training")
         try:
             preflight.check(spec)
         except MissingExtraError:
@@ -124,7 +125,7 @@ class TrainingWorkload:
         made = run_folder.create_at(trial_request.path, spec.run_name, kind, asked, self.choice)
         with holding(spec.memory_limit) as limit:
             options = ProcessOptions(forecast=not self.quick, checkpoint=False)
-            supervised = supervised_training(
+            supervised = training_of(
                 made, spec, limit, options, trial_request.time_limit_s, trial_request.fork_server
             )
             return run_to_end(made, supervised, trial_request.listener)
@@ -154,7 +155,7 @@ class ScriptWorkload:
         return replace(
             self.request,
             arguments=tuple(arguments),
-            loader=loader or None,
+            loader=cast("LoaderArguments", loader) if loader else None,
             max_steps=max_steps,
         )
 

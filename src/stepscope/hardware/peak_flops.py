@@ -11,11 +11,12 @@ import json
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from stepscope.errors import MachineError
 from stepscope.files import CACHE_VARIABLE, cache_folder, replace_file
 from stepscope.hardware.procfs import first_line_of, matching
-from stepscope.records.types import Environment
+from stepscope.records.types import Environment, PeakRecord
 
 _CPUS = Path("/sys/devices/system/cpu")
 _SCHEMA = 1
@@ -51,6 +52,10 @@ class Peak:
     pressure_cpu: float | None
     cpu_mhz: float | None
     measured_unix_s: float
+
+    def to_json(self) -> PeakRecord:
+        """Return the peak as `run.json` records it."""
+        return cast("PeakRecord", asdict(self))
 
 
 def conditions_of(environment: Environment, precision: str) -> Conditions | None:

@@ -1,4 +1,4 @@
-"""A process tree, seen from outside: memory, CPU, I/O, page faults.
+"""A process tree, seen from outside: memory, CPU, I/O, page faults; and this process's rank.
 
 Proportional sizes come from the kernel's `smaps_rollup`, which takes milliseconds for a large
 process, so they are read separately.
@@ -6,6 +6,7 @@ process, so they are read separately.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -197,3 +198,41 @@ def _major_faults(pid: int) -> int | None:
     # A process name may hold spaces and brackets.
     after_name = bytes_of(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return int(after_name[9]) if len(after_name) > 9 else None
+
+
+# --- The rank of this process
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """The rank that torchrun gave this process, and a name of the training that all ranks share.
+
+    `restarts` counts how often torchrun has started all ranks again.
+    """
+
+    rank: int
+    world_size: int
+    run_id: str
+    restarts: int = 0
+    max_restarts: int = 0
+
+
+def find_rank() -> RankInfo | None:
+    """Return the rank of this process from torchrun's variables; None without torchrun."""
+    variables = os.environ
+    try:
+        rank, world_size = int(variables.get("RANK", "")), int(variables.get("WORLD_SIZE", ""))
+    except ValueError:
+        return None
+    if world_size < 2:
+        return None
+    identity = variables.get("TORCHELASTIC_RUN_ID", "none")
+    if identity == "none":  # not given; the port may change when all are started again
+        identity = "/".join(variables.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    return RankInfo(
+        rank,
+        world_size,
+        hashlib.sha256(identity.encode()).hexdigest()[:12],
+        int(variables.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        int(variables.get("TORCHELASTIC_MAX_RESTARTS", "0")),
+    )

@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import MachineError
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.processes.answer import answer_once
-from stepscope.train.require_torch import FAILURES, cannot_load
+from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.records.types import AllreduceAnswer, AllreduceRequest
 
 _VALUE_BYTES = 4
 _BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
@@ -24,7 +23,7 @@ _TIMES = 7
 _WARM_UP = 2  # the first rounds connect
 
 
-def time_allreduce(asked: dict[str, Any]) -> dict[str, Any]:
+def time_allreduce(asked: AllreduceRequest) -> AllreduceAnswer:
     """Return the time of each allreduce on rank 0."""
     try:
         from torch.multiprocessing.spawn import ProcessException, spawn

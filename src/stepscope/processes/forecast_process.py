@@ -5,14 +5,15 @@ Builds the network of a spec and runs a few small steps.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 from stepscope.errors import MissingExtraError
 from stepscope.processes.answer import answer_once
+from stepscope.records.types import MemoryAnswer, RecordedSpec
 from stepscope.settings.load_settings import validate
 
 
-def forecast(asked: dict[str, Any]) -> dict[str, Any]:
+def forecast(asked: RecordedSpec) -> MemoryAnswer:
     """Return the resolved spec and its memory forecast."""
     try:
         import torch
@@ -25,8 +26,8 @@ def forecast(asked: dict[str, Any]) -> dict[str, Any]:
         raise MissingExtraError(f"a forecast ({error})", "torch", "train") from error
     spec = resolve(validate(asked))
     memory = device_memory_of(torch.device(spec.device), host_memory())
-    checked = check_fit(spec, build_model(spec), memory)
-    return {"spec": spec.model_dump(mode="json"), **checked.to_json()}
+    checked = check_fit(spec, build_model(spec), memory).to_json()
+    return cast("MemoryAnswer", {"spec": spec.model_dump(mode="json"), **checked})
 
 
 if __name__ == "__main__":

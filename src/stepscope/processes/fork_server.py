@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.process_memory import give_back
+from stepscope.records.types import ForkAnswer, ForkRequest
 
 LARGEST_REQUEST = 2**20
 MOST_DESCRIPTORS = 8
@@ -66,18 +67,22 @@ def main(argv: list[str]) -> None:
         pages = list(resident_pages())
         _check_advice()
     except (ImportError, OSError) as error:
-        control.send(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        _answer(control, {"error": f"{type(error).__name__}: {error}"})
         return
     copied = sum(each.length for each in pages if each.advice == _POPULATE_WRITE)
-    control.send(json.dumps({"ready": True, "private_bytes": copied}).encode())
+    _answer(control, {"private_bytes": copied})
     while True:
         request, descriptors = _receive(control)
-        if not request:
+        if request is None:
             return
         pid = _fork_orphan(control, request, descriptors, pages)
         for descriptor in descriptors:
             os.close(descriptor)
-        control.send(json.dumps({"pid": pid}).encode())
+        _answer(control, {"pid": pid})
+
+
+def _answer(control: socket.socket, answer: ForkAnswer) -> None:
+    control.send(json.dumps(answer).encode())
 
 
 def _import_training() -> None:
@@ -94,7 +99,7 @@ def _import_training() -> None:
     give_back()
 
 
-def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+def _receive(control: socket.socket) -> tuple[ForkRequest | None, list[int]]:
     data, ancillary, _, _ = control.recvmsg(
         LARGEST_REQUEST, socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
     )
@@ -102,12 +107,12 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: len(content) // 4 * 4])
-    return (json.loads(data) if data else {}), list(descriptors)
+    return (json.loads(data) if data else None), list(descriptors)
 
 
 def _fork_orphan(
     control: socket.socket,
-    request: dict[str, Any],
+    request: ForkRequest,
     descriptors: list[int],
     pages: list[PageRange],
 ) -> int:
@@ -136,7 +141,7 @@ def _fork_orphan(
 
 
 def _run(
-    request: dict[str, Any], descriptors: list[int], pages: list[PageRange], between: int
+    request: ForkRequest, descriptors: list[int], pages: list[PageRange], between: int
 ) -> NoReturn:
     """Run a module as `python -m` does, in a process that was just forked."""
     code = 1

@@ -7,7 +7,7 @@ optimiser step. Batches are copied to the device and dropped.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stepscope.data.dataset import Split as CatalogueSplit
+from stepscope.data.dataset import Split
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import FromBucket
 from stepscope.memory_forecast.fit_check import FitCheck
@@ -26,11 +26,11 @@ from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.meter.step_rows import DATA, TRANSFER, EpochTiming, epoch_values
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.types import TrainingResult
 from stepscope.settings import RunSpec
 from stepscope.train import split_loaders
 from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import forget_rows_after
-from stepscope.train.cold_epochs import BeforeEpoch, cold_epoch_hook
 from stepscope.train.device import memory_format_of
 from stepscope.train.epoch_plan import Position, Stage
 from stepscope.train.recorder import Recorder, RunMessages, Tally
@@ -53,53 +53,65 @@ class _Loading:
     recorder: Recorder
     stop: StopRequest
     messages: RunMessages
-    before_epoch: BeforeEpoch
+    before_epoch: Callable[[int], None]
 
 
-def load(spec: RunSpec, messages: RunMessages, stop: StopRequest, closing: dict[str, Any]) -> None:
+def load(
+    spec: RunSpec, messages: RunMessages, stop: StopRequest
+) -> tuple[TrainingResult, Exception | None]:
     """Run all epochs of the training loader; a resumed run starts again.
 
-    Adds the figures of the run to `closing`, however the run ends.
+    Returns its figures and the error that ended it, if one did.
     """
     began_ns = now_ns()
     without = ("train_accuracy", "test_accuracy", "test_top5", "validation_accuracy", "layers")
-    closing["absent"] = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
+    absent = dict.fromkeys((*without, "flops", "counters"), _NO_NETWORK)
+    result: TrainingResult = {"absent": absent}
     messages.send({"type": "forecast", "forecast": FitCheck(reason=_NO_NETWORK).to_json()})
     prepare_process(spec)
     worker_pool = WorkerPool(spec.workers, messages.fallback)
     add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
-    train = open_split(
-        spec, "train", Path(spec.data_dir).resolve(), worker_pool, messages.notice, add_listeners
-    )
-    stages = plan(spec, train, judged_on=None)
-    messages.ready(spec, began_ns)
-    path = messages.folder.path
-    forget_rows_after(path, stages, Position(), spec.accumulate)
-    buckets: dict[CatalogueSplit, FromBucket] = {"train": train.bucket} if train.bucket else {}
-    split_loaders.record_downloads(path, buckets)
-    with ExitStack() as opened:
-        opened.callback(worker_pool.stop_watching)
-        opened.callback(train.loader.close)
-        steps, epochs, records = (
-            opened.enter_context(CsvLog(path / name))
-            for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
+    try:
+        train = open_split(
+            spec,
+            "train",
+            Path(spec.data_dir).resolve(),
+            worker_pool,
+            messages.notice,
+            add_listeners,
         )
-        recorder = Recorder(
-            epochs, records, messages.send, stages, spec.accumulate, len(train.order)
-        )
-        queue = queue_of(torch.device(spec.device))
-        meter = StepMeter(steps, messages.origin_ns, queue, on_step=recorder.batch)
-        cool = cold_epoch_hook(spec, train.files, messages)
-        loading = _Loading(spec, train, meter, recorder, stop, messages, cool)
-        try:
-            for number, stage in enumerate(stages):
-                _load_stage(loading, number, stage)
-                if number + 1 < len(stages):  # after the last stage a request is too late
-                    stop.check()
-        finally:
-            meter.flush()
-            closing["instrument"] = measure_overhead(meter)
-            closing["requests"] = split_loaders.requests_of(buckets.values())
+        stages = plan(spec, train, evaluation_split=None)
+        messages.ready(spec, began_ns)
+        path = messages.folder.path
+        forget_rows_after(path, stages, Position(), spec.accumulate)
+        buckets: dict[Split, FromBucket] = {"train": train.bucket} if train.bucket else {}
+        split_loaders.record_downloads(path, buckets)
+        with ExitStack() as opened:
+            opened.callback(worker_pool.stop_watching)
+            opened.callback(train.loader.close)
+            steps, epochs, records = (
+                opened.enter_context(CsvLog(path / name))
+                for name in (schema.STEPS, schema.EPOCHS, schema.RECORDS)
+            )
+            recorder = Recorder(
+                epochs, records, messages.send, stages, spec.accumulate, len(train.order)
+            )
+            queue = queue_of(torch.device(spec.device))
+            meter = StepMeter(steps, messages.origin_ns, queue, on_step=recorder.batch)
+            cool = split_loaders.cold_epoch_hook(spec, train.files, messages)
+            loading = _Loading(spec, train, meter, recorder, stop, messages, cool)
+            try:
+                for number, stage in enumerate(stages):
+                    _load_stage(loading, number, stage)
+                    if number + 1 < len(stages):  # after the last stage a request is too late
+                        stop.check()
+            finally:
+                meter.flush()
+                result["instrument"] = measure_overhead(meter)
+                result["requests"] = split_loaders.requests_of(buckets.values())
+    except Exception as error:
+        return result, error
+    return result, None
 
 
 def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:

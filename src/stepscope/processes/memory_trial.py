@@ -9,7 +9,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from stepscope.hardware.process_memory import give_back
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.phase_memory import PeakWithWorkers, PhaseMemory
 from stepscope.processes.answer import answer_once
+from stepscope.records.types import MemoryTrialFigures, MemoryTrialRequest, PhaseReading
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate
 from stepscope.train.accuracy import AccuracyCounter
@@ -47,7 +48,7 @@ class _StepWatch:
     """The measurements of a trial: memory by phase, or the peak and the times of steps."""
 
     by_phase: bool
-    phases: list[dict[str, Any]] = field(default_factory=list)
+    phases: list[PhaseReading] = field(default_factory=list)
     step_s: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     peak: PeakWithWorkers = field(default_factory=PeakWithWorkers)
@@ -58,11 +59,21 @@ class _StepWatch:
     def lap(self, phase: str) -> None:
         if self.by_phase:
             self._memory.lap(phase)
-            size = asdict(self._memory.sizes[-1])
-            self.phases.append({"epoch": self.epoch, "step": self.step, **size})
+            size = self._memory.sizes[-1]
+            self.phases.append(
+                {
+                    "epoch": self.epoch,
+                    "step": self.step,
+                    "phase": size.phase,
+                    "end_bytes": size.end_bytes,
+                    "peak_bytes": size.peak_bytes,
+                    "in_use_bytes": size.in_use_bytes,
+                    "kept_bytes": size.kept_bytes,
+                }
+            )
 
 
-def try_steps(spec: RunSpec, options: TrialOptions) -> dict[str, Any]:
+def try_steps(spec: RunSpec, options: TrialOptions) -> MemoryTrialFigures:
     """Build a training, run its first steps, and return the measurements."""
     watch = _StepWatch(options.phases)
     watch.lap("libraries")
@@ -182,7 +193,7 @@ def _step_in_backward(job: Job) -> None:
             parameter.register_post_accumulate_grad_hook(step)
 
 
-def answer(asked: dict[str, Any]) -> dict[str, Any]:
+def answer(asked: MemoryTrialRequest) -> MemoryTrialFigures:
     """Return the measurements of the requested trial."""
     return try_steps(resolve(validate(asked["spec"])), TrialOptions(**asked["options"]))
 

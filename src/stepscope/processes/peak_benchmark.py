@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.processes.answer import answer_once
+from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.records.types import BenchmarkedPeak, PeakAnswer, PeakRequest, UnmeasuredPeak
 from stepscope.settings.load_settings import validate
-from stepscope.train.require_torch import FAILURES, cannot_load
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ LONGEST_S = 0.1  # for one product; a longer one ends the search
 _VALUE_BYTES = 4
 
 
-def measure(asked: dict[str, Any]) -> dict[str, Any]:
+def measure(asked: PeakRequest) -> PeakAnswer:
     """Return the peaks for each precision and number of threads.
 
     Precisions that fail are in `left_out`, with the reason.
@@ -46,7 +46,8 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     usual = (all_threads, 1) if device.type == "cpu" else (all_threads,)
     # Convolutions may use TF32 while products do not: the peak must not be below a convolution.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
-    peaks, left_out = [], []
+    peaks: list[BenchmarkedPeak] = []
+    left_out: list[UnmeasuredPeak] = []
     for threads in asked["threads"] or dict.fromkeys(usual):
         torch.set_num_threads(threads)
         bytes_per_s = _bytes_per_s(device, asked["array_bytes"])

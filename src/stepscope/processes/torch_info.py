@@ -6,13 +6,12 @@ A separate process, so that the caller need not import torch.
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from stepscope.processes.answer import answer_once
-from stepscope.train.require_torch import FAILURES, cannot_load
+from stepscope.processes.answer import FAILURES, answer_once, cannot_load
+from stepscope.records.types import TorchBuild, TorchDevice
 
 
-def describe_build(_: dict[str, Any]) -> dict[str, Any]:
+def describe_build(_: object) -> TorchBuild:
     """Return version, threads, math library and accelerators of the installed torch."""
     try:
         import torch
@@ -33,7 +32,7 @@ def describe_build(_: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cuda_devices() -> list[dict[str, Any]]:
+def _cuda_devices() -> list[TorchDevice]:
     import torch
 
     if not torch.cuda.is_available():
@@ -45,7 +44,7 @@ def _cuda_devices() -> list[dict[str, Any]]:
     ]
 
 
-def _metal_devices() -> list[dict[str, Any]]:
+def _metal_devices() -> list[TorchDevice]:
     import torch
 
     if not torch.backends.mps.is_available():

@@ -3,19 +3,7 @@
 Started with `python -m stepscope.processes.training_process`.
 
 It writes steps, epochs, records, events and the checkpoint into the run folder, sends messages (one
-JSON object a line) to the parent, and leaves `run.json` to it. Messages:
-
-    forecast        the memory forecast
-    weights         the pretrained weights that were loaded
-    download        progress of a download
-    ready           the resolved spec, the environment and the preparation time
-    progress        epoch, step, loss and throughput
-    device_memory   the memory in use on the device
-    testing         the start of an evaluation
-    epoch           the row of an epoch
-    workers         the loader continues with fewer workers: from, to and the reason
-    outcome         status, reason, exit code, instrument cost, layer times, and the peak memory of
-                    the device and the host
+JSON object a line; `RunMessage` in `records.types`) to the parent, and leaves `run.json` to it.
 """
 
 from __future__ import annotations
@@ -28,19 +16,63 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, StepscopeError, disk_full
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.process_memory import peak_bytes
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.processes.process_options import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import OutcomeMessage, RunMessage, TrainingResult
 from stepscope.train.stop_request import Send, StopRequest
 
+_INTERNAL = 70
 _STATUS_BY_EXIT_CODE = {4: schema.OUT_OF_MEMORY, 130: schema.INTERRUPTED}
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """Options of a training process that its parent sets and that are no settings of the run.
+
+    force: start even if the forecast exceeds the available memory.
+    forecast: forecast the memory first, which takes seconds.
+    checkpoint: write checkpoints; without them a stopped run starts again.
+    distributed: join other ranks, with the environment variables of torchrun.
+    """
+
+    force: bool = False
+    forecast: bool = True
+    checkpoint: bool = True
+    distributed: bool = False
+
+    def switches(self) -> list[str]:
+        """Return the options as command-line switches."""
+        wanted = {
+            "--force": self.force,
+            "--no-forecast": not self.forecast,
+            "--no-checkpoint": not self.checkpoint,
+            "--distributed": self.distributed,
+        }
+        return [switch for switch, on in wanted.items() if on]
+
+    @staticmethod
+    def add_to(parser: argparse.ArgumentParser) -> None:
+        """Add the switches to a parser."""
+        everything = ProcessOptions(force=True, forecast=False, checkpoint=False, distributed=True)
+        for switch in everything.switches():
+            parser.add_argument(switch, action="store_true")
+
+    @staticmethod
+    def of(arguments: argparse.Namespace) -> ProcessOptions:
+        """Return the options of parsed arguments."""
+        return ProcessOptions(
+            force=arguments.force,
+            forecast=not arguments.no_forecast,
+            checkpoint=not arguments.no_checkpoint,
+            distributed=arguments.distributed,
+        )
 
 
 def main(argv: list[str]) -> int:
@@ -58,13 +90,13 @@ def main(argv: list[str]) -> int:
     stop.listen()
     with os.fdopen(args.messages, "w", encoding="utf-8", buffering=1) as messages:
 
-        def send(message: dict[str, Any]) -> None:
+        def send(message: RunMessage) -> None:
             messages.write(json.dumps(message) + "\n")
 
         folder = RunFolder(args.folder)
-        outcome = _outcome_of(folder, args.origin_ns, stop, send, ProcessOptions.of(args))
+        outcome = _run(folder, args.origin_ns, stop, send, ProcessOptions.of(args))
         send({**outcome, "main_peak_bytes": peak_bytes()})
-    return int(outcome["exit_code"])
+    return outcome["exit_code"]
 
 
 def _show_warning(
@@ -74,34 +106,59 @@ def _show_warning(
     print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _outcome_of(
+def _run(
     folder: RunFolder,
     origin_ns: int,
     stop: StopRequest,
     send: Send,
     options: ProcessOptions,
-) -> dict[str, Any]:
+) -> OutcomeMessage:
     """Run the training and return its outcome."""
-    closing: dict[str, Any] = {}
+    result: TrainingResult = {}
+    error: Exception | None = None
     try:
         # Importing torch makes no garbage; collecting takes a fifth of the import time.
         gc.disable()
         try:
             from stepscope.processes.training_session import run_session
-        except ImportError as error:
-            raise MissingExtraError(f"training ({error})", "torch", "train") from error
+        except ImportError as missing:
+            raise MissingExtraError(f"training ({missing})", "torch", "train") from missing
         finally:
             gc.enable()
         gc.freeze()
-        run_session(folder, origin_ns, stop, send, closing, options)
-    except StepscopeError as error:
-        return {**_ended(error.exit_code, _without_worker(str(error))), **closing}
-    except Exception as error:
-        if options.distributed and (lost := _lost_peer(error)):
-            folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
-            return {**_ended(5, lost), **closing}
-        return {**_ended_by(error, folder), **closing}
-    return {**_ended(0, None), **closing}
+        result, error = run_session(folder, origin_ns, stop, send, options)
+    except Exception as raised:
+        error = raised
+    return _outcome_of(error, result, folder, origin_ns, options)
+
+
+def _outcome_of(
+    error: Exception | None,
+    result: TrainingResult,
+    folder: RunFolder,
+    origin_ns: int,
+    options: ProcessOptions,
+) -> OutcomeMessage:
+    code, reason, trace = 0, None, None
+    if isinstance(error, StepscopeError):
+        code, reason = error.exit_code, _without_worker(str(error))
+    elif error is not None and options.distributed and (lost := _lost_peer(error)):
+        folder.add_event(schema.PEER_LOST, seconds(now_ns() - origin_ns), reason=str(error))
+        code, reason = 5, lost
+    elif error is not None:
+        code, reason = _classify(error, folder)
+        if code == _INTERNAL:
+            trace = "".join(traceback.format_exception(error))
+    status = schema.COMPLETED if code == 0 else _STATUS_BY_EXIT_CODE.get(code, schema.FAILED)
+    return {
+        "type": "outcome",
+        "status": status,
+        "reason": reason,
+        "exit_code": code,
+        "traceback": trace,
+        "result": result,
+        "main_peak_bytes": None,
+    }
 
 
 def _without_worker(message: str) -> str:
@@ -121,40 +178,24 @@ def _lost_peer(error: Exception) -> str | None:
     return f"another process of the training was lost: {first_line}"
 
 
-def _ended_by(error: Exception, folder: RunFolder) -> dict[str, Any]:
-    """Classify an error: out of memory, machine limits, the user's model, or internal."""
+def _classify(error: Exception, folder: RunFolder) -> tuple[int, str]:
+    """Return exit code and reason: out of memory, machine limits, the user's model, internal."""
     first_line = str(error).strip().partition("\n")[0]
     if _is_out_of_memory(error):
-        return _ended(4, f"out of memory: {first_line}".rstrip(": "))
+        return 4, f"out of memory: {first_line}".rstrip(": ")
     if isinstance(error, OSError) and error.errno in DISK_FULL_ERRNOS:
         full = disk_full(error, str(error.filename or folder.path))
-        return _ended(full.exit_code, str(full))
+        return full.exit_code, str(full)
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN):
-        return _ended(5, f"{error}: this machine's limits (ulimit) are too low for these settings")
+        return 5, f"{error}: this machine's limits (ulimit) are too low for these settings"
     model = str(folder.read_info()["spec"]["model"])
     if ":" in model:
         from stepscope.models.user_model import describe_their_failure
 
         theirs = describe_their_failure(error, model)
         if theirs is not None:
-            return _ended(2, f"model {model} failed in training: {theirs}")
-    return _fault(error)
-
-
-def _ended(exit_code: int, reason: str | None) -> dict[str, Any]:
-    status = _STATUS_BY_EXIT_CODE.get(exit_code, schema.FAILED)
-    return {
-        "type": "outcome",
-        "status": schema.COMPLETED if exit_code == 0 else status,
-        "reason": reason,
-        "exit_code": exit_code,
-    }
-
-
-def _fault(error: Exception) -> dict[str, Any]:
-    """Return the outcome of an internal error, with its traceback for the record."""
-    outcome = _ended(70, f"{type(error).__name__}: {error}")
-    return {**outcome, "traceback": traceback.format_exc()}
+            return 2, f"model {model} failed in training: {theirs}"
+    return _INTERNAL, f"{type(error).__name__}: {error}"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

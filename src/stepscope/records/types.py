@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, final
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import NotRequired, Required, TypedDict
 
 # --- run.json: the record of a run ----------------------------------------------------------------
 
@@ -818,32 +818,139 @@ class ScriptTraceRequest(TypedDict):
     through_prefetch: bool
 
 
-class ScriptReady(TypedDict):
-    """A script has imported torch, and its hooks are installed."""
+class ForecastMessage(TypedDict):
+    """The memory forecast of a training, before it starts."""
+
+    type: Literal["forecast"]
+    forecast: MemoryForecast
+
+
+class WeightsMessage(TypedDict):
+    """Pretrained weights were loaded; `fresh` names the tensors that were not."""
+
+    type: Literal["weights"]
+    tensors: int
+    fresh: Sequence[str]
+    has_vocabulary: bool
+
+
+class DownloadMessage(TypedDict):
+    """The progress of a download."""
+
+    type: Literal["download"]
+    split: str
+    done_bytes: int
+    total_bytes: int
+    left_s: float | None
+
+
+class ReadyMessage(TypedDict):
+    """The training starts. A traced script sends its environment alone."""
 
     type: Literal["ready"]
     environment: Environment
+    spec: NotRequired[RecordedSpec]
+    preparation_s: NotRequired[float]
+
+
+class ProgressMessage(TypedDict):
+    """How far a training is; `done` is the share of all its steps."""
+
+    type: Literal["progress"]
+    split: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    done: float
+    steps_left: int
+    step_s: float | None
+    loss: float | None
+    accuracy: float | None
+    samples_per_s: float | None
+    data_share: float | None
 
 
 class DeviceMemoryMessage(TypedDict):
-    """What a training holds of its device now."""
+    """The memory in use on the device; `unified` memory is the host's too."""
 
     type: Literal["device_memory"]
     bytes: int
     unified: bool
 
 
+class EvaluationMessage(TypedDict):
+    """An evaluation starts."""
+
+    type: Literal["testing"]
+    epoch: int
+
+
+class EpochMessage(TypedDict):
+    """The row of an epoch, as written to `epochs.csv`: unknown figures are empty."""
+
+    type: Literal["epoch"]
+    epoch: str
+    split: str
+    start_s: str
+    loader_start_s: str
+    loader_stop_s: str
+    loading_s: str
+    training_s: str
+    total_s: str
+    loss: str
+    accuracy: str
+    top5: str
+    samples: str
+    samples_per_s: str
+
+
+class WorkersMessage(_FromTo):
+    """A loader continues with fewer workers."""
+
+    type: Literal["workers"]
+    split: str
+    epoch: int
+    batch: int
+    reason: str
+
+
 class DeviceMemoryPeak(TypedDict):
-    """The peak of a device's pool, and what of it driver and libraries hold."""
+    """The peak of a device's memory, and the part of it that driver and libraries hold."""
 
     peak_bytes: int
     context_bytes: NotRequired[int]
 
 
+class TrainingResult(TypedDict, total=False):
+    """The figures that a training reports at its end; `absent` has reasons for missing ones."""
+
+    instrument: Instrument
+    layers: list[LayerTime] | None
+    flops: StepFlops | None
+    counters: PhaseCounters | None
+    absent: dict[str, str]
+    measured_bytes: dict[str, int]
+    device_memory: DeviceMemoryPeak | None
+    requests: RequestLatency | None
+
+
+class OutcomeMessage(TypedDict):
+    """How a training ended, and its result. The last message."""
+
+    type: Literal["outcome"]
+    status: str
+    reason: str | None
+    exit_code: int
+    traceback: str | None
+    result: TrainingResult
+    main_peak_bytes: int | None
+
+
 class TracerFailure(TypedDict, total=False):
     """Why a script could not be traced to its end."""
 
-    trouble: str
+    failure: str
     exit_code: int
     traceback: str
 
@@ -859,11 +966,111 @@ class TraceOutcome(TracerFailure, total=False):
     device_memory: DeviceMemoryPeak
 
 
-class ScriptLastWords(TraceOutcome, total=False):
-    """The last message of a script's process."""
+class ScriptFinalState(TraceOutcome, total=False):
+    """The last message of a script's process; `raised` is the exception that ended the script."""
 
-    type: Literal["last words"]
+    type: Required[Literal["final_state"]]
     raised: str | None
+
+
+RunMessage: TypeAlias = (
+    ForecastMessage
+    | WeightsMessage
+    | DownloadMessage
+    | ReadyMessage
+    | ProgressMessage
+    | DeviceMemoryMessage
+    | EvaluationMessage
+    | EpochMessage
+    | WorkersMessage
+    | OutcomeMessage
+    | ScriptFinalState
+)
+
+
+class ForkRequest(TypedDict):
+    """A module that the fork server is to run, as with `python -m`."""
+
+    module: str
+    arguments: list[str]
+    environment: dict[str, str]
+    directory: str
+    descriptors: list[int]
+    cgroup: str | None
+
+
+class ForkAnswer(TypedDict, total=False):
+    """The fork server is ready, has forked a process, or cannot work."""
+
+    private_bytes: int
+    pid: int
+    error: str
+
+
+class PeakRequest(TypedDict):
+    """What the peak benchmark is to measure."""
+
+    device: str
+    threads: list[int]
+    precisions: list[str]
+    matrix_sizes: list[int]
+    array_bytes: int
+
+
+class BenchmarkedPeak(TypedDict):
+    """The peak of one precision and number of threads."""
+
+    environment: Environment
+    precision: str
+    flop_per_s: float
+    matrix_size: int
+    bytes_per_s: float
+
+
+class UnmeasuredPeak(TypedDict):
+    """A peak that could not be measured, and why."""
+
+    precision: str
+    threads: int
+    reason: str
+
+
+class PeakAnswer(TypedDict):
+    """The peaks of a machine."""
+
+    peaks: list[BenchmarkedPeak]
+    left_out: list[UnmeasuredPeak]
+
+
+class AllreduceRequest(TypedDict):
+    """How many processes are to sum how many bytes."""
+
+    processes: int
+    bytes: int
+
+
+class AllreduceAnswer(TypedDict):
+    """The time of each allreduce."""
+
+    exchange_s: list[float]
+
+
+class MemoryTrialOptions(TypedDict, total=False):
+    """The length of a memory trial, and its differences from the training loop."""
+
+    steps: int
+    epochs: int
+    phases: bool
+    step_in_backward: bool
+    drop_early: bool
+    trim: bool
+
+
+class MemoryTrialRequest(TypedDict):
+    """A training of which a few steps are to be measured."""
+
+    spec: RecordedSpec
+    options: MemoryTrialOptions
 
 
 # --- answers: trace and run, compare, report ------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -11,7 +10,17 @@ from rich.table import Column
 from rich.text import Text
 from typing_extensions import Self
 
-from stepscope.records.types import ForecastUnderLimit, MemoryForecast, SecondEpochForecast
+from stepscope.records.types import (
+    DownloadMessage,
+    EpochMessage,
+    ForecastUnderLimit,
+    MemoryForecast,
+    ProgressMessage,
+    RunMessage,
+    SecondEpochForecast,
+    WeightsMessage,
+    WorkersMessage,
+)
 from stepscope.units import format_bytes, format_clock, format_count, format_duration, format_share
 
 PLAIN_EVERY_S = 10.0
@@ -41,9 +50,9 @@ class LiveDisplay:
     def __exit__(self, *raised: object) -> None:
         self._progress.stop()
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         """Show one message of the training."""
-        if message["type"] == "ready":
+        if message["type"] == "ready" and "preparation_s" in message:
             took = message["preparation_s"]
             self._say(f"data and network ready in {format_duration(took)}")
         elif message["type"] == "progress":
@@ -69,7 +78,7 @@ class LiveDisplay:
         """Show that a stop is in progress."""
         self._say("stopping after this step; once more to stop at once")
 
-    def _show_download(self, now: dict[str, Any]) -> None:
+    def _show_download(self, now: DownloadMessage) -> None:
         done, total = now["done_bytes"], now["total_bytes"]
         figures = f"{format_bytes(done)} of {format_bytes(total)}"
         if now["left_s"] is not None and done < total:
@@ -86,7 +95,7 @@ class LiveDisplay:
         ):
             self._say(f"{now['split']} data {'downloaded' if whole else 'downloading'}: {figures}")
 
-    def _show_progress(self, now: dict[str, Any]) -> None:
+    def _show_progress(self, now: ProgressMessage) -> None:
         description = f"epoch {now['epoch']}/{now['epochs']}"
         figures = _figures(now)
         self._progress.update(
@@ -100,7 +109,7 @@ class LiveDisplay:
         self._progress.console.print(Text(line), soft_wrap=True)
 
 
-def _figures(now: dict[str, Any]) -> str:
+def _figures(now: ProgressMessage) -> str:
     parts = [f"step {now['step']}/{now['steps']}"]
     if now["loss"] is not None:
         parts.append(f"loss {now['loss']:.3f}")
@@ -126,7 +135,7 @@ def workers_warning(
     return f"the second epoch's {which} will not fit by forecast: {fit or 'none'} will"
 
 
-def _workers_line(fallback: dict[str, Any]) -> str:
+def _workers_line(fallback: WorkersMessage) -> str:
     left = fallback["to"]
     workers = format_count(left, "worker") if left else "no workers"
     return (
@@ -134,7 +143,7 @@ def _workers_line(fallback: dict[str, Any]) -> str:
     )
 
 
-def _weights_line(taken: dict[str, Any]) -> str:
+def _weights_line(taken: WeightsMessage) -> str:
     line = f"started from a checkpoint: {taken['tensors']:,} tensors"
     if taken["fresh"]:
         line += f"; left out and drawn anew: {', '.join(taken['fresh'])}"
@@ -146,7 +155,7 @@ def _weights_line(taken: dict[str, Any]) -> str:
     return line
 
 
-def _epoch_line(row: dict[str, Any]) -> str:
+def _epoch_line(row: EpochMessage) -> str:
     accuracy = format_share(float(row["accuracy"])) if row["accuracy"] else "?"
     top5 = format_share(float(row["top5"])) if row["top5"] else "?"
     if row["split"] != "train":

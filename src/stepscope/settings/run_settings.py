@@ -234,7 +234,7 @@ class RunSpec(BaseModel):
         ]
 
     @property
-    def judged_on(self) -> Literal["test", "validation"] | None:
+    def evaluation_split(self) -> Literal["test", "validation"] | None:
         """The split that the run is evaluated on; None without an evaluation."""
         if not self.evaluate:
             return None
@@ -243,7 +243,7 @@ class RunSpec(BaseModel):
     @property
     def splits_read(self) -> tuple[Literal["train", "test"], ...]:
         """The splits of the data set that are opened; held-out samples come from `train`."""
-        return ("train", "test") if self.judged_on == "test" else ("train",)
+        return ("train", "test") if self.evaluation_split == "test" else ("train",)
 
     @property
     def run_name(self) -> str:

@@ -2,6 +2,6 @@
 
 Start at `start_run` for `stepscope run` and at `script_child` for `stepscope trace`; both use
 `run_lifecycle`, which closes the folder whatever happens, and `child_supervisor`, which watches
-the child. Several processes of one training are in `rank_supervisor`, `rank_processes` and
-`torchrun`.
+the child. Several processes of one training are in `rank_processes`, or in `torchrun` if the user
+started them.
 """

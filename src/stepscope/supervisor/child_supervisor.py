@@ -1,7 +1,7 @@
 """Supervise a child process: sample it, forward its messages and signals, record how it ends.
 
-The supervisor imports no torch. A `SupervisedProcess` is our own training (`train_child`) or a
-user's script (`script_child`). Neither can outlive the parent.
+The supervisor imports no torch. A `SupervisedProcess` is our own training (`train_child`), several
+ranks of it (`rank_processes`) or a user's script (`script_child`). None can outlive the parent.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 import selectors
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 import psutil
 
@@ -27,20 +27,23 @@ from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.types import (
-    LayerTime,
+    DeviceMemoryPeak,
+    Instrument,
     MemoryForecast,
-    PhaseCounters,
-    RequestLatency,
-    StepFlops,
+    OutcomeMessage,
+    ReadyMessage,
+    RunMessage,
+    ScriptFinalState,
+    TrainingResult,
 )
 from stepscope.supervisor.memory_guard import MemoryLimit, MemoryWatch
+from stepscope.supervisor.signals import StopSignals, pause_with_tree
 from stepscope.supervisor.warm_start import ChildProcess, ForkedProcess
 from stepscope.telemetry.energy_sampler import EnergyWatch
 from stepscope.telemetry.sampling_budget import CpuShare
 from stepscope.telemetry.telemetry_sampler import Sampler, Surroundings
 from stepscope.units import format_duration
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_OUTPUT_LINES = 5
 _GRACE_S = 10.0  # between a word to stop and a kill
 _ENDING_S = 0.05  # between two looks at a child that has closed its pipes and is not gone yet
@@ -50,7 +53,7 @@ _LONGEST_PAUSE_S = 0.5  # until a signal is passed on; each look takes 0.1 ms of
 class RunListener(Protocol):
     """Is notified of a run's progress. `processes.training_process` lists the messages."""
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         """Receive a message of the training."""
 
     def output(self, line: str) -> None:
@@ -71,80 +74,45 @@ class Outcome:
     reason: str | None = None
     exit_code: int = 70
     traceback: str | None = None
-    instrument: dict[str, Any] = field(default_factory=dict)
-    layers: list[LayerTime] | None = None
-    flops: StepFlops | None = None
-    counters: PhaseCounters | None = None
-    absent: dict[str, str] = field(default_factory=dict)
+    result: TrainingResult = field(default_factory=TrainingResult)
     preparation_s: float | None = None
     wall_s: float = 0.0
     peak_memory_bytes: int | None = None
     forecast: MemoryForecast | None = None
-    measured_bytes: dict[str, int] = field(default_factory=dict)
-    device_memory: dict[str, int] | None = None
-    requests: RequestLatency | None = None
     asked_to_stop: bool = False
 
 
-@dataclass
-class StopSignals:
-    """Counts the signals that ask to stop or to pause."""
+@dataclass(frozen=True, kw_only=True)
+class SupervisedProcess(ABC):
+    """A child process: how it is started and stopped, and how it ended.
 
-    stops: int = 0
-    obeyed: int = 0
-    pauses: int = 0
-    last: int = signal.SIGTERM
-
-    def stop(self, number: int, frame: FrameType | None) -> None:
-        """Count a request to stop."""
-        self.stops += 1
-        self.last = number
-
-    def pause(self, number: int, frame: FrameType | None) -> None:
-        """Count a request to pause (Ctrl-Z)."""
-        self.pauses += 1
-
-
-@dataclass(frozen=True)
-class SupervisedProcess:
-    """How to start and stop a child process, and how to interpret its end.
-
-    `start` receives the descriptor for messages and the run's origin on the clock, `stop` the
-    signal and how many came before it. A process with its own session is killed with all that it
-    started. `has_workers`: its children load data, and it continues without them. At its time
-    limit it is asked to stop, and some seconds later it is killed. Of several supervised processes
-    on one machine, one reads the sensors. `meanwhile` is called with each sample.
+    A process with its own session is killed with all that it started. `has_workers`: its children
+    load data, and it continues without them. At its time limit it is asked to stop, and some
+    seconds later it is killed. Of several supervised processes on one machine, one reads the energy
+    sensors.
     """
 
-    start: Callable[[int, int], ChildProcess]
-    stop: Callable[[ChildProcess, int, int], None]
-    judge: Callable[[ChildWatch, int], Outcome]
     own_session: bool = True
     has_workers: bool = False
     memory_limit: MemoryLimit | None = None
     time_limit_s: float | None = None
     reads_energy: bool = True
-    meanwhile: Callable[[], None] = lambda: None
 
+    @abstractmethod
+    def start(self, messages: int, origin_ns: int) -> ChildProcess:
+        """Start it, with a descriptor for its messages and the run's origin on the clock."""
 
-@contextlib.contextmanager
-def stop_signals(*, pausing: bool = True) -> Iterator[StopSignals]:
-    """Take signals as requests while a folder is open; one within another takes the same."""
-    listener = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    signals = listener if isinstance(listener, StopSignals) else StopSignals()
-    handlers = dict.fromkeys(_STOP_SIGNALS, signals.stop)
-    if pausing:
-        handlers[signal.SIGTSTP] = signals.pause
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in handlers.items()
-        if signal.getsignal(number) is not signal.SIG_IGN  # nohup means it
-    }
-    try:
-        yield signals
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    @abstractmethod
+    def stop(self, child: ChildProcess, number: int, before: int) -> None:
+        """Pass on a signal that asks it to stop, of which `before` came earlier."""
+
+    @abstractmethod
+    def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
+        """Return how it ended."""
+
+    def on_sample(self) -> None:
+        """Do what goes with each sample of its memory: by default nothing."""
+        return
 
 
 def supervise(
@@ -192,12 +160,13 @@ def supervise(
             meter.close()
             log.close()
         except MachineError as error:
-            watch.trouble = error
-        outcome = supervised.judge(watch, child.wait())
-        of_ranks = outcome.instrument.get("beside_cpu_share") or 0.0
-        outcome.instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
-        outcome.instrument["forked"] = isinstance(child, ForkedProcess)
-        outcome.instrument["origin_unix_s"] = origin_unix_s
+            watch.recording_error = error
+        outcome = supervised.outcome(watch, child.wait())
+        instrument: Instrument = {**outcome.result.get("instrument", {})}
+        of_ranks = instrument.get("beside_cpu_share") or 0.0
+        instrument["beside_cpu_share"] = of_ranks + own_cpu.share()
+        instrument["forked"] = isinstance(child, ForkedProcess)
+        instrument["origin_unix_s"] = origin_unix_s
         if watch.overdue:
             limit = format_duration(supervised.time_limit_s or 0.0)
             outcome.status, outcome.exit_code = schema.FAILED, 1
@@ -206,9 +175,10 @@ def supervise(
             memory.end()
     finally:
         _end(supervised, child)
+    outcome.result["instrument"] = instrument
+    outcome.result["device_memory"] = watch.device_memory()
     outcome.wall_s = seconds(now_ns() - origin_ns)
     outcome.peak_memory_bytes = sampler.peak_memory_bytes
-    outcome.device_memory = watch.device_memory()
     outcome.forecast = watch.forecast
     outcome.asked_to_stop = signals.stops > 0
     return outcome
@@ -227,10 +197,10 @@ class ChildWatch:
     memory: MemoryWatch
     energy: EnergyWatch
     outcome: Outcome | None = None
-    ready: dict[str, Any] = field(default_factory=dict)
-    last_words: dict[str, Any] = field(default_factory=dict)
+    ready: ReadyMessage | None = None
+    final_state: ScriptFinalState | None = None
     forecast: MemoryForecast | None = None
-    trouble: MachineError | None = None
+    recording_error: MachineError | None = None
     overdue: int = 0
     last_output: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_OUTPUT_LINES))
 
@@ -268,48 +238,61 @@ class ChildWatch:
                         break
 
     def _message(self, line: str) -> None:
-        message = json.loads(line)
+        message: RunMessage = json.loads(line)
         if message["type"] == "outcome":
-            known = {key: value for key, value in message.items() if key in vars(Outcome())}
-            self.outcome = Outcome(**known)
+            self._take_outcome(message)
+        elif message["type"] == "final_state":
+            self.final_state = message
             self._sample(is_last=True)
-            if message.get("main_peak_bytes"):  # it may have gone before that sample
-                self.sampler.report_peak(message["main_peak_bytes"])
-        elif message["type"] == "forecast":
-            self.forecast = message["forecast"]
-            self.listener.message(message)
-        elif message["type"] == "ready":
-            self.ready = message
-            self._note_what_is_known(message)
-            self.listener.message(message)
+            self._record_environment(message)
         elif message["type"] == "device_memory":
             self.sampler.report_device_memory(message["bytes"])
             self.memory.unified = message["unified"]
-        elif message["type"] == "last words":
-            self.last_words = message
-            self._sample(is_last=True)
-            self._note_what_is_known(message)
         else:
+            if message["type"] == "forecast":
+                self.forecast = message["forecast"]
+            elif message["type"] == "ready":
+                self.ready = message
+                self._record_environment(message)
             self.listener.message(message)
 
-    def device_memory(self) -> dict[str, int] | None:
-        """Return the peak device memory: the final report, else the largest one so far."""
-        said = self.outcome.device_memory if self.outcome else self.last_words.get("device_memory")
-        peak_bytes = self.sampler.peak_device_memory_bytes
-        if said is None and peak_bytes is not None:
-            return {"peak_bytes": peak_bytes}
-        return said
+    def _take_outcome(self, message: OutcomeMessage) -> None:
+        self.outcome = Outcome(
+            message["status"],
+            message["reason"],
+            message["exit_code"],
+            message["traceback"],
+            message["result"],
+        )
+        self._sample(is_last=True)
+        if message["main_peak_bytes"]:  # the process may have gone before that sample
+            self.sampler.report_peak(message["main_peak_bytes"])
 
-    def _note_what_is_known(self, message: dict[str, Any]) -> None:
+    @property
+    def raised(self) -> str | None:
+        """The exception that ended a script, if its tracer has reported one."""
+        return self.final_state.get("raised") if self.final_state else None
+
+    def device_memory(self) -> DeviceMemoryPeak | None:
+        """Return the peak device memory: the final report, else the largest one so far."""
+        reported = self.final_state.get("device_memory") if self.final_state else None
+        if self.outcome is not None:
+            reported = self.outcome.result.get("device_memory")
+        peak_bytes = self.sampler.peak_device_memory_bytes
+        if reported is None and peak_bytes is not None:
+            return {"peak_bytes": peak_bytes}
+        return reported
+
+    def _record_environment(self, message: ReadyMessage | ScriptFinalState) -> None:
         """Write what the child reported into `run.json` at once: it may be killed later."""
         try:
             info = self.folder.read_info()
-            known = {"environment": {**info["environment"], **message.get("environment", {})}}
-            if "spec" in message:
-                known["spec"] = message["spec"]
-            self.folder.update_info(**known)
+            info["environment"] = {**info["environment"], **message.get("environment", {})}
+            if message["type"] == "ready" and "spec" in message:
+                info["spec"] = message["spec"]
+            self.folder.write_info(info)
         except MachineError as error:
-            self._give_up(error)
+            self._stop_recording(error)
 
     def _output(self, line: str) -> None:
         self.last_output.append(line)
@@ -317,7 +300,8 @@ class ChildWatch:
 
     def _obey(self) -> None:
         if self.signals.pauses:
-            self._pause()
+            pause_with_tree(self.child.pid)
+            self.signals.pauses = 0
         if self.signals.stops == self.signals.obeyed:
             return
         before, self.signals.obeyed = self.signals.obeyed, self.signals.stops
@@ -334,55 +318,33 @@ class ChildWatch:
             self.supervised.stop(self.child, signal.SIGTERM, self.overdue)
             self.overdue += 1
 
-    def _give_up(self, error: MachineError) -> None:
+    def _stop_recording(self, error: MachineError) -> None:
         """Stop recording because the disk is full, and end a training of ours.
 
         A user's script continues without us.
         """
-        self.trouble = error
+        self.recording_error = error
         if self.supervised.own_session:
             self.child.terminate()
 
-    def _pause(self) -> None:
-        """Pause with the whole process tree, as Ctrl-Z does, until SIGCONT."""
-        paused = list(_pause_all(self.child.pid))
-        os.kill(os.getpid(), signal.SIGSTOP)
-        for process in reversed(paused):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
-        self.signals.pauses = 0
-
     def _read_energy(self) -> None:
-        if self.trouble is None:
+        if self.recording_error is None:
             try:
                 self.energy.read(seconds(now_ns() - self.sampler.origin_ns))
             except MachineError as error:
-                self._give_up(error)
+                self._stop_recording(error)
 
     def _sample(self, *, is_last: bool = False) -> None:
-        if self.trouble is not None:
+        if self.recording_error is not None:
             return
         try:
             reading = self.sampler.sample(is_last=is_last)
-            self.supervised.meanwhile()
+            self.supervised.on_sample()
         except MachineError as error:
-            self._give_up(error)
+            self._stop_recording(error)
             return
         if reading is not None:
             self.memory.take(reading)
-
-
-def _pause_all(pid: int) -> Iterator[psutil.Process]:
-    """Suspend a process and its descendants, parents first."""
-    try:
-        process = psutil.Process(pid)
-        process.suspend()
-        children = process.children()
-    except psutil.NoSuchProcess:  # it may just have ended
-        return
-    yield process
-    for child in children:
-        yield from _pause_all(child.pid)
 
 
 class _Lines:

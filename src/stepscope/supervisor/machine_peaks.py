@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stepscope.errors import MachineError
 from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pressure_percent
 from stepscope.hardware.machine_setup import is_prepared
 from stepscope.hardware.peak_flops import Conditions, Peak, conditions_of, find_peak, keep_better
 from stepscope.hardware.procfs import system_root
-from stepscope.records.types import PeakRecord, RunRecord
-from stepscope.supervisor.ask_process import ask_process
+from stepscope.records.types import PeakRecord, PeakRequest, RunRecord
+from stepscope.supervisor.ask_process import PEAKS, ask_process
 
 MATRIX_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 ARRAY_BYTES = 128 * 2**20  # three of these are more than a cache holds
@@ -49,7 +48,7 @@ def measure_peaks(
         MachineError: there is no torch, no peak could be measured, or they cannot be kept.
     """
     array_bytes = min(ARRAY_BYTES, available_bytes() // _PART_OF_MEMORY)
-    asked = {
+    asked: PeakRequest = {
         "device": device,
         "threads": list(threads),
         "precisions": list(precisions),
@@ -57,7 +56,7 @@ def measure_peaks(
         "array_bytes": array_bytes,
     }
     pressure_cpu = pressure_percent("cpu")
-    answer = ask_process("stepscope.processes.peak_benchmark", asked)
+    answer = ask_process(PEAKS, asked)
     clock_mhz, host = cpu_mhz(), describe_host()
     peaks = []
     for found in answer["peaks"]:
@@ -74,15 +73,14 @@ def measure_peaks(
             measured_unix_s=time.time(),
         )
         peaks.append(keep_better(measured))
-    left_out = {_named(each): each["reason"] for each in answer["left_out"]}
+    left_out = {
+        f"{each['precision']}{_with_threads(each['threads'])}": each["reason"]
+        for each in answer["left_out"]
+    }
     if not peaks:
         said = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
         raise MachineError(f"no peak could be measured: {said}.")
     return MeasuredPeaks(peaks, left_out)
-
-
-def _named(left_out: Mapping[str, Any]) -> str:
-    return f"{left_out['precision']}{_with_threads(left_out['threads'])}"
 
 
 def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
@@ -94,7 +92,7 @@ def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
     peak = find_peak(conditions)
     if peak is None:
         return None, _not_kept(conditions)
-    return cast("PeakRecord", asdict(peak)), None
+    return peak.to_json(), None
 
 
 def _not_kept(conditions: Conditions) -> str:

@@ -53,6 +53,15 @@ def check(spec: RunSpec) -> None:
         dataset.check(Path(spec.data_dir))
 
 
+def require_one_process(spec: RunSpec, what: str) -> None:
+    """Raise RequestError if several processes are requested for what only one can do."""
+    if spec.processes > 1:
+        raise RequestError(
+            f"processes: {what} wants 1, found {spec.processes}. Several processes train with "
+            "`stepscope run` and `stepscope sweep`."
+        )
+
+
 def _check_model_takes(spec: RunSpec, dataset: DataSet) -> None:
     """Raise if an image network is to train on text, or a text network on images."""
     entry = registry.ZOO.get(spec.model)

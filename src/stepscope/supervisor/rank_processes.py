@@ -1,258 +1,240 @@
-"""The ranks of one training: where each one records, and how several are started.
+"""The ranks of one training: how several are started, and the supervising parent of each.
 
-Each rank has its own supervising parent and its own run folder, `ranks/<n>/`. Under a user's
-torchrun, rank 0 creates the folder of the run and the other ranks learn its path through files
-beside it. `supervisor.rank_merge` combines the ranks' tables into the run's.
+Each rank has its own supervising parent and its own run folder, `ranks/<n>/`. For `stepscope run
+--processes N` the parent is `python -m stepscope.supervisor.rank_processes RUN`; that of rank 0
+forwards the messages of its training to the parent of the run. `supervisor.rank_merge` combines the
+ranks' tables into the run's.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
+import argparse
+import json
 import os
 import subprocess
 import sys
 import threading
-import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
-from stepscope.errors import RequestError
+from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.host import usable_cpus
-from stepscope.processes.process_options import ProcessOptions
-from stepscope.records import run_folder, schema
+from stepscope.hardware.process import RankInfo, find_rank
+from stepscope.meter.clock import now_ns, seconds
+from stepscope.processes.training_process import ProcessOptions
+from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import RunMessage
 from stepscope.settings import RunSpec
+from stepscope.settings.load_settings import validate
 from stepscope.supervisor import rank_merge
-from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, SupervisedProcess
-from stepscope.supervisor.memory_guard import MemoryLimit
-from stepscope.supervisor.rank_merge import GrowingTables
-from stepscope.supervisor.train_child import (
-    end_training,
-    judge_training,
-    start_training,
-    training_process_of,
+from stepscope.supervisor.child_supervisor import (
+    ChildWatch,
+    Outcome,
+    RunListener,
+    SupervisedProcess,
 )
-from stepscope.supervisor.warm_start import ForkServer
+from stepscope.supervisor.rank_tables import GrowingTables
+from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
+from stepscope.supervisor.train_child import (
+    TrainingProcess,
+    start_training,
+    stop_training,
+    training_outcome,
+)
+from stepscope.supervisor.warm_start import ChildProcess
 
-_WAIT_FOR_FOLDER_S = 120.0
-_LOOK_EVERY_S = 0.05
-
-
-@dataclass(frozen=True)
-class RankInfo:
-    """The rank of this process, the world size, and the id of the training.
-
-    `restarts` counts how often the launcher has started all of them again.
-    """
-
-    rank: int
-    world: int
-    meeting: str
-    restarts: int = 0
-    max_restarts: int = 0
-
-    def find_run(self, out: Path, make: Callable[[], Path], *, goes_on: bool = False) -> Path:
-        """Return the run's folder: made by rank 0, asked for by the others.
-
-        One that `goes_on` after a restart is found again; otherwise each start has its own.
-        """
-        note = self._note(out, goes_on)
-        if self.rank != 0:
-            return self._ask(note)
-        run = _read(note) if goes_on and self.restarts > 0 else None
-        if run is None:
-            note.unlink(missing_ok=True)
-            run = make()
-            _write(note, run)
-        threading.Thread(target=self._answer, args=(note, run), daemon=True).start()
-        return run
-
-    def _ask(self, note: Path) -> Path:
-        """Ask rank 0 by a file that only this process has made: an old answer is to another one."""
-        asked = f"{self.rank}-{uuid.uuid4().hex}"
-        question, answer = _question(note, asked), _answer_to(note, asked)
-        try:
-            note.parent.mkdir(parents=True, exist_ok=True)
-            question.touch()
-        except OSError as error:
-            raise RequestError(
-                f"cannot write into {note.parent}: {error.strerror}. "
-                "Choose a folder that all ranks can write with --out DIR."
-            ) from error
-        try:
-            until = time.monotonic() + _WAIT_FOR_FOLDER_S
-            while time.monotonic() < until:
-                if (run := _read(answer)) is not None:
-                    return run
-                time.sleep(_LOOK_EVERY_S)
-        finally:
-            for file in (question, answer):
-                file.unlink(missing_ok=True)
-        raise RequestError(
-            f"rank {self.rank} found no run folder of rank 0 in {note.parent} within "
-            f"{_WAIT_FOR_FOLDER_S:.0f} s. All ranks need the same --out, on a shared file system."
-        )
-
-    def _answer(self, note: Path, run: Path) -> None:
-        """Answer every question until each of the others has taken an answer away.
-
-        A question of an earlier training, whose rank was killed, is answered for nobody.
-        """
-        answers: dict[str, list[Path]] = {str(rank): [] for rank in range(1, self.world)}
-        while answers:
-            # A shared folder may be out of reach for a moment: it is looked at again.
-            with contextlib.suppress(OSError):
-                if not note.exists():  # taken away by `forget`: the training is over
-                    return
-                for question in note.parent.glob(_question(note, "*").name):
-                    asked = question.name.rpartition(".ask-")[2]
-                    _write(_answer_to(note, asked), run)
-                    question.unlink(missing_ok=True)
-                    answers.get(asked.partition("-")[0], []).append(_answer_to(note, asked))
-                for rank in list(answers):
-                    if not all(answer.exists() for answer in answers[rank]):
-                        del answers[rank]
-            time.sleep(_LOOK_EVERY_S)
-
-    def forget(self, out: Path, *, goes_on: bool = False) -> None:
-        """Take the note away, and what nobody came for."""
-        note = self._note(out, goes_on)
-        for file in (note, *out.glob(f"{note.name}.*")):
-            file.unlink(missing_ok=True)
-
-    def _note(self, out: Path, goes_on: bool) -> Path:
-        return out / f".meeting-{self.meeting}{'' if goes_on else f'-{self.restarts}'}"
-
-
-def find_rank() -> RankInfo | None:
-    """Return the rank of this process from torchrun's variables; None without torchrun."""
-    told = os.environ
-    try:
-        rank, world = int(told.get("RANK", "")), int(told.get("WORLD_SIZE", ""))
-    except ValueError:
-        return None
-    if world < 2:
-        return None
-    identity = told.get("TORCHELASTIC_RUN_ID", "none")
-    if identity == "none":  # nobody named it; a port may change when all are started again
-        identity = "/".join(told.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    restarts = int(told.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    meeting = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    most = int(told.get("TORCHELASTIC_MAX_RESTARTS", "0"))
-    return RankInfo(rank, world, meeting, restarts, most)
-
-
-def _question(note: Path, asked: str) -> Path:
-    return note.with_name(f"{note.name}.ask-{asked}")
-
-
-def _answer_to(note: Path, asked: str) -> Path:
-    return note.with_name(f"{note.name}.answer-{asked}")
-
-
-def _write(file: Path, run: Path) -> None:
-    # A rank 0 that is started again may meet the one before it, answering the same question.
-    beside = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
-    beside.write_text(run.name, encoding="utf-8")
-    beside.replace(file)
-
-
-def _read(file: Path) -> Path | None:
-    """Return the run that a note or an answer names; None where it is not there, or not yet."""
-    try:
-        run = file.parent / file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-    return run if (run / schema.RUN).is_file() else None
-
-
-# --- `stepscope run --processes N`
+# --- All ranks, as the parent of the run sees them: `stepscope run --processes N`
 
 
 _CUT_OFF = Outcome(schema.INTERRUPTED, "stopped before the training could save", 130)
 
 
-def supervised_training(
-    made: run_folder.RunFolder,
-    spec: RunSpec,
-    limit: MemoryLimit | None,
-    options: ProcessOptions,
-    time_limit_s: float | None = None,
-    fork_server: ForkServer | None = None,
-) -> SupervisedProcess:
-    """Return the training of a folder's settings, in one process or several."""
-    if spec.processes == 1:
-        return training_process_of(
-            made,
-            limit,
-            has_workers=spec.workers > 0,
-            options=options,
-            time_limit_s=time_limit_s,
-            fork_server=fork_server,
-        )
-    return SupervisedProcess(
-        functools.partial(_start, made, spec, limit, options),
-        end_training,
-        functools.partial(judge_run, made, spec.processes),
-        memory_limit=limit,
-        time_limit_s=time_limit_s,
-        meanwhile=GrowingTables(made.path, spec.processes).look,
-    )
+@dataclass(frozen=True, kw_only=True)
+class RankProcesses(SupervisedProcess):
+    """The training of a folder's settings in several processes, started by torchrun."""
+
+    folder: run_folder.RunFolder
+    spec: RunSpec
+    options: ProcessOptions
+    tables: GrowingTables
+
+    def start(self, messages: int, origin_ns: int) -> subprocess.Popen[bytes]:
+        """Start torchrun, which starts the ranks."""
+        launcher = [sys.executable, "-m", "stepscope.processes.torchrun_launcher"]
+        torchrun = ["--parent", str(os.getpid()), "--standalone"]
+        torchrun += ["--nproc-per-node", str(self.spec.processes)]
+        rank = ["-m", "stepscope.supervisor.rank_processes", str(self.folder.path.resolve())]
+        rank += ["--messages", str(messages), "--origin-ns", str(origin_ns)]
+        rank += self.options.switches()
+        threads = self.spec.threads or max(1, (usable_cpus() or 1) // self.spec.processes)
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
+        command = [*launcher, *torchrun, *rank]
+        return start_training(command, messages, self.memory_limit, environment)
+
+    def stop(self, child: ChildProcess, number: int, before: int) -> None:
+        """Ask all ranks to stop after the same step; kill them the second time."""
+        stop_training(child, before)
+
+    def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
+        """Merge the ranks' folders and return how the run ended."""
+        world_size = self.spec.processes
+        rank_merge.wait_for_rest(self.folder.path, world_size)
+        gone = _CUT_OFF if watch.signals.stops > 1 else rank_merge.GONE
+        ranks = rank_merge.merge_ranks(self.folder, world_size, gone)
+        outcome = rank_merge.outcome_of(ranks, world_size)
+        asked_for_memory = watch.memory.asked and not watch.signals.stops
+        if outcome is not None and asked_for_memory and outcome.status == schema.INTERRUPTED:
+            # Torch forwards the request to stop without its reason.
+            outcome = replace(outcome, status=schema.OUT_OF_MEMORY) if watch.ready else None
+        watch.outcome = outcome
+        return training_outcome(watch, returncode)
+
+    def on_sample(self) -> None:
+        """Write the steps that all ranks have made into the run's tables."""
+        self.tables.look()
 
 
-def _start(
-    made: run_folder.RunFolder,
-    spec: RunSpec,
-    limit: MemoryLimit | None,
-    options: ProcessOptions,
-    messages: int,
-    origin_ns: int,
-) -> subprocess.Popen[bytes]:
-    launcher = [
-        sys.executable,
-        "-m",
-        "stepscope.processes.torchrun_launcher",
-        "--parent",
-        str(os.getpid()),
-    ]
-    torchrun = ["--standalone", "--nproc-per-node", str(spec.processes)]
-    rank = ["-m", "stepscope.supervisor.rank_supervisor", str(made.path.resolve())]
-    rank += ["--messages", str(messages), "--origin-ns", str(origin_ns), *options.switches()]
-    threads = spec.threads or max(1, (usable_cpus() or 1) // spec.processes)
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
-    return start_training([*launcher, *torchrun, *rank], messages, limit, environment)
+# --- One rank
 
 
-def judge_run(
-    made: run_folder.RunFolder, world: int, watch: ChildWatch, returncode: int
-) -> Outcome:
-    """Merge the ranks' folders and return how the run ended."""
-    rank_merge.wait_for_rest(made.path, world)
-    gone = _CUT_OFF if watch.signals.stops > 1 else rank_merge.GONE
-    outcome = rank_merge.outcome_of(rank_merge.put_together(made, world, gone), world)
-    if outcome is not None and _was_for_memory(watch, outcome):
-        # The word to stop that torch passes on to ranks does not say what for.
-        outcome = replace(outcome, status=schema.OUT_OF_MEMORY) if watch.ready else None
-    watch.outcome = outcome
-    return judge_training(watch, returncode)
+_TIME_TO_NOTICE_S = 5.0  # for a training whose peer is gone to find that out by itself
 
 
-def _was_for_memory(watch: ChildWatch, outcome: Outcome) -> bool:
-    is_asked_by_us = watch.memory.asked and not watch.signals.stops
-    return is_asked_by_us and outcome.status == schema.INTERRUPTED
+@dataclass(frozen=True)
+class Rank:
+    """One of several processes of a run: its rank, the run's folder, and what it is to train.
 
-
-def require_one_process(spec: RunSpec, what: str) -> None:
-    """Raise if several processes are requested where only one is possible.
-
-    Raises:
-        RequestError: several were asked for.
+    Under a user's torchrun, rank 0 also looks after the run's tables, `on_sample`.
     """
-    if spec.processes > 1:
-        raise RequestError(
-            f"processes: {what} wants 1, found {spec.processes}. Several processes train with "
-            "`stepscope run` and `stepscope sweep`."
-        )
+
+    info: RankInfo
+    run: Path
+    spec: RunSpec
+    options: ProcessOptions
+    reads_energy: bool = False
+    on_sample: Callable[[], None] = lambda: None
+
+    def failed_peer(self) -> str | None:
+        """Return which other rank failed or disappeared; None if none did."""
+        return rank_merge.failed_peer(self.run, self.info.rank, self.info.world_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTraining(TrainingProcess):
+    """The training process of one rank."""
+
+    rank: Rank
+
+    def stop(self, child: ChildProcess, number: int, before: int) -> None:
+        """Ask it to stop; kill it after seconds if it may be waiting for a peer that is gone.
+
+        Until it is ready it has nothing to save, and while it waits for others it cannot answer.
+        """
+        stop_training(child, before)
+        if before > 0:
+            return
+        is_ready = "distributed" in self.folder.read_info()["environment"]
+        if not is_ready or self.rank.failed_peer() is not None:
+            timer = threading.Timer(_TIME_TO_NOTICE_S, child.kill)
+            timer.daemon = True
+            timer.start()
+
+    def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
+        """Return how it ended: stopped because another rank failed, or on request."""
+        outcome = training_outcome(watch, returncode)
+        peer = self.rank.failed_peer()
+        if outcome.status == schema.INTERRUPTED and peer is not None:
+            reason = f"{peer}, and all ranks were ended with it"
+            watch.folder.add_event(schema.PEER_LOST, seconds(now_ns() - watch.sampler.origin_ns))
+            outcome = replace(outcome, status=schema.FAILED, reason=reason, exit_code=5)
+        # Before the folder is closed: others read the exit code of a closed one.
+        watch.folder.update_info(exit_code=outcome.exit_code)
+        return outcome
+
+    def on_sample(self) -> None:
+        """Look after the run, if this rank does."""
+        self.rank.on_sample()
+
+
+def run_rank(
+    rank: Rank, listener: RunListener, origin_ns: int | None = None
+) -> tuple[Path, Outcome]:
+    """Train one rank in its folder: a new one, or the one from before a stop.
+
+    `origin_ns` is the run's origin on this machine's clock, if the run has one.
+    """
+    number, asked = rank.info.rank, rank.spec.model_dump(mode="json")
+    path = rank.run / schema.RANKS / str(number)
+    resumed, elapsed_s = None, lived_s(run_reader.load_run(rank.run))
+    if (path / schema.RUN).is_file():
+        made, before = run_folder.RunFolder(path), run_reader.load_run(path)
+        resumed, elapsed_s = before.status, max(elapsed_s, lived_s(before))
+    else:
+        made = run_folder.create_rank(rank.run, number, "run", asked)
+    if origin_ns is not None:
+        elapsed_s = seconds(now_ns() - origin_ns)
+    training = RankTraining(
+        rank=rank,
+        folder=made,
+        options=replace(rank.options, distributed=True),
+        has_workers=rank.spec.workers > 0,
+        reads_energy=rank.reads_energy,
+    )
+    outcome = run_to_end(
+        made,
+        training,
+        listener,
+        elapsed_s=elapsed_s,
+        resumed=resumed,
+        fields={"spec": asked, "exit_code": None},
+    )
+    return path, outcome
+
+
+@dataclass
+class RankListener:
+    """Forwards the messages of rank 0 and the output of every rank to the parent of the run."""
+
+    rank: int
+    messages: IO[str] | None
+
+    def message(self, message: RunMessage) -> None:
+        """Forward a message that holds for the whole run; a forecast is a rank's own."""
+        if self.messages is not None and message["type"] != "forecast":
+            self.messages.write(json.dumps(message) + "\n")
+
+    def output(self, line: str) -> None:
+        """Print a line, with its rank."""
+        print(f"rank {self.rank}: {line}", flush=True)
+
+    def stopping(self) -> None:
+        """Show nothing: the parent of the run has."""
+
+
+def main(argv: list[str]) -> int:
+    """Train as the rank that torchrun's variables name, in the run that the arguments name."""
+    parser = argparse.ArgumentParser(prog="stepscope.supervisor.rank_processes")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--messages", type=int, required=True)
+    parser.add_argument("--origin-ns", type=int, required=True)
+    ProcessOptions.add_to(parser)
+    args = parser.parse_args(argv)
+    launcher = os.getppid()
+    die_with_parent(launcher)
+    info = find_rank()
+    assert info is not None, "the launcher starts two or more"
+    # Torch hands on no descriptors. Without such a file (not Linux) the run shows no progress.
+    pipe = Path(f"/proc/{launcher}/fd/{args.messages}")
+    messages = None
+    if info.rank == 0 and pipe.exists():
+        messages = pipe.open("w", encoding="utf-8", buffering=1)
+    spec = validate(run_reader.load_run(args.run).spec)
+    rank = Rank(info, args.run, spec, ProcessOptions.of(args))
+    _, outcome = run_rank(rank, RankListener(info.rank, messages), args.origin_ns)
+    return outcome.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

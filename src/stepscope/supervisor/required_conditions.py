@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -13,10 +13,7 @@ from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.jetson import number_of, power_modes
 from stepscope.hardware.machine_knobs import KNOBS
 from stepscope.hardware.machine_setup import Change, apply, changes, protocol, restore
-
-_Handler = Callable[[int, FrameType | None], object] | signal.Handlers
-
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from stepscope.supervisor.signals import STOP_SIGNALS, handling
 
 
 def parse_requirements(text: str | None) -> dict[str, str]:
@@ -88,35 +85,21 @@ def wanted_conditions(require: str | None, root: Path) -> dict[str, str]:
 def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[Change]]:
     """Set conditions, and restore the previous ones however this ends.
 
-    A signal that would end the process is raised here as Interrupted, so that it too passes the
-    putting back, which no signal cuts short.
+    A signal that would end the process is raised as Interrupted, so that conditions are restored
+    then too. Signals are ignored meanwhile.
 
     Raises:
         MachineError: something cannot be set, or cannot be put back.
     """
     planned = changes(wanted, root)
-    with _handling(_interrupt):
+    with handling(dict.fromkeys(STOP_SIGNALS, _interrupt)):
         apply(planned, root)
         try:
             yield planned
         finally:
             if planned:
-                with _handling(signal.SIG_IGN):
+                with handling(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN)):
                     restore(root)
-
-
-@contextlib.contextmanager
-def _handling(handler: _Handler) -> Iterator[None]:
-    before = {
-        number: signal.signal(number, handler)
-        for number in _ENDING
-        if signal.getsignal(number) is not signal.SIG_IGN  # nohup means it
-    }
-    try:
-        yield
-    finally:
-        for number, earlier in before.items():
-            signal.signal(number, earlier)
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:

@@ -17,10 +17,10 @@ from stepscope.supervisor.child_supervisor import (
     Outcome,
     RunListener,
     SupervisedProcess,
-    stop_signals,
     supervise,
 )
 from stepscope.supervisor.machine_peaks import peak_for
+from stepscope.supervisor.signals import stop_signals
 
 
 def run_to_end(
@@ -30,11 +30,11 @@ def run_to_end(
     *,
     elapsed_s: float = 0.0,
     resumed: str | None = None,
-    taken_up: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Run a supervised process in a folder and close the folder, whatever happens.
 
-    `taken_up` is written to `run.json` as soon as this process holds the folder.
+    `fields` are written to `run.json` as soon as this process holds the folder.
     """
     with made.held(), stop_signals(pausing=supervised.own_session) as signals:  # until it is closed
         if resumed:
@@ -43,7 +43,7 @@ def run_to_end(
         root = system_root()
         environment = {**describe_host(), "conditions": describe_conditions(root)}
         before = made.update_info(
-            **(taken_up or {}),
+            **(fields or {}),
             status=schema.RUNNING,
             reason=None,
             process=os.getpid(),
@@ -66,7 +66,7 @@ def run_to_end(
             reason=outcome.reason,
             process=None,
             environment=_at_the_end(made.read_info()["environment"], root),
-            instrument={**outcome.instrument, "off_blocks": summary["off_blocks"]},
+            instrument={**outcome.result["instrument"], "off_blocks": summary["off_blocks"]},
             summary=summary,
         )
     return outcome
@@ -95,11 +95,14 @@ def _asks_for_energy(info: RunRecord) -> bool:
 
 def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measured:
     """Return the figures that are in no table, with those from before a resume."""
-    device, measured_bytes = outcome.device_memory or {}, {**outcome.measured_bytes}
-    if "context_bytes" in device:
-        measured_bytes["device_context"] = device["context_bytes"]
-    flops = outcome.flops or earlier.get("flops")
-    peak, absent = None, dict(outcome.absent)
+    result, device_peak_bytes = outcome.result, None
+    measured_bytes = {**result.get("measured_bytes", {})}
+    if (device := result.get("device_memory")) is not None:
+        device_peak_bytes = device["peak_bytes"]
+        if "context_bytes" in device:
+            measured_bytes["device_context"] = device["context_bytes"]
+    flops = result.get("flops") or earlier.get("flops")
+    peak, absent = None, {**result.get("absent", {})}
     if flops is not None:
         peak, why_not = peak_for(run.info)
         if why_not is not None:
@@ -109,12 +112,12 @@ def _measured(run: run_reader.Run, outcome: Outcome, earlier: Summary) -> Measur
         preparation_s=outcome.preparation_s,
         peak_memory_bytes=_larger(outcome.peak_memory_bytes, earlier.get("peak_memory_bytes")),
         device_peak_memory_bytes=_larger(
-            device.get("peak_bytes"), earlier.get("device_peak_memory_bytes")
+            device_peak_bytes, earlier.get("device_peak_memory_bytes")
         ),
-        layers=outcome.layers or earlier.get("layers"),
+        layers=result.get("layers") or earlier.get("layers"),
         flops=flops,
-        counters=outcome.counters or earlier.get("counters"),
-        requests=outcome.requests or earlier.get("requests"),
+        counters=result.get("counters") or earlier.get("counters"),
+        requests=result.get("requests") or earlier.get("requests"),
         forecast=outcome.forecast,
         measured_bytes=measured_bytes,
         peak=peak,

@@ -7,30 +7,28 @@ output work as without stepscope. Its exit code becomes ours.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from stepscope import trace as trace_package
 from stepscope.errors import RequestError
+from stepscope.hardware.process import find_rank
 from stepscope.records import run_folder, schema
-from stepscope.records.types import LoaderArguments, ScriptTraceRequest
-from stepscope.supervisor.child_supervisor import (
-    ChildWatch,
-    Outcome,
-    SupervisedProcess,
-    stop_signals,
+from stepscope.records.types import (
+    LoaderArguments,
+    RecordedSpec,
+    RunMessage,
+    ScriptTraceRequest,
+    TraceOutcome,
 )
-from stepscope.supervisor.rank_merge import GrowingTables
-from stepscope.supervisor.rank_processes import RankInfo, find_rank
+from stepscope.supervisor.child_supervisor import ChildWatch, Outcome, SupervisedProcess
 from stepscope.supervisor.run_lifecycle import run_to_end
-from stepscope.supervisor.torchrun import answer_for_all
 from stepscope.supervisor.warm_start import ChildProcess
 
 _AUTOSTART = Path(trace_package.__path__[0]).resolve() / "autostart"
@@ -56,7 +54,7 @@ class TraceRequest:
     name: str | None = None
     max_steps: int | None = None
     layers: int = 0
-    loader: dict[str, Any] | None = None
+    loader: LoaderArguments | None = None
     energy: str = "auto"
 
     @property
@@ -75,10 +73,10 @@ class TraceRequest:
         return [*self.target, *self.arguments]
 
 
-class _Quiet:
-    """The script has the terminal to itself."""
+class ScriptListener:
+    """Shows warnings of ours alone: the script has the terminal to itself."""
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         """Show nothing."""
 
     def output(self, line: str) -> None:
@@ -90,60 +88,64 @@ class _Quiet:
         """Show nothing."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TracedScript(SupervisedProcess):
+    """A user's script in our session, on our terminal; `look_at_run` goes with each sample."""
+
+    request: TraceRequest
+    path: Path
+    output_to_stderr: bool
+    look_at_run: Callable[[], None] = lambda: None
+    own_session: bool = False
+
+    def start(self, messages: int, origin_ns: int) -> ChildProcess:
+        """Start it with the hooks in its environment."""
+        return _start(self.request, self.path, self.output_to_stderr, messages, origin_ns)
+
+    def stop(self, child: ChildProcess, number: int, before: int) -> None:
+        """Forward a signal, unless the terminal has already sent it."""
+        if number != signal.SIGINT or not _in_foreground():
+            child.send_signal(number)
+
+    def outcome(self, watch: ChildWatch, returncode: int) -> Outcome:
+        """Return how it ended, with its own exit code."""
+        return script_outcome(watch, returncode)
+
+    def on_sample(self) -> None:
+        """Look at the run of which it is a rank."""
+        self.look_at_run()
+
+
 def trace(request: TraceRequest, *, output_to_stderr: bool) -> tuple[Path, Outcome]:
     """Trace a script; return its run folder and how it ended."""
     check_script(request)
     spec = spec_of(request)
-    place = find_rank()
-    if place is None:
+
+    def run(made: run_folder.RunFolder, look_at_run: Callable[[], None] = lambda: None) -> Outcome:
+        script = TracedScript(
+            request=request,
+            path=made.path.resolve(),
+            output_to_stderr=output_to_stderr,
+            look_at_run=look_at_run,
+        )
+        return run_to_end(made, script, ScriptListener())
+
+    rank = find_rank()
+    if rank is None:
         made = run_folder.create(Path(request.out), request.run_name, "trace", spec)
-        return made.path, _watch(made, request, output_to_stderr)
-    return _trace_rank(place, request, spec, output_to_stderr)
+        return made.path, run(made)
+    from stepscope.supervisor.torchrun import trace_rank
+
+    return trace_rank(rank, Path(request.out), request.run_name, spec, run)
 
 
-def spec_of(request: TraceRequest) -> dict[str, Any]:
+def spec_of(request: TraceRequest) -> RecordedSpec:
     """Return the request as `run.json` records it."""
     return {
         **asdict(request),
         "arguments": hide_secrets(request.arguments),
         "directory": str(Path.cwd()),
     }
-
-
-def _watch(
-    made: run_folder.RunFolder,
-    request: TraceRequest,
-    output_to_stderr: bool,
-    tables: GrowingTables | None = None,
-) -> Outcome:
-    start = functools.partial(_start, request, made.path.resolve(), output_to_stderr)
-    supervised = SupervisedProcess(start, _pass_on, judge_script, own_session=False)
-    if tables is not None:
-        supervised = replace(supervised, meanwhile=tables.look)
-    return run_to_end(made, supervised, _Quiet())
-
-
-def _trace_rank(
-    place: RankInfo,
-    request: TraceRequest,
-    spec: dict[str, Any],
-    output_to_stderr: bool,
-) -> tuple[Path, Outcome]:
-    """Trace one rank; rank 0 also closes the run as a whole."""
-    out = Path(request.out)
-    name = request.run_name
-    top = place.find_run(out, lambda: run_folder.create(out, name, "trace", spec).path)
-    made = run_folder.create_rank(top, place.rank, "trace", {**spec, "rank": place.rank})
-    tables = GrowingTables(top, place.world) if place.rank == 0 else None
-    with stop_signals(pausing=False) as signals:
-        outcome = _watch(made, request, output_to_stderr, tables)
-        if place.rank != 0:
-            return made.path, outcome
-        try:
-            answer_for_all(place, top, made.path, outcome, signals)
-        finally:
-            place.forget(out)
-    return top, outcome
 
 
 def check_script(request: TraceRequest) -> None:
@@ -200,14 +202,14 @@ def environment_for(
     through_prefetch: bool = False,
 ) -> dict[str, str]:
     """Return the environment that makes Python load `trace.bootstrap` before the script."""
-    asked: ScriptTraceRequest = {
+    options: ScriptTraceRequest = {
         "folder": str(path),
         "messages": messages,
         "parent": os.getpid(),
         "origin_ns": origin_ns,
         "max_steps": request.max_steps,
         "layers": request.layers,
-        "loader": cast(LoaderArguments, request.loader or {}),
+        "loader": request.loader or {},
         "is_trial": is_trial,
         "through_prefetch": through_prefetch,
     }
@@ -215,15 +217,8 @@ def environment_for(
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(python_path),
-        "STEPSCOPE_TRACE": json.dumps(asked),
+        "STEPSCOPE_TRACE": json.dumps(options),
     }
-
-
-def _pass_on(child: ChildProcess, number: int, before: int) -> None:
-    """Forward a signal to the script, unless the terminal has already sent it."""
-    if number == signal.SIGINT and _in_foreground():
-        return
-    child.send_signal(number)
 
 
 def _in_foreground() -> bool:
@@ -237,43 +232,44 @@ def _in_foreground() -> bool:
     return False
 
 
-def judge_script(watch: ChildWatch, returncode: int) -> Outcome:
+def script_outcome(watch: ChildWatch, returncode: int) -> Outcome:
     """Return how the script ended, with its own exit code."""
-    words = watch.last_words
-    raised = words.get("raised")
-    outcome = _judge_code(watch, returncode, raised)
-    outcome.instrument = words.get("instrument") or {}
-    outcome.layers = words.get("layers")
-    outcome.absent = words.get("absent") or {}
-    outcome.traceback = words.get("traceback")
-    trouble = watch.trouble or words.get("trouble")
-    if trouble is not None and outcome.exit_code == 0:
-        code = watch.trouble.exit_code if watch.trouble else int(words["exit_code"])
-        reason = f"the script ended well, but it could not be watched to its end: {trouble}"
-        outcome.status, outcome.reason, outcome.exit_code = schema.FAILED, reason, code
-    elif outcome.exit_code == 0 and not words:
+    state: TraceOutcome = {} if watch.final_state is None else watch.final_state
+    outcome = _exit_outcome(watch, returncode)
+    outcome.result = {
+        "instrument": state.get("instrument", {}),
+        "layers": state.get("layers"),
+        "absent": state.get("absent", {}),
+    }
+    outcome.traceback = state.get("traceback")
+    failure = watch.recording_error or state.get("failure")
+    if failure is not None and outcome.exit_code == 0:
+        error = watch.recording_error
+        outcome.status = schema.FAILED
+        outcome.reason = f"the script ended well, but it could not be watched to its end: {failure}"
+        outcome.exit_code = state["exit_code"] if error is None else error.exit_code
+    elif outcome.exit_code == 0 and watch.final_state is None:
         outcome.reason, outcome.exit_code = END_NOT_SEEN, 1
-    elif outcome.exit_code == 0 and not words.get("steps"):
+    elif outcome.exit_code == 0 and not state.get("steps"):
         outcome.reason, outcome.exit_code = NO_STEP, 1
     return outcome
 
 
-def _judge_code(watch: ChildWatch, returncode: int, raised: str | None) -> Outcome:
+def _exit_outcome(watch: ChildWatch, returncode: int) -> Outcome:
+    raised = watch.raised
     if returncode == 0:
         return Outcome(schema.COMPLETED, None, 0)
     stopped = watch.signals.stops > 0
     if returncode == -signal.SIGINT or (raised or "").startswith("KeyboardInterrupt"):
         return Outcome(schema.INTERRUPTED, "the script was interrupted", 130)
+    if stopped and (returncode < 0 or returncode in (130, 143)):
+        return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
     if returncode < 0:
-        if stopped:
-            return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
         if returncode == -signal.SIGKILL and watch.memory.kernel_killed():
             reason = "the kernel killed the script for want of memory"
             return Outcome(schema.OUT_OF_MEMORY, reason, 4)
         name = signal.Signals(-returncode).name
         return Outcome(schema.FAILED, f"the script was ended by {name}", 128 - returncode)
-    if stopped and returncode in (130, 143):
-        return Outcome(schema.INTERRUPTED, "the script was told to stop", 130)
     if raised is not None and (
         any(word in raised for word in _OUT_OF_MEMORY)
         or ("DataLoader worker" in raised and watch.memory.kernel_killed())

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from stepscope.errors import RequestError
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.hardware.process import find_rank
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import validate, with_changes
 from stepscope.supervisor import preflight
-from stepscope.supervisor.child_supervisor import Outcome, RunListener
-from stepscope.supervisor.memory_guard import holding
-from stepscope.supervisor.rank_processes import find_rank, require_one_process, supervised_training
+from stepscope.supervisor.child_supervisor import Outcome, RunListener, SupervisedProcess
+from stepscope.supervisor.memory_guard import MemoryLimit, holding
 from stepscope.supervisor.run_lifecycle import lived_s, run_to_end
-from stepscope.supervisor.torchrun import in_place, run_in_place
+from stepscope.supervisor.train_child import TrainingProcess
+from stepscope.supervisor.warm_start import ForkServer
 
 Kind = Literal["run", "load"]
 
@@ -30,20 +31,23 @@ def start(
 ) -> tuple[Path, Outcome]:
     """Create a run folder, train in it and close it; return the folder and how the run ended.
 
-    A run of kind `load` only drives the data loader. `force` begins also
-    what is forecast not to fit; `watchdog` holds a memory limit by looking even where the kernel
-    could hold it.
+    A run of kind `load` only drives the data loader. `force` starts even if the forecast exceeds
+    the available memory; `watchdog` enforces a memory limit without a control group.
     """
-    place = find_rank()
-    spec = spec if place is None else in_place(place, spec)
+    rank = find_rank()
+    if rank is not None:
+        from stepscope.supervisor import torchrun
+
+        spec = torchrun.spec_under_torchrun(rank, spec)
     if kind == "load":
-        require_one_process(spec, "loading without training")
+        preflight.require_one_process(spec, "loading without training")
     preflight.check(spec)
-    if place is not None:
-        return run_in_place(place, None, spec, listener, force=force)
+    if rank is not None:
+        return torchrun.train_rank(rank, None, spec, listener, force=force)
     made = run_folder.create(Path(spec.out), spec.run_name, kind, spec.model_dump(mode="json"))
-    outcome = _run(made, spec, listener, force=force, watchdog=watchdog)
-    return made.path, outcome
+    with holding(spec.memory_limit, watchdog=watchdog) as limit:
+        training = training_of(made, spec, limit, ProcessOptions(force=force))
+        return made.path, run_to_end(made, training, listener)
 
 
 def resume(
@@ -58,37 +62,59 @@ def resume(
         raise RequestError(f"{run.path} is a {run.info.get('kind')}, and only a run can go on.")
     if run.status == schema.COMPLETED:
         return run.path, Outcome(schema.COMPLETED, None, 0)
-    where = f"{run.path / schema.RUN}: "
-    spec = validate(run.spec, where=where)
-    place = find_rank()
-    if place is not None:
-        processes = place.world if processes is None else processes
-    if processes is not None:
+    where, rank = f"{run.path / schema.RUN}: ", find_rank()
+    if processes is None and rank is not None:
+        processes = rank.world_size
+    if processes is None:
+        spec = validate(run.spec, where=where)
+    else:
         spec = with_changes(run.spec, {"processes": processes}, where)
-    if place is not None:
-        spec = in_place(place, spec)
+    if rank is not None:
+        from stepscope.supervisor import torchrun
+
+        spec = torchrun.spec_under_torchrun(rank, spec)
+        preflight.check(spec)
+        return torchrun.train_rank(rank, run.path, spec, listener)
     preflight.check(spec)
-    if place is not None:
-        return run_in_place(place, run.path, spec, listener)
     made = run_folder.RunFolder(run.path)
-    return run.path, _run(made, spec, listener, lived_s(run), run.status)
+    with holding(spec.memory_limit) as limit:
+        outcome = run_to_end(
+            made,
+            training_of(made, spec, limit, ProcessOptions()),
+            listener,
+            elapsed_s=lived_s(run),
+            resumed=run.status,
+            fields={"spec": spec.model_dump(mode="json")},
+        )
+    return run.path, outcome
 
 
-def _run(
+def training_of(
     made: run_folder.RunFolder,
     spec: RunSpec,
-    listener: RunListener,
-    elapsed_s: float = 0.0,
-    resumed: str | None = None,
-    force: bool = False,
-    watchdog: bool = False,
-) -> Outcome:
-    with holding(spec.memory_limit, watchdog=watchdog) as limit:
-        return run_to_end(
-            made,
-            supervised_training(made, spec, limit, ProcessOptions(force=force)),
-            listener,
-            elapsed_s=elapsed_s,
-            resumed=resumed,
-            taken_up={"spec": spec.model_dump(mode="json")},
+    limit: MemoryLimit | None,
+    options: ProcessOptions,
+    time_limit_s: float | None = None,
+    fork_server: ForkServer | None = None,
+) -> SupervisedProcess:
+    """Return the training of a folder's settings, in one process or several."""
+    if spec.processes == 1:
+        return TrainingProcess(
+            folder=made,
+            options=options,
+            has_workers=spec.workers > 0,
+            memory_limit=limit,
+            time_limit_s=time_limit_s,
+            fork_server=fork_server,
         )
+    from stepscope.supervisor.rank_processes import RankProcesses
+    from stepscope.supervisor.rank_tables import GrowingTables
+
+    return RankProcesses(
+        folder=made,
+        spec=spec,
+        options=options,
+        tables=GrowingTables(made.path, spec.processes),
+        memory_limit=limit,
+        time_limit_s=time_limit_s,
+    )

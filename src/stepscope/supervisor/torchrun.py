@@ -1,48 +1,170 @@
-"""A training of ours under a user's torchrun, where each process is a rank of the run."""
+"""A run under a user's torchrun, where each process is a rank of the run.
+
+Rank 0 creates the folder of the run, and the other ranks learn its path through files beside it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
-from stepscope.processes.process_options import ProcessOptions
+from stepscope.hardware.process import RankInfo
+from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, run_reader, schema
-from stepscope.records.types import RunRecord
+from stepscope.records.types import RecordedSpec
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import rank_merge
-from stepscope.supervisor.child_supervisor import Outcome, RunListener, StopSignals, stop_signals
-from stepscope.supervisor.rank_merge import GrowingTables
-from stepscope.supervisor.rank_processes import RankInfo
-from stepscope.supervisor.rank_supervisor import Rank, run_rank
+from stepscope.supervisor.child_supervisor import Outcome, RunListener
+from stepscope.supervisor.rank_processes import Rank, run_rank
+from stepscope.supervisor.rank_tables import GrowingTables
+from stepscope.supervisor.signals import StopSignals, stop_signals
+
+# --- The folder of the run
 
 
-def in_place(place: RankInfo, spec: RunSpec) -> RunSpec:
+_WAIT_FOR_FOLDER_S = 120.0
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class FolderRendezvous:
+    """Where ranks learn the folder of their run, which rank 0 makes.
+
+    A run that `survives_restart` is found again after one; otherwise each start makes its own.
+    """
+
+    rank: RankInfo
+    out: Path
+    survives_restart: bool = False
+
+    def find_run(self, make: Callable[[], Path]) -> Path:
+        """Return the folder of the run: rank 0 makes it, the others ask for it."""
+        if self.rank.rank != 0:
+            return self._ask()
+        run = _read(self.note) if self.survives_restart and self.rank.restarts > 0 else None
+        if run is None:
+            self.note.unlink(missing_ok=True)
+            run = make()
+            _write(self.note, run)
+        threading.Thread(target=self._answer, args=(run,), daemon=True).start()
+        return run
+
+    def forget(self) -> None:
+        """Remove the note of rank 0, and answers that no rank has read."""
+        for file in (self.note, *self.out.glob(f"{self.note.name}.*")):
+            file.unlink(missing_ok=True)
+
+    @property
+    def note(self) -> Path:
+        """The file in which rank 0 names the run."""
+        start = "" if self.survives_restart else f"-{self.rank.restarts}"
+        return self.out / f".rendezvous-{self.rank.run_id}{start}"
+
+    def _question(self, name: str) -> Path:
+        return self.note.with_name(f"{self.note.name}.ask-{name}")
+
+    def _answer_to(self, name: str) -> Path:
+        return self.note.with_name(f"{self.note.name}.answer-{name}")
+
+    def _ask(self) -> Path:
+        """Ask rank 0 with a new file name: an old answer is another process's."""
+        rank = self.rank.rank
+        name = f"{rank}-{uuid.uuid4().hex}"
+        question, answer = self._question(name), self._answer_to(name)
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            question.touch()
+        except OSError as error:
+            raise RequestError(
+                f"cannot write into {self.out}: {error.strerror}. "
+                "Choose a folder that all ranks can write with --out DIR."
+            ) from error
+        try:
+            until = time.monotonic() + _WAIT_FOR_FOLDER_S
+            while time.monotonic() < until:
+                if (run := _read(answer)) is not None:
+                    return run
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            for file in (question, answer):
+                file.unlink(missing_ok=True)
+        raise RequestError(
+            f"rank {rank} found no run folder of rank 0 in {self.out} within "
+            f"{_WAIT_FOR_FOLDER_S:.0f} s. All ranks need the same --out, on a shared file system."
+        )
+
+    def _answer(self, run: Path) -> None:
+        """Answer every question until each other rank has removed an answer.
+
+        The question of an earlier training, whose rank was killed, gets an answer that stays.
+        """
+        answers: dict[str, list[Path]] = {str(rank): [] for rank in range(1, self.rank.world_size)}
+        while answers:
+            # A shared folder may be out of reach for a moment: it is looked at again.
+            with contextlib.suppress(OSError):
+                if not self.note.exists():  # removed by `forget`: the training is over
+                    return
+                for question in self.out.glob(self._question("*").name):
+                    name = question.name.rpartition(".ask-")[2]
+                    _write(self._answer_to(name), run)
+                    question.unlink(missing_ok=True)
+                    answers.get(name.partition("-")[0], []).append(self._answer_to(name))
+                for rank in list(answers):
+                    if not all(answer.exists() for answer in answers[rank]):
+                        del answers[rank]
+            time.sleep(_LOOK_EVERY_S)
+
+
+def _write(file: Path, run: Path) -> None:
+    # A rank 0 that is started again may overlap the one before, which answers the same question.
+    replacement = file.with_name(f"{file.name}.{uuid.uuid4().hex}.new")
+    replacement.write_text(run.name, encoding="utf-8")
+    replacement.replace(file)
+
+
+def _read(file: Path) -> Path | None:
+    """Return the run that a note or an answer names; None if there is none yet."""
+    try:
+        run = file.parent / file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    return run if (run / schema.RUN).is_file() else None
+
+
+# --- A training of ours
+
+
+def spec_under_torchrun(rank: RankInfo, spec: RunSpec) -> RunSpec:
     """Return the settings for as many processes as torchrun has started.
 
     Raises:
         RequestError: they ask for another number, or for what only `--processes` can do.
     """
-    if spec.processes not in (1, place.world):
+    if spec.processes not in (1, rank.world_size):
         raise RequestError(
-            f"processes: {spec.processes} was asked for, and torchrun has started {place.world}. "
-            "Leave --processes out under torchrun."
+            f"processes: {spec.processes} was asked for, and torchrun has started "
+            f"{rank.world_size}. Leave --processes out under torchrun."
         )
     if spec.memory_limit is not None:
         raise RequestError(
             "memory_limit: it is for the whole run, and under torchrun each process is supervised "
             "apart. Use `stepscope run --processes` instead of torchrun."
         )
-    return with_changes(spec.model_dump(mode="json"), {"processes": place.world})
+    return with_changes(spec.model_dump(mode="json"), {"processes": rank.world_size})
 
 
-def run_in_place(
-    place: RankInfo,
+def train_rank(
+    info: RankInfo,
     run: Path | None,
     spec: RunSpec,
     listener: RunListener,
@@ -51,34 +173,34 @@ def run_in_place(
 ) -> tuple[Path, Outcome]:
     """Train one rank of a run: a new run, or `run`; rank 0 also closes the run as a whole."""
     out, asked = Path(spec.out), spec.model_dump(mode="json")
+    rendezvous = FolderRendezvous(info, out, survives_restart=True)
     is_new = run is None
     if run is None:
-        make = run_folder.create
-        run = place.find_run(out, lambda: make(out, spec.run_name, "run", asked).path, goes_on=True)
+        run = rendezvous.find_run(lambda: run_folder.create(out, spec.run_name, "run", asked).path)
     launcher = Launcher(listener.output)
-    rank = Rank(place, run, spec, ProcessOptions(force=force), meanwhile=launcher.look)
-    if place.rank != 0:
+    rank = Rank(info, run, spec, ProcessOptions(force=force), on_sample=launcher.look)
+    if info.rank != 0:
         return run_rank(rank, listener)
-    tables = GrowingTables(run, place.world)
+    tables = GrowingTables(run, info.world_size)
 
-    def look_after_run() -> None:
+    def look() -> None:
         launcher.look()
         tables.look()
 
-    rank = replace(rank, reads_energy=True, meanwhile=look_after_run)
+    rank = replace(rank, reads_energy=True, on_sample=look)
     top = run_folder.RunFolder(run)
-    # The launcher stops rank 0 when another one fails: it still closes the run, and says why.
+    # The launcher stops rank 0 when another one fails: it still closes the run.
     with top.held(), stop_signals(pausing=False) as signals:
         top.update_info(status=schema.RUNNING, reason=None, process=os.getpid(), spec=asked)
         try:
-            mine, outcome = run_rank(rank, listener)
-            ended = answer_for_all(place, run, mine, outcome, signals)
+            own, outcome = run_rank(rank, listener)
+            ended = close_run(info, run, own, outcome, signals)
         except BaseException as error:
             top.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
-    may_restart = place.restarts < place.max_restarts and not outcome.asked_to_stop
+    may_restart = info.restarts < info.max_restarts and not outcome.asked_to_stop
     if is_new and (ended.status == schema.COMPLETED or not may_restart):
-        place.forget(out, goes_on=True)
+        rendezvous.forget()
     return run, ended
 
 
@@ -101,47 +223,66 @@ class Launcher:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def answer_for_all(
-    place: RankInfo,
-    run: Path,
-    mine: Path,
-    outcome: Outcome,
-    signals: StopSignals,
+# --- A traced script
+
+
+def trace_rank(
+    rank: RankInfo,
+    out: Path,
+    name: str,
+    spec: RecordedSpec,
+    run: Callable[[run_folder.RunFolder, Callable[[], None]], Outcome],
+) -> tuple[Path, Outcome]:
+    """Trace one rank with `run`; rank 0 also closes the run as a whole."""
+    rendezvous = FolderRendezvous(rank, out)
+    top = rendezvous.find_run(lambda: run_folder.create(out, name, "trace", spec).path)
+    made = run_folder.create_rank(top, rank.rank, "trace", {**spec, "rank": rank.rank})
+    with stop_signals(pausing=False) as signals:
+        if rank.rank != 0:
+            return made.path, run(made, lambda: None)
+        outcome = run(made, GrowingTables(top, rank.world_size).look)
+        try:
+            close_run(rank, top, made.path, outcome, signals)
+        finally:
+            rendezvous.forget()
+    return top, outcome
+
+
+# --- The end of the run
+
+
+def close_run(
+    rank: RankInfo, run: Path, own: Path, outcome: Outcome, signals: StopSignals
 ) -> Outcome:
     """Merge the folders of all ranks and close the run; rank 0 does this."""
-    rank_merge.wait_for_others(run, place.world, outcome, signals)
+    rank_merge.wait_for_others(run, rank.world_size, outcome, signals)
     top = run_folder.RunFolder(run)
-    ranks = rank_merge.put_together(top, place.world)
-    ended = rank_merge.outcome_of(ranks, place.world)
+    ranks = rank_merge.merge_ranks(top, rank.world_size)
+    ended = rank_merge.outcome_of(ranks, rank.world_size)
     assert ended is not None, "rank 0 has a folder"
-    info = run_folder.RunFolder(mine).read_info()
-    summary = summarize(run_reader.load_run(run), _figures(info, ranks))
+    info = run_folder.RunFolder(own).read_info()
+    own_figures, figures = info["summary"], [rank.summary for rank in ranks]
+    measured = Measured(
+        wall_s=own_figures.get("wall_s"),
+        preparation_s=own_figures.get("preparation_s"),
+        layers=own_figures.get("layers"),
+        peak_memory_bytes=_sum_of_known(each.get("peak_memory_bytes") for each in figures),
+        device_peak_memory_bytes=_sum_of_known(
+            each.get("device_peak_memory_bytes") for each in figures
+        ),
+        absent=rank_merge.absent_of(info),
+    )
     top.close(
         status=ended.status,
         reason=ended.reason,
         process=None,
         environment=info["environment"],
         instrument=info["instrument"],
-        summary=summary,
+        summary=summarize(run_reader.load_run(run), measured),
     )
     return replace(ended, asked_to_stop=outcome.asked_to_stop)
 
 
-def _figures(first: RunRecord, ranks: list[run_reader.Run]) -> Measured:
-    """Return the figures of the whole run that are in no table; memory is summed over ranks."""
-    summaries = [run.summary for run in ranks]
-    return Measured(
-        wall_s=first["summary"].get("wall_s"),
-        preparation_s=first["summary"].get("preparation_s"),
-        layers=first["summary"].get("layers"),
-        peak_memory_bytes=_sum_of_known([each.get("peak_memory_bytes") for each in summaries]),
-        device_peak_memory_bytes=_sum_of_known(
-            [each.get("device_peak_memory_bytes") for each in summaries]
-        ),
-        absent=rank_merge.absent_of(first),
-    )
-
-
-def _sum_of_known(values: list[int | None]) -> int | None:
+def _sum_of_known(values: Iterable[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None

@@ -20,9 +20,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from stepscope.hardware import host
+from stepscope.records.types import ForkAnswer, ForkRequest
 
 _SET_CHILD_SUBREAPER = 36  # prctl(2)
 _IMPORT_WITHIN_S = 120.0
@@ -147,7 +148,7 @@ class ForkServer:
                 2: output.fileno() if stderr is None else stderr,
                 **{number: number for number in pass_fds},
             }
-            request = {
+            request: ForkRequest = {
                 "module": module,
                 "arguments": list(arguments),
                 "environment": dict(environment),
@@ -161,7 +162,7 @@ class ForkServer:
                     socket.send_fds(control, message, list(given.values()))
                     answer = self._answer(_FORK_WITHIN_S)
             except OSError as error:
-                self._give_up(f"the process that forks others is gone: {error}")
+                self._disable(f"the process that forks others is gone: {error}")
                 answer = {}
         if "pid" not in answer:
             os.close(read_end)
@@ -200,20 +201,20 @@ class ForkServer:
             answer = {"error": str(error) or type(error).__name__}
         available_bytes = host.available_bytes()
         if "error" in answer:
-            self._give_up(str(answer["error"]))
+            self._disable(answer["error"])
         elif available_bytes and answer["private_bytes"] > _MOST_OF_MEMORY * available_bytes:
-            self._give_up("it would take memory that trainings may need")
+            self._disable("it would take memory that trainings may need")
 
-    def _answer(self, within_s: float) -> dict[str, Any]:
+    def _answer(self, within_s: float) -> ForkAnswer:
         assert self._control is not None
         self._control.settimeout(within_s)
         data = self._control.recv(65536)
         if not data:
             raise ConnectionError("it has closed its socket")
-        answer: dict[str, Any] = json.loads(data)
+        answer: ForkAnswer = json.loads(data)
         return answer
 
-    def _give_up(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         self.reason = reason
         self.close()
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
         Environment,
         LoaderArguments,
         LoaderRecord,
-        ScriptLastWords,
-        ScriptReady,
+        ReadyMessage,
+        ScriptFinalState,
         ScriptTraceRequest,
         TracerFailure,
     )
@@ -108,7 +108,7 @@ class _Attachment:
         if self.ended or os.getpid() != self.process:
             return
         self.ended = True
-        last: ScriptLastWords = {"type": "last words"}
+        last: ScriptFinalState = {"type": "final_state"}
         if self.failure is not None:
             last = {**last, **self.failure}
         try:
@@ -125,7 +125,7 @@ class _Attachment:
             last = {**last, **describe_failure(error)}
         self.send(last)
 
-    def send(self, message: ScriptReady | DeviceMemoryMessage | ScriptLastWords) -> None:
+    def send(self, message: ReadyMessage | DeviceMemoryMessage | ScriptFinalState) -> None:
         """Send a message to the parent, unless the script has closed the pipe."""
         data = (json.dumps(message) + "\n").encode()
         pipe = self.request["messages"]
@@ -180,7 +180,7 @@ def _exit_process() -> None:
 def describe_failure(error: Exception) -> TracerFailure:
     """Return what the parent process reports of an error of the tracer."""
     return {
-        "trouble": str(error) or type(error).__name__,
+        "failure": str(error) or type(error).__name__,
         "exit_code": getattr(error, "exit_code", 70),
         "traceback": "".join(traceback.format_exception(error)),
     }

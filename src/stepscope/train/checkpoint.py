@@ -91,7 +91,7 @@ def load(path: Path, job: Job) -> TrainingProgress:
         if job.scaler:
             job.scaler.load_state_dict(content["scaler"])
         ranks = [content, *content.get("others", [])]
-        own = part_of_rank(ranks, job.process_group.rank, job.process_group.world)
+        own = part_of_rank(ranks, job.process_group.rank, job.process_group.world_size)
         if own["random"] is not None:
             torch.set_rng_state(own["random"].cpu())
         if own["random_cuda"]:
@@ -195,7 +195,7 @@ def forget_rows_after(
         (stage.split, stage.epoch): number for number, stage in enumerate(stages)
     }
 
-    judged_on = next((stage.split for stage in stages if stage.split != "train"), "test")
+    evaluation_split = next((stage.split for stage in stages if stage.split != "train"), "test")
 
     def is_done(split: str, epoch: str) -> bool:
         return number_of.get((split, int(epoch)), len(stages)) < position.stage
@@ -209,7 +209,7 @@ def forget_rows_after(
             case 0:
                 return is_done("train", row["epoch"])
             case 1:
-                return is_done(judged_on, row["epoch"])
+                return is_done(evaluation_split, row["epoch"])
             case 2:
                 steps = -(-float(row["value1"]) // batches_per_step)
                 return step_is_done(row["epoch"], steps)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from stepscope.errors import MachineError
+from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
 
 _FORMAT_BY_DEVICE = {"cpu": "channels_last", "cuda": "channels_last", "mps": "contiguous"}
@@ -60,9 +61,9 @@ def autocast_of(spec: RunSpec, device: torch.device) -> contextlib.AbstractConte
     return torch.autocast(device.type, dtype=dtype)
 
 
-def describe_torch(device: torch.device) -> dict[str, Any]:
+def describe_torch(device: torch.device) -> Environment:
     """Return the properties of torch and the device that comparable runs share."""
-    described: dict[str, Any] = {
+    described: Environment = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "device": str(device),

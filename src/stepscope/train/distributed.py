@@ -9,92 +9,44 @@ for a device.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
+import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 
 from stepscope import __version__
 from stepscope.data import dataset_registry
 from stepscope.data.sample_order import GOLDEN, share_of
 from stepscope.errors import MachineError, RequestError
+from stepscope.models.model_summary import eagerly
+from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
-from stepscope.train.probe_step import ProbeStep, training_state_restored
-from stepscope.train.rank_consistency import (
-    differences_from_one_process,
-    gather_settings,
-    refuse_disagreement,
+from stepscope.train.probe_step import (
+    ProbeStep,
+    meta_copy,
+    train_mode,
+    training_state_restored,
 )
 from stepscope.train.recorder import Tally
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.stop_request import StopRequest
+from stepscope.train.training_setup import ProcessGroup
 
-
-class ProcessGroup:
-    """A training in a single process."""
-
-    rank: int = 0
-    world: int = 1
-    world_here: int = 1  # processes on this machine
-
-    def share(self, samples: int) -> int:
-        """Return how many samples of a batch this process computes."""
-        first, last = share_of(samples, self.rank, self.world)
-        return last - first
-
-    def wrap(
-        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
-    ) -> nn.Module:
-        """Return the module to call in training.
-
-        `gradients_ready` is called before each allreduce. `has_unused` says that some parameters
-        get no gradient.
-        """
-        return model
-
-    def no_sync(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Return a context that accumulates gradients without an allreduce."""
-        return contextlib.nullcontext()
-
-    def shared_stop(self, stop: StopRequest) -> StopRequest:
-        """Return the stop request that the loop checks."""
-        return stop
-
-    def total(self, tally: Tally) -> Tally:
-        """Return the loss and the correct predictions of all processes."""
-        return tally
-
-    def share_buffers(self, model: nn.Module) -> None:
-        """Broadcast the buffers of rank 0, such as running statistics."""
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in the order of ranks."""
-        return [value]
-
-    def require_alike(self, found: dict[str, Any]) -> None:
-        """Raise RequestError if the ranks found different data."""
-
-    def own_part(self, spec: RunSpec) -> RunSpec:
-        """Return the spec with this process's share of the batch size."""
-        return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
-
-    def seed_apart(self, seed: int) -> None:
-        """Seed each rank differently, for dropout."""
-
-    def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
-        """Return the description of the process group for the run's environment."""
-        return {}
+T = TypeVar("T")
 
 
 _GO_ON, _STOP, _STOP_FOR_MEMORY = range(3)
@@ -114,18 +66,36 @@ class Ranks(ProcessGroup):
     """A training in several connected processes."""
 
     def __init__(self) -> None:
-        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.world_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._control_group = dist.new_group(backend="gloo")
 
+    def share(self, samples: int) -> int:
+        """Return how many samples of a batch this rank computes."""
+        first, last = share_of(samples, self.rank, self.world_size)
+        return last - first
+
+    def own_part(self, spec: RunSpec) -> RunSpec:
+        """Return the spec with this rank's share of the batch size."""
+        return spec.model_copy(update={"batch_size": self.share(spec.batch_size)})
+
     def wrap(
-        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
+        self, spec: RunSpec, model: nn.Module, data_dir: Path, gradients_ready: Callable[[], None]
     ) -> nn.Module:
         """Return the network whose backward pass sums gradients over all ranks.
 
         Buffers stay local until an evaluation. Broadcasting them in every forward pass would make
         all ranks wait there, and a slow rank 0 would look like a slow network.
         """
+        has_unused = has_unused_parameters(spec, model, data_dir)
+        network = self.sum_gradients(model, gradients_ready, has_unused=has_unused)
+        fix_summation_order(spec, network, data_dir, self.world_size)
+        return network
+
+    def sum_gradients(
+        self, model: nn.Module, gradients_ready: Callable[[], None], *, has_unused: bool = False
+    ) -> nn.Module:
+        """Wrap a network in DDP; `has_unused` says that some parameters get no gradient."""
         own_buffers: dict[str, Any] = {_SENDS_BUFFERS: False}
         network = DistributedDataParallel(
             model, gradient_as_bucket_view=True, find_unused_parameters=has_unused, **own_buffers
@@ -140,7 +110,7 @@ class Ranks(ProcessGroup):
         network.register_comm_hook(None, lambda state, bucket: allreduce(bucket))
         return network
 
-    def no_sync(self, network: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:
         """Accumulate gradients locally: more batches of the step follow."""
         assert isinstance(network, DistributedDataParallel), "it was wrapped by this process group"
         return network.no_sync()
@@ -161,24 +131,24 @@ class Ranks(ProcessGroup):
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Return the values of all ranks. A barrier."""
-        gathered: list[Any] = [None] * self.world
+        gathered: list[Any] = [None] * self.world_size
         dist.all_gather_object(gathered, value, group=self._control_group)
         return gathered
 
-    def require_alike(self, found: dict[str, Any]) -> None:
+    def require_alike(self, extent: dict[str, int]) -> None:
         """Raise RequestError if the ranks found different data."""
         refuse_disagreement(
-            self.gather(found), "found different data", "Give all of them the same data"
+            self.gather(extent), "found different data", "Give all of them the same data"
         )
 
-    def describe(self, model: nn.Module, batch_size: int) -> dict[str, Any]:
+    def describe(self, model: nn.Module, batch_size: int) -> Environment:
         """Return rank, share of a batch, and the differences from a single process."""
         return {
             "distributed": {
                 "rank": self.rank,
-                "processes": self.world,
+                "processes": self.world_size,
                 "host": socket.gethostname(),
                 "backend": dist.get_backend(),
                 "share": self.share(batch_size),
@@ -246,8 +216,10 @@ def join(spec: RunSpec) -> Ranks:
     store = PrefixStore(f"start {start}", store)
     settings = spec.model_dump(mode="json", exclude=set(_MAY_DIFFER))
     asked = {**settings, "stepscope": __version__, "torch": torch.__version__}
+    # From the store: the process group does not exist yet.
+    store.set(f"asked of {rank}", json.dumps(asked))
     refuse_disagreement(
-        gather_settings(store, rank, world, asked),
+        [json.loads(store.get(f"asked of {each}")) for each in range(world)],
         "were asked for different trainings",
         "Start all of them with the same settings",
     )
@@ -289,15 +261,96 @@ _SAMPLES = 2
 _ORDER_INDEPENDENT = 2  # processes: a + b is b + a
 
 
-def fix_summation_order(
-    spec: RunSpec, wrapped: nn.Module, data_dir: Path, device: torch.device, processes: int
-) -> None:
+def fix_summation_order(spec: RunSpec, wrapped: nn.Module, data_dir: Path, processes: int) -> None:
     """Take a probe step, after which the ranks sum gradients in a fixed order.
 
     All ranks must call it. Two processes need no probe step.
     """
     if processes <= _ORDER_INDEPENDENT:
         return
+    device = torch.device(spec.device)
     dataset = dataset_registry.find(spec.data, data_source_of(spec, data_dir))
     with training_state_restored(wrapped, device):
         ProbeStep(spec, wrapped, dataset, device).take(_SAMPLES)
+
+
+# --- Differences between the ranks, and from a single process
+
+
+def refuse_disagreement(by_rank: Sequence[Mapping[str, object]], what: str, advice: str) -> None:
+    """Raise RequestError, which names each difference, if the values of the ranks differ."""
+    first = by_rank[0]
+    complaints = [
+        f"{name} is {theirs.get(name)!r} for rank {rank} and {first.get(name)!r} for rank 0"
+        for rank, theirs in enumerate(by_rank)
+        for name in {**first, **theirs}
+        if theirs.get(name) != first.get(name)
+    ]
+    if complaints:
+        raise RequestError(f"the ranks {what}: {'; '.join(complaints)}. {advice}.")
+
+
+def differences_from_one_process(model: nn.Module) -> list[str]:
+    """List the reasons why losses differ from those of a single process."""
+    found = []
+    if any(
+        isinstance(layer, _BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
+        for layer in model.modules()
+    ):
+        found.append("batch norm takes the statistics of a rank's part of the batch, not of all")
+    if any(_drops_out(layer) for layer in model.modules()):
+        found.append("dropout is drawn by each rank for itself")
+    return found
+
+
+def _drops_out(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        return layer.dropout > 0
+    return isinstance(layer, _DropoutNd) and layer.p > 0
+
+
+# --- Unused parameters
+
+
+def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bool:
+    """Return whether some parameter gets no gradient in a step.
+
+    False for a network that cannot run on the `meta` device.
+    """
+    blank = dataset_registry.find(spec.data, data_source_of(spec, data_dir)).blank(2)
+    try:
+        return bool(unused_parameters(model, blank))
+    except Exception:  # a user's network may raise anything on `meta`
+        return False
+
+
+def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
+    """List the trainable parameters that get no gradient in a step."""
+    step = _ProbedStep(model)
+    weights = {name: meta_copy(each) for name, each in step.named_parameters()}
+    buffers = {name: meta_copy(each) for name, each in step.named_buffers()}
+    with (
+        train_mode(model),
+        eagerly(),
+        torch.enable_grad(),
+        torch.random.fork_rng(),
+        torch.device("meta"),
+    ):
+        torch.func.functional_call(step, weights | buffers, (blank.to("meta"),))
+    prefix = "network."
+    return [
+        name.removeprefix(prefix)
+        for name, weight in weights.items()
+        if weight.requires_grad and weight.grad is None
+    ]
+
+
+class _ProbedStep(nn.Module):
+    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, samples: torch.Tensor) -> None:
+        self.network(samples).sum().backward()

@@ -35,11 +35,11 @@ def plan_stages(
     steps_per_epoch: int,
     max_steps: int | None,
     *,
-    judged_on: Literal["test", "validation"] | None = "test",
+    evaluation_split: Literal["test", "validation"] | None = "test",
     at_end_only: bool = False,
 ) -> list[Stage]:
     """Return the stages of a run. `max_steps` may shorten the last epoch."""
-    every_epoch = None if at_end_only else judged_on
+    every_epoch = None if at_end_only else evaluation_split
     stages = [Stage(every_epoch, 0)] if every_epoch else []
     left = epochs * steps_per_epoch if max_steps is None else max_steps
     for epoch in range(1, epochs + 1):
@@ -50,8 +50,8 @@ def plan_stages(
         if every_epoch:
             stages.append(Stage(every_epoch, epoch))
         left -= steps
-    if judged_on and at_end_only:
-        stages.append(Stage(judged_on, stages[-1].epoch))
+    if evaluation_split and at_end_only:
+        stages.append(Stage(evaluation_split, stages[-1].epoch))
     return stages
 
 

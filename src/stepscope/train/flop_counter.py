@@ -8,7 +8,6 @@ the last step, when nothing is measured any more.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +17,7 @@ from stepscope.data import dataset_registry
 from stepscope.models.model_summary import eagerly
 from stepscope.models.step_flops import NotCounted, StepWork, count_work
 from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
+from stepscope.records.types import StepFlops
 from stepscope.settings import RunSpec
 from stepscope.train.device import memory_format_of
 from stepscope.train.probe_step import meta_copy, train_mode
@@ -28,7 +28,7 @@ COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
 
 def flops_of_step(
     spec: RunSpec, model: nn.Module, data_dir: Path
-) -> tuple[dict[str, Any] | None, str | None]:
+) -> tuple[StepFlops | None, str | None]:
     """Return the operations and bytes of a step of full batches, or None and the reason."""
     if spec.data == "text" and spec.source != "synthetic":
         return None, "texts of a batch are as long as its longest, so that no step is like another"
@@ -40,13 +40,16 @@ def flops_of_step(
     except Exception as error:  # the network may need values, or the data may be gone
         first_line = str(error).strip().partition("\n")[0]
         return None, f"a step without values failed: {type(error).__name__}: {first_line}"
-    flop = {"forward": work.forward.flop, "backward": work.backward.flop}
-    moved = {"forward": work.forward.moved_bytes, "backward": work.backward.moved_bytes}
+    forward, backward = work.forward, work.backward
     return {
-        "per_sample": sum(flop.values()) / spec.batch_size,
-        **{name: count * spec.accumulate for name, count in flop.items()},
+        "per_sample": (forward.flop + backward.flop) / spec.batch_size,
+        "forward": forward.flop * spec.accumulate,
+        "backward": backward.flop * spec.accumulate,
         "counted": COUNTED_BY,
-        "estimated_bytes": {name: size * spec.accumulate for name, size in moved.items()},
+        "estimated_bytes": {
+            "forward": forward.moved_bytes * spec.accumulate,
+            "backward": backward.moved_bytes * spec.accumulate,
+        },
     }, None
 
 

@@ -24,7 +24,6 @@ from stepscope.meter.step_rows import (
 )
 from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import TrainingProgress
-from stepscope.train.cold_epochs import BeforeEpoch
 from stepscope.train.device import autocast_of, memory_format_of
 from stepscope.train.epoch_plan import Position
 from stepscope.train.profile_window import InsideView, Window
@@ -45,7 +44,7 @@ class LoopHooks:
     elapsed_s: Callable[[], float]
     save: Callable[[TrainingProgress], None]
     inside: InsideView[Window]
-    before_epoch: BeforeEpoch = lambda epoch: None
+    before_epoch: Callable[[int], None] = lambda epoch: None
 
 
 def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:

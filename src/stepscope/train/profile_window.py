@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from stepscope.meter.counter_window import Counters, CounterWindow
 from stepscope.meter.device_timeline import DeviceQueue
@@ -17,6 +17,7 @@ from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_meter import StepMeter
 from stepscope.meter.step_rows import OTHER
 from stepscope.records import schema
+from stepscope.records.types import TrainingResult
 from stepscope.settings import RunSpec
 from stepscope.train.epoch_plan import Stage, total_steps
 from stepscope.train.training_setup import Job
@@ -114,10 +115,6 @@ class InsideView(Generic[W]):
 # --- Choice and results
 
 
-# Results by their name in the summary, and the reasons for missing ones.
-Seen = tuple[dict[str, Any], dict[str, str]]
-
-
 def view_of(
     job: Job, meter: StepMeter, queue: DeviceQueue | None, counters: Counters | None
 ) -> InsideView[Window]:
@@ -129,22 +126,26 @@ def view_of(
     return InsideView(place, LayerWindow([("", job.model)], queue), meter)
 
 
-def seen_inside(view: InsideView[Window], spec: RunSpec, counters: Counters | None) -> Seen:
-    """Return the results of the window, and the reasons for missing ones."""
+def seen_inside(
+    view: InsideView[Window], spec: RunSpec, counters: Counters | None
+) -> TrainingResult:
+    """Return the results of the window, and in `absent` the reasons for missing ones."""
     absent = {}
     if counters is not None and not counters.descriptors:
         absent["counters"] = "; ".join(sorted(set(counters.absent.values())))
     asked = spec.counters if view.detail == schema.COUNTERS else spec.layers
     if asked and not view.place.steps:
         reason = f"a look at the {view.detail} wants an epoch of 3 steps or more, found fewer"
-        return {}, {**absent, view.detail: reason}
+        return {"absent": {**absent, view.detail: reason}}
     if not view.seen_steps:
-        return {}, absent
+        return {"absent": absent}
     if isinstance(view.window, CounterWindow):
         assert counters is not None, "there is no such window without counters"
-        return {"counters": view.window.counts(view.seen_steps, counters.absent)}, absent
+        counted = view.window.counts(view.seen_steps, counters.absent)
+        return {"counters": counted, "absent": absent}
     assert isinstance(view.window, LayerWindow), "there are two kinds of windows"
     layers = view.window.layers(view.seen_steps)
     if not layers:
-        return {}, {**absent, "layers": "the network is compiled or scripted, and takes no hooks"}
-    return {"layers": layers}, absent
+        absent["layers"] = "the network is compiled or scripted, and takes no hooks"
+        return {"absent": absent}
+    return {"layers": layers, "absent": absent}

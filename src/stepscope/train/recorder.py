@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -25,6 +25,7 @@ from stepscope.meter.step_rows import EpochTiming, epoch_values
 from stepscope.models.pretrained import Taken
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
+from stepscope.records.types import Environment, EpochMessage, WorkersMessage
 from stepscope.settings import RunSpec
 from stepscope.train.accuracy import RANKS, AccuracyCounter
 from stepscope.train.device import describe_torch
@@ -162,7 +163,7 @@ class Recorder:
         self._record(kind, timing, timing.loading_s, timing.total_s, accuracy, top5)
         self.epochs.flush()
         self.records.flush()
-        self.send({"type": "epoch", **values})
+        self.send(cast("EpochMessage", {"type": "epoch", **values}))
 
     def _record(
         self,
@@ -199,10 +200,17 @@ class RunMessages:
 
     def fallback(self, fallback: Fallback) -> None:
         """Report that a loader continues with fewer workers."""
-        detail = asdict(fallback)
-        detail["from"], detail["to"] = detail.pop("before"), detail.pop("after")
-        self.event("workers_fallback", **detail)
-        self.send({"type": "workers", **detail})
+        message: WorkersMessage = {
+            "type": "workers",
+            "split": fallback.split,
+            "epoch": fallback.epoch,
+            "batch": fallback.batch,
+            "reason": fallback.reason,
+            "from": fallback.before,
+            "to": fallback.after,
+        }
+        self.send(message)
+        self.event("workers_fallback", **{k: v for k, v in message.items() if k != "type"})
 
     def notice(self, notice: Notice) -> None:
         """Record a notice about a batch."""
@@ -210,17 +218,23 @@ class RunMessages:
 
     def weights(self, taken: Taken, has_vocabulary: bool) -> None:
         """Report which pretrained weights were loaded."""
-        detail = {**asdict(taken), "has_vocabulary": has_vocabulary}
-        self.event("weights", **detail)
-        self.send({"type": "weights", **detail})
+        self.event("weights", **asdict(taken), has_vocabulary=has_vocabulary)
+        self.send(
+            {
+                "type": "weights",
+                "tensors": taken.tensors,
+                "fresh": taken.fresh,
+                "has_vocabulary": has_vocabulary,
+            }
+        )
 
-    def ready(self, spec: RunSpec, began_ns: int, more: dict[str, Any] | None = None) -> None:
-        """Report that the training is built; `more` extends the environment."""
+    def ready(self, spec: RunSpec, began_ns: int, group: Environment | None = None) -> None:
+        """Report that the training is built; `group` describes its process group."""
         self.send(
             {
                 "type": "ready",
                 "spec": spec.model_dump(mode="json"),
-                "environment": {**describe_torch(torch.device(spec.device)), **(more or {})},
+                "environment": {**describe_torch(torch.device(spec.device)), **(group or {})},
                 "preparation_s": seconds(now_ns() - began_ns),
             }
         )

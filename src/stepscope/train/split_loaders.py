@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -31,6 +31,7 @@ from stepscope.data.object_store.request_latency import summarize
 from stepscope.data.object_store.store_client import Account
 from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
+from stepscope.hardware.page_cache import make_cold
 from stepscope.meter.batch_timing import TimedDataset
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import schema
@@ -171,16 +172,31 @@ def _pins_memory(spec: RunSpec) -> bool:
 
 
 def plan(
-    spec: RunSpec, train: LoadedSplit, *, judged_on: Literal["test", "validation"] | None
+    spec: RunSpec, train: LoadedSplit, *, evaluation_split: Literal["test", "validation"] | None
 ) -> list[Stage]:
     """Return the stages of a run over the training split."""
     return plan_stages(
         spec.epochs,
         -(-len(train.order) // spec.accumulate),
         spec.max_steps,
-        judged_on=judged_on,
-        at_end_only=judged_on == "test" and spec.test_at == "end",
+        evaluation_split=evaluation_split,
+        at_end_only=evaluation_split == "test" and spec.test_at == "end",
     )
+
+
+def cold_epoch_hook(
+    spec: RunSpec, files: Sequence[Path], messages: RunMessages
+) -> Callable[[int], None]:
+    """Return a callback for the start of each training epoch, which may empty the page cache.
+
+    It also runs when an epoch is resumed: verifying the files has warmed the page cache.
+    """
+
+    def before_epoch(epoch: int) -> None:
+        if spec.page_cache == "cold-epochs" or (spec.page_cache == "cold" and epoch == 1):
+            messages.event("page_cache", epoch=epoch, **asdict(make_cold(files)))
+
+    return before_epoch
 
 
 # --- Object stores

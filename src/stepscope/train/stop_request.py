@@ -10,14 +10,15 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from stepscope.errors import Interrupted, OutOfMemoryError
+from stepscope.records.types import RunMessage
 
 T = TypeVar("T")
 
 # Sends one message to the parent process.
-Send = Callable[[dict[str, Any]], None]
+Send = Callable[[RunMessage], None]
 
 
 class StopNow(BaseException):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import nn, optim
@@ -16,17 +18,73 @@ from stepscope.data.datasets.wordpiece import read_vocabulary
 from stepscope.data.loaders.dataloader import Notice
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
 from stepscope.data.object_store.bucket import FromBucket
+from stepscope.data.sample_order import EpochOrder
 from stepscope.errors import RequestError
 from stepscope.models import registry
 from stepscope.models.pretrained import Taken, load_weights
+from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recompute_activations
 from stepscope.train.device import memory_format_of
-from stepscope.train.distributed import ProcessGroup
-from stepscope.train.epoch_plan import Stage, total_steps
+from stepscope.train.epoch_plan import Stage, plan_stages, total_steps
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
+from stepscope.train.recorder import Tally
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.split_loaders import LoadedSplit, held_out_split, open_split, plan
+from stepscope.train.stop_request import StopRequest
+
+T = TypeVar("T")
+
+
+class ProcessGroup:
+    """The processes that train one network: here a single one (`train.distributed` has several)."""
+
+    rank: int = 0
+    world_size: int = 1
+    world_here: int = 1  # processes on this machine
+
+    def share(self, samples: int) -> int:
+        """Return how many samples of a batch this process computes."""
+        return samples
+
+    def own_part(self, spec: RunSpec) -> RunSpec:
+        """Return the spec with this process's share of the batch size."""
+        return spec
+
+    def wrap(
+        self, spec: RunSpec, model: nn.Module, data_dir: Path, gradients_ready: Callable[[], None]
+    ) -> nn.Module:
+        """Return the module to call in training; call `gradients_ready` before each allreduce."""
+        return model
+
+    def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Return a context that accumulates gradients without an allreduce."""
+        return nullcontext()
+
+    def shared_stop(self, stop: StopRequest) -> StopRequest:
+        """Return the stop request that the loop checks."""
+        return stop
+
+    def total(self, tally: Tally) -> Tally:
+        """Return the loss and the correct predictions of all processes."""
+        return tally
+
+    def share_buffers(self, model: nn.Module) -> None:
+        """Broadcast the buffers of rank 0, such as running statistics."""
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in the order of ranks."""
+        return [value]
+
+    def require_alike(self, extent: dict[str, int]) -> None:
+        """Raise RequestError if the ranks found different data."""
+
+    def seed_apart(self, seed: int) -> None:
+        """Seed each rank differently, for dropout."""
+
+    def describe(self, model: nn.Module, batch_size: int) -> Environment:
+        """Return the description of the process group for the run's environment."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -147,14 +205,14 @@ def build(
     worker_pool = WorkerPool(spec.workers, on_fallback)
     train = open_split(spec, "train", data_dir, worker_pool, on_notice, add_listeners)
     test = None
-    if spec.judged_on == "validation":
+    if spec.evaluation_split == "validation":
         test = held_out_split(spec, train, worker_pool, on_notice)
-    elif spec.judged_on == "test":
+    elif spec.evaluation_split == "test":
         test = open_split(spec, "test", data_dir, worker_pool, on_notice, add_listeners)
     for split in (train, test):
         if split is not None:
-            split.order.rank, split.order.world = process_group.rank, process_group.world
-    stages = plan(spec, train, judged_on=spec.judged_on)
+            split.order.rank, split.order.world = process_group.rank, process_group.world_size
+    stages = plan(spec, train, evaluation_split=spec.evaluation_split)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(
         spec=spec,
@@ -169,6 +227,33 @@ def build(
         worker_pool=worker_pool,
         process_group=process_group,
     )
+
+
+_FULL_BATCHES = 2  # from the second on, the optimiser has its state
+
+
+def shorten(job: Job) -> Job:
+    """Return a job with short epochs, to measure its peak memory.
+
+    An epoch keeps as many full batches as the workers prefetch, at least two, and the last batch,
+    which may be smaller and fragment the memory differently. The second epoch starts with the
+    memory that a test and a checkpoint left behind. All samples stay in memory.
+    """
+    spec = job.spec
+    ready_at_once = spec.workers * spec.prefetch
+    steps = -(-max(_FULL_BATCHES, ready_at_once + 1) // spec.accumulate)
+    _cut(job.train.order, spec.batch_size * spec.accumulate, steps)
+    if job.test is not None:
+        _cut(job.test.order, spec.batch_size, 1)
+    per_epoch = -(-len(job.train.order) // spec.accumulate)
+    again = -(-_FULL_BATCHES // spec.accumulate)
+    stages = plan_stages(2, per_epoch, per_epoch + again, evaluation_split=spec.evaluation_split)
+    return replace(job, stages=stages)
+
+
+def _cut(order: EpochOrder, full: int, times: int) -> None:
+    """Keep `times` full portions of an epoch, and the remainder at its end."""
+    order.samples = min(order.samples, full * times + order.samples % full)
 
 
 def _try_forward(spec: RunSpec, model: nn.Module, dataset: DataSet) -> None:

@@ -123,13 +123,13 @@ class Scripted(TrainingWorkload):
         columns = schema.COLUMNS[schema.EPOCHS]
         row = dict.fromkeys(columns, "0") | {
             "epoch": str(spec.epochs),
-            "split": spec.judged_on,
+            "split": spec.evaluation_split,
             "accuracy": str(accuracy),
         }
         with (made.path / schema.EPOCHS).open("a") as file:
             file.write(",".join(row[name] for name in columns) + "\n")
         dies = widths[0] in script.dies or spec.epochs > script.dies_after
-        dies = dies or (script.dies_tested and spec.judged_on == "test")
+        dies = dies or (script.dies_tested and spec.evaluation_split == "test")
         status = schema.FAILED if dies else schema.COMPLETED
         summary = summarize(run_reader.load_run(made.path), Measured())
         made.update_info(status=status, summary=summary)

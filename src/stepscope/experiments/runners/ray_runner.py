@@ -31,7 +31,8 @@ from stepscope.experiments.workload import Workload
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.sweep_folder import Trial
-from stepscope.supervisor.child_supervisor import Outcome, stop_signals
+from stepscope.supervisor.child_supervisor import Outcome
+from stepscope.supervisor.signals import stop_signals
 
 # --- Which trial does a free node take? A round stays with one kind of node
 

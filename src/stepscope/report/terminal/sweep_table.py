@@ -12,7 +12,7 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.types import RoundFigures
+from stepscope.records.types import RoundFigures, RunMessage
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import (
@@ -59,7 +59,7 @@ class SweepDisplay(LiveDisplay):
             self._told.add(line)
             super().output(line)
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         """Show the progress of a run; other messages would bury the trials."""
         if message["type"] == "progress":
             self._progress.update(

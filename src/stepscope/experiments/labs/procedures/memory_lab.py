@@ -23,13 +23,15 @@ from stepscope.records.types import (
     MemoryLabAnswer,
     MemoryRemedy,
     MemoryTrialFigures,
+    MemoryTrialOptions,
+    MemoryTrialRequest,
     PhaseReading,
     SettingValue,
 )
 from stepscope.settings import RunSpec
 from stepscope.stats import known_median, median
 from stepscope.supervisor import preflight, start_run
-from stepscope.supervisor.ask_process import ask_process
+from stepscope.supervisor.ask_process import MEMORY_TRIAL, ask_process
 from stepscope.supervisor.child_supervisor import RunListener
 from stepscope.units import format_bytes
 
@@ -178,7 +180,7 @@ class Way:
     name: str
     how: str
     settings: Mapping[str, SettingValue] = field(default_factory=dict)
-    options: Mapping[str, bool] = field(default_factory=dict)
+    options: MemoryTrialOptions = field(default_factory=MemoryTrialOptions)
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -260,16 +262,15 @@ def _change(rounds: Sequence[float], neutral: float) -> MeasuredChange:
 
 
 def try_steps(
-    spec: RunSpec, options: Mapping[str, bool | int], environment: Mapping[str, str] | None = None
+    spec: RunSpec, options: MemoryTrialOptions, environment: Mapping[str, str] | None = None
 ) -> MemoryTrialFigures:
     """Have `processes.memory_trial` take some steps of a spec, and return what it saw.
 
     Raises:
         StepscopeError: it cannot be done; a RequestError where the change does not apply.
     """
-    asked = {"spec": spec.model_dump(mode="json"), "options": dict(options)}
-    seen: MemoryTrialFigures = ask_process("stepscope.processes.memory_trial", asked, environment)
-    return seen
+    asked: MemoryTrialRequest = {"spec": spec.model_dump(mode="json"), "options": options}
+    return ask_process(MEMORY_TRIAL, asked, environment)
 
 
 DEFAULTS = {"batch_size": 128, "device": "cpu"}
@@ -345,7 +346,7 @@ def _try_ways(
                 continue
             listener.output(f"trying, {turn} of {rounds}: {way.name}")
             changed = spec.model_copy(update={"samples": samples, **way.settings})
-            options = {"steps": steps, "epochs": epochs, **way.options}
+            options: MemoryTrialOptions = {"steps": steps, "epochs": epochs, **way.options}
             try:
                 trials[way.name].append(try_steps(changed, options, way.environment))
             except RequestError as error:

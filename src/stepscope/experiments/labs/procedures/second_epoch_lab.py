@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 
@@ -25,6 +25,7 @@ from stepscope.records.run_reader import Run, load_run
 from stepscope.records.types import (
     ForecastUnderLimit,
     MemoryForecast,
+    RunMessage,
     SecondEpochAnswer,
     SecondEpochForecast,
     SecondEpochRun,
@@ -54,8 +55,8 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
     Raises:
         RequestError: nothing is evaluated between two epochs.
     """
-    judged_on = spec.judged_on
-    if judged_on is None or (judged_on == "test" and spec.test_at == "end"):
+    evaluation_split = spec.evaluation_split
+    if evaluation_split is None or (evaluation_split == "test" and spec.test_at == "end"):
         raise RequestError(
             "lab second-epoch wants an evaluation after the first epoch, found none: leave out "
             "--test-at and --no-evaluate."
@@ -77,7 +78,7 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
         listener.output("a forecast under a limit between what it says with workers and without")
         forewarned = _forewarn(asked, known)
         listener.output(f"the same run, held to {format_bytes(limit)}")
-        ender = _WorkerEnder(listener, judged_on)
+        ender = _WorkerEnder(listener, evaluation_split)
         try:
             held = _run(free.model_copy(update={"memory_limit": limit}), ender)
         finally:
@@ -141,16 +142,16 @@ class _WorkerEnder:
     """Pass everything on; end a worker of the second epoch where none was lost before."""
 
     listener: RunListener
-    judged_on: str
+    evaluation_split: str
     ended: int = 0
     _lost: bool = False
     _over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def message(self, message: dict[str, Any]) -> None:
+    def message(self, message: RunMessage) -> None:
         self._lost = self._lost or message["type"] == "workers"
         # The workers of this evaluation have ended: those that come now are the second epoch's.
-        evaluated = ("1", self.judged_on)
+        evaluated = ("1", self.evaluation_split)
         if message["type"] == "epoch" and (message["epoch"], message["split"]) == evaluated:
             self._thread = threading.Thread(target=self._end_one, daemon=True)
             self._thread.start()
