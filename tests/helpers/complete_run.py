@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from written_tables import epoch_row, step, write_table
+
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
 from stepscope.records.run_folder import create_at
@@ -33,9 +35,10 @@ def write_whole_run(path: Path, name: str = "lenet", **changes: Any) -> Path:
     spec = {"model": "lenet", "data": "shapes", "batch_size": 32, "layers": 5, "name": None}
     folder = create_at(path, name, "run", {**spec, **changes.get("spec", {})})
     slower = changes.get("slower", 1.0)
-    _append(path / schema.STEPS, schema.STEP_COLUMNS, map(_step, [slower] * _STEPS, range(_STEPS)))
-    _append(path / schema.EPOCHS, schema.EPOCH_COLUMNS, _epochs())
-    _append(path / schema.TELEMETRY, schema.TELEMETRY_COLUMNS, map(_sample, range(30)))
+    write_table(path, schema.STEPS, [_step(slower, number) for number in range(_STEPS)])
+    splits = [(epoch, split) for epoch in (1, 2) for split in ("train", "test")]
+    write_table(path, schema.EPOCHS, [_epoch(*each) for each in splits])
+    write_table(path, schema.TELEMETRY, [_sample(number) for number in range(30)])
     folder.add_event("checkpoint", 1.5, stage=1, note=changes.get("note", "kept"))
     measured = Measured(
         wall_s=4.0,
@@ -67,36 +70,19 @@ def write_sweep_of_runs(path: Path, **repeats: tuple[float, ...]) -> Path:
     return path
 
 
-def _append(path: Path, columns: tuple[str, ...], rows: Any) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        for row in rows:
-            file.write(",".join(str(row.get(name, "")) for name in columns) + "\n")
-
-
 def _step(slower: float, number: int) -> dict[str, Any]:
     parts = {"data": 1, "transfer": 0, "forward": 3, "backward": 5, "optimizer": 1, "other": 0}
     times = {f"{name}_s": part * 1e-3 * slower for name, part in parts.items()}
-    return {
-        "epoch": 1 + number // 20,
-        "step": 1 + number % 20,
-        "start_s": number * 0.01 * slower,
-        "samples": 32,
-        **times,
-        "step_s": 0.01 * slower,
-        "loss": 2.3 - number * 0.01,
-        "detail": "full",
-    }
+    began = {"epoch": 1 + number // 20, "start_s": number * 0.01 * slower}
+    loss = 2.3 - number * 0.01
+    return step(1 + number % 20, **began, **times, step_s=0.01 * slower, loss=loss)
 
 
-def _epochs() -> list[dict[str, Any]]:
-    rows = []
-    for epoch in (1, 2):
-        for split in ("train", "test"):
-            figures = {"loss": 2.3 / epoch, "accuracy": 0.3 * epoch, "samples": 640}
-            times = {"loading_s": 0.02, "training_s": 0.18, "total_s": 0.2, "samples_per_s": 3200}
-            loader = {"loader_start_s": 0.0, "loader_stop_s": 0.0, "start_s": float(epoch)}
-            rows.append({"epoch": epoch, "split": split, **loader, **times, **figures})
-    return rows
+def _epoch(epoch: int, split: str) -> dict[str, Any]:
+    times = {"loading_s": 0.02, "training_s": 0.18, "total_s": 0.2, "samples_per_s": 3200}
+    loader = {"loader_start_s": 0.0, "loader_stop_s": 0.0}
+    figures = {"loss": 2.3 / epoch, "accuracy": 0.3 * epoch, "samples": 640, "top5": None}
+    return epoch_row(epoch, float(epoch), split=split, **loader, **times, **figures)
 
 
 def _sample(number: int) -> dict[str, Any]:

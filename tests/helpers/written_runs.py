@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from written_tables import write_table
+
 ENVIRONMENT = {"hostname": "board", "cpu": "A57", "torch": "2.13.0", "threads": 2, "device": "cpu"}
 SPEC = {"model": "lenet", "data": "shapes", "workers": 0, "batch_size": 64, "seed": 0}
 PHASES = ("data", "transfer", "forward", "backward", "optimizer", "other")
@@ -42,11 +44,10 @@ def write_steps(path: Path, times_s: Sequence[float], samples: Sequence[int] | i
     """Write full steps of one epoch that took these times."""
     sizes = [samples] * len(times_s) if isinstance(samples, int) else samples
     rows = [
-        f"1,{number},{size},{step_s},full"
+        {"epoch": 1, "step": number, "samples": size, "step_s": step_s, "detail": "full"}
         for number, (step_s, size) in enumerate(zip(times_s, sizes, strict=True), 1)
     ]
-    header = "epoch,step,samples,step_s,detail"
-    (path / "steps.csv").write_text("".join(f"{line}\n" for line in (header, *rows)))
+    write_table(path, "steps.csv", rows)
 
 
 def write_runs(folder: Path, rates: Sequence[float], **changes: Any) -> Path:
