@@ -1,4 +1,4 @@
-"""What most tests stand on: the command as a person calls it, and real data where it lies."""
+"""Fixtures for all tests: the command, and real data if it is there."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,41 +21,11 @@ from machine_trees import (
     write_tree,
 )
 
-from stepscope.hardware import gpu
-from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors, gpu_nvml
+from stepscope.hardware.energy import EVERYTHING, SensorError, find_sensors
 from stepscope.records import energy_readings
 from stepscope.records.energy_readings import widest
 
 ZONE = "sys/class/powercap/intel-rapl:0"
-
-
-class RefusingNvml:
-    """The library as an Orin has it: it starts, lists the GPU, and refuses what it is asked."""
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        return 1
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        return f"gpu-{index}"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
-        raise self.NVMLError("Not Supported")
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
-        raise self.NVMLError("Not Supported")
-
-
-class PowerOnlyNvml(RefusingNvml):
-    """A GPU from before Volta."""
-
-    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
-        return 61_500
 
 
 def domains(tree: Tree, folder: Path) -> dict[str, float]:
@@ -192,47 +161,6 @@ def test_the_voltage_over_the_shunts_is_no_rail(tmp_path: Path) -> None:
     files = {f"{chip}/name": "ina3221\n", f"{chip}/in7_label": "sum of shunt voltages\n"}
     files |= {f"{chip}/in7_input": "12\n"}
     assert domains(Tree("orin", "", files), tmp_path) == {}
-
-
-def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> None:
-    sensors = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(RefusingNvml()))
-    assert [sensor.kind for sensor in sensors] == ["counter", "power"]
-    for sensor in sensors:
-        with pytest.raises(SensorError, match=r"NVML refuses .* on GPU 0: Not Supported"):
-            sensor.read()
-
-
-def test_a_gpu_without_a_counter_has_its_power(tmp_path: Path) -> None:
-    counter, power = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(PowerOnlyNvml()))
-    with pytest.raises(SensorError):
-        counter.read()
-    assert power.read() == pytest.approx(61.5)
-
-
-def test_a_gpu_without_the_library_names_the_extra(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "dev/nvidiactl").touch()
-
-    def missing() -> object:
-        raise ModuleNotFoundError("pynvml")
-
-    with pytest.raises(gpu.NvmlError, match=r"stepscope\[energy\]"):
-        gpu.find_gpus(tmp_path, missing)
-
-
-def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path: Path) -> None:
-    pytest.importorskip("pynvml")
-    if gpu.may_have_gpu(Path("/")):
-        pytest.skip("this machine has a driver")
-    with pytest.raises(gpu.NvmlError, match="NVML does not start"):
-        gpu.gpus_of(importlib.import_module("pynvml"))
-
-
-def test_a_machine_that_shows_no_gpu_does_not_load_the_library(tmp_path: Path) -> None:
-    def loaded() -> object:
-        raise AssertionError("nobody asked")
-
-    assert gpu.find_gpus(tmp_path, loaded) == []
 
 
 def test_both_rooms_mean_the_same_by_everything() -> None:

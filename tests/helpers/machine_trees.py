@@ -1,7 +1,7 @@
 """Trees of `/proc`, `/sys` and `/etc` that stand in for machines which are not at hand.
 
 None was recorded from a machine: each is written from documentation and public dumps, which its
-`source` names, and has only the files that somebody reads. `write_tree(JETSON_NANO, tmp_path)`
+`source` names, and has only the files that are read. `write_tree(JETSON_NANO, tmp_path)`
 makes one; the command takes it by STEPSCOPE_SYSTEM_ROOT.
 """
 

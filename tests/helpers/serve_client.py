@@ -1,4 +1,4 @@
-"""The live page as a person starts it, and a client that asks for whatever a test wants."""
+"""Start `stepscope serve`, and a client that sends any request."""
 
 from __future__ import annotations
 

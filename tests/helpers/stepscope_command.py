@@ -1,4 +1,4 @@
-"""The command as a person calls it, in a folder of the test's own.
+"""Run the stepscope command in the folder of a test.
 
 It runs in the test's process, and what it starts is forked from a process that has torch imported:
 that saves seconds each time. Where starting Python is what is tested there is `as_process`.

@@ -1,4 +1,4 @@
-"""Runs of several processes as a person starts them, and what happens to them on the way."""
+"""Start runs of several processes with torchrun, and follow them."""
 
 from __future__ import annotations
 

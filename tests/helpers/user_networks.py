@@ -1,4 +1,4 @@
-"""Networks that a person might bring, and a look at the weights of a run."""
+"""Networks that a user might bring, and the weights of a run."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def write_steps(path: Path, times_s: Sequence[float], samples: Sequence[int] | i
 
 
 def write_runs(folder: Path, rates: Sequence[float], **changes: Any) -> Path:
-    """Write a folder of runs with these throughputs, and `latest`, as a person finds it."""
+    """Write a folder of runs with these throughputs, and a `latest` link."""
     for number, rate in enumerate(rates):
         write_run(folder / f"run-{number}", rate, **changes)
     (folder / "latest").symlink_to(f"run-{len(rates) - 1}")

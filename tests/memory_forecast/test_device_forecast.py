@@ -24,7 +24,7 @@ ON_DEVICE = {
 }
 
 
-def foretold_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
+def checked_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
     spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 128, **settings}))
     checked = check_fit(spec, build_model(spec), memory)
     assert checked.reason is None
@@ -33,7 +33,7 @@ def foretold_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
 
 def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host() -> None:
     memory = ScriptedMemory()
-    told = foretold_with(memory).to_json()
+    told = checked_with(memory).to_json()
     pools = {name: item["pool"] for name, item in told["items"].items()}
     assert {name for name, pool in pools.items() if pool == "device"} == ON_DEVICE
     assert set(pools.values()) == {"host", "device"}
@@ -65,7 +65,7 @@ def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond(
 
 def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it() -> None:
     memory = ScriptedMemory(room_bytes=480 * MIB)
-    checked = foretold_with(memory, batch_size=4096)
+    checked = checked_with(memory, batch_size=4096)
     told = checked.to_json()
     assert told["fits"] is False
     assert (told["limit_pool"], told["limit_bytes"]) == ("device", 480 * MIB)
@@ -81,19 +81,19 @@ def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it(
 
 def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers() -> None:
     memory = ScriptedMemory(room_bytes=310 * MIB)
-    checked = foretold_with(memory, workers=0, memory_limit="64GiB")
+    checked = checked_with(memory, workers=0, memory_limit="64GiB")
     assert checked.workers_that_fit is None
     with pytest.raises(OutOfMemoryError):
         require_fit(checked)
 
 
 def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit() -> None:
-    told = foretold_with(ScriptedMemory(unified=True, room_bytes=700 * MIB)).to_json()
+    told = checked_with(ScriptedMemory(unified=True, room_bytes=700 * MIB)).to_json()
     assert {item["pool"] for item in told["items"].values()} == {"unified"}
     assert set(told["limits"]) == {"unified"}
     assert told["limits"]["unified"]["needed_bytes"] == told["total_bytes"]
     assert told["limit_bytes"] == 700 * MIB
-    tighter = foretold_with(ScriptedMemory(unified=True), memory_limit="600MiB").to_json()
+    tighter = checked_with(ScriptedMemory(unified=True), memory_limit="600MiB").to_json()
     assert (tighter["limit_of"], tighter["fits"]) == ("--memory-limit", False)
 
 

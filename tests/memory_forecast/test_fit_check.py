@@ -1,12 +1,14 @@
-"""Looking ahead: nothing of it stays, and what it says holds for the step that comes."""
+"""A forecast leaves no trace, finds remedies, and says how many workers fit."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
 from stepscope.data import dataset_registry
-from stepscope.memory_forecast.fit_check import check_fit
+from stepscope.errors import OutOfMemoryError
+from stepscope.memory_forecast.fit_check import WORKERS_STAY_BELOW, check_fit, require_fit
 from stepscope.memory_forecast.forecast import ForecastInputs, forecast, probe_steps
 from stepscope.memory_forecast.remedies import AIM, largest_batch, remedies
 from stepscope.settings import RunSpec
@@ -99,7 +101,7 @@ def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_a_compiled_network_is_still_compiled_after_looking_ahead() -> None:
+def test_a_compiled_network_is_still_compiled_after_a_forecast() -> None:
     graphs = []
 
     def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
@@ -108,8 +110,38 @@ def test_a_compiled_network_is_still_compiled_after_looking_ahead() -> None:
 
     plain = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
     model: nn.Module = torch.compile(plain, backend=compiler)  # type: ignore[assignment]
-    foretold = check_fit(resolve(validate({"batch_size": 4})), model)
-    assert foretold.bill is not None, foretold.reason
+    checked = check_fit(resolve(validate({"batch_size": 4})), model)
+    assert checked.bill is not None, checked.reason
     assert not graphs
     model(torch.zeros(4, 3, 32, 32))
     assert len(graphs) == 1
+
+
+# Large batches made ahead: what the workers hold is then far more than this process drifts by.
+MANY = {"samples": 4000, "batch_size": 256, "workers": 4, "prefetch": 8, "threads": 1}
+
+
+@pytest.fixture(scope="module")
+def checked():
+    spec = resolve(validate({**MANY, "device": "cpu"}))
+    model = build_model(spec)
+    return lambda limit: check_fit(spec.model_copy(update={"memory_limit": limit}), model)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_a_limit_between_training_and_workers_holds_some_of_them_and_is_no_refusal(checked):
+    free = checked(None)
+    assert free.to_json()["workers_that_fit"] == 4
+    items = free.bill.items
+    of_workers = items["workers"].bytes + items["prefetch"].bytes
+    alone = free.bill.total_bytes - of_workers
+    some = checked(round((alone + 0.6 * of_workers) / WORKERS_STAY_BELOW))
+    assert 0 < some.workers_that_fit < 4
+    require_fit(some)
+    none = checked(round((alone + 0.1 * of_workers) / WORKERS_STAY_BELOW))
+    assert none.workers_that_fit == 0
+    require_fit(none)
+    too_little = checked(alone // 2)
+    assert too_little.workers_that_fit is None
+    with pytest.raises(OutOfMemoryError, match="would take"):
+        require_fit(too_little)

@@ -1,14 +1,17 @@
-"""From a file and flags to a spec."""
+"""From a file and flags to a spec, and from settings to flags."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope.errors import RequestError
-from stepscope.settings.load_settings import resolve_request, validate
+from stepscope.settings.load_settings import as_flags, resolve_request, validate
 
 
 def write(path: Path, text: str) -> Path:
@@ -121,3 +124,13 @@ def test_a_toml_table_is_an_unknown_setting_and_not_ignored(tmp_path: Path) -> N
     file = write(tmp_path / "lab.toml", "[training]\nepochs = 3\n")
     with pytest.raises(RequestError, match="unknown setting 'training'"):
         resolve_request(file, {})
+
+
+def test_a_switch_is_one_word_and_a_list_has_commas() -> None:
+    settings = {"batch_size": 64, "evaluate": False, "pin_memory": True, "input": [3, 64, 48]}
+    assert as_flags(settings) == "--batch-size 64 --no-evaluate --pin-memory --input 3,64,48"
+
+
+@given(st.text())
+def test_a_shell_reads_every_text_as_it_was(text: str) -> None:
+    assert shlex.split(as_flags({"data_dir": text})) == ["--data-dir", text]
