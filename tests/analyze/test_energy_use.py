@@ -13,13 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_tables import epoch_row, step, write_table, write_tables
 
-from stepscope.analyze.energy_curve import curve_of
-from stepscope.analyze.energy_use import ON_DEVICE, energy_of, joules_by_phase, left_out, seen_steps
+from stepscope.analyze.energy_curve import Curve, curve_of
+from stepscope.analyze.energy_use import (
+    ON_DEVICE,
+    SeenSteps,
+    energy_of,
+    joules_by_phase,
+    left_out,
+    seen_steps,
+)
 from stepscope.analyze.findings import findings_of
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
+from stepscope.records.types import EnergyFigures
 
 RANGE_J = 262_143.328850
 POWER_W = {"data": 5.0, "forward": 20.0, "backward": 30.0, "optimizer": 10.0}
@@ -99,6 +107,25 @@ def counted(
     return readings
 
 
+def figures_of(run: Run, **summary: Any) -> EnergyFigures:
+    figures, reason = energy_of(run, summary)
+    assert figures is not None, reason
+    return figures
+
+
+def curve_from(readings: Sequence[tuple[float, float]], *sensor: Any, **more: Any) -> Curve:
+    curve = curve_of(readings, *sensor, **more)
+    assert curve is not None
+    return curve
+
+
+def seen_of(rows: list[dict[str, Any]]) -> SeenSteps:
+    columns = {name: [row.get(name) for row in rows] for name in schema.STEP_COLUMNS}
+    seen = seen_steps(Table(columns))
+    assert seen is not None
+    return seen
+
+
 SAME = [{"data": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1}] * 12
 
 
@@ -121,8 +148,7 @@ def test_phases_longer_than_the_sensors_period_are_measured_as_by_hand(
     epochs = [epoch_row(1, 0.0, split="train", total_s=12.0)]
     energy = rows_of(PACKAGE, counted(SAME, 0.05))
     run = recorded([found(PACKAGE), FINE], energy, steps=steps_of(SAME), epochs=epochs)
-    figures, reason = energy_of(run, {"wall_s": 12.0, "samples": 384, "test_accuracy": 0.6})
-    assert figures is not None, reason
+    figures = figures_of(run, wall_s=12.0, samples=384, test_accuracy=0.6)
     # By hand: 12 steps of 0.2 s at 5 W, 0.3 s at 20 W, 0.4 s at 30 W, 0.1 s at 10 W: 20 J each.
     assert figures["joules"] == pytest.approx(240.0)
     assert figures["epochs"] == [{"epoch": 1, "split": "train", "joules": pytest.approx(240.0)}]
@@ -143,8 +169,7 @@ def test_shorter_phases_are_estimated_over_windows_that_end_at_readings(
 ) -> None:
     energy = rows_of(PACKAGE, counted(MIXED, 0.05))
     run = recorded([found(PACKAGE), FINE], energy, steps=steps_of(MIXED))
-    figures, _ = energy_of(run, {})
-    assert figures is not None
+    figures = figures_of(run)
     for phase, power_w in POWER_W.items():
         each = figures["phases"][phase]
         by_hand = power_w * sum(phases[phase] for phases in MIXED)
@@ -165,18 +190,12 @@ def test_the_interval_of_an_estimate_holds_the_truth_whatever_the_noise_and_the_
                 joules = took_s * POWER_W[phase] * chance.uniform(0.7, 1.3)
                 truth[phase] += joules
                 used.append((used[-1][0] + took_s, used[-1][1] + joules))
-        exact = curve_of(used, "counter")
-        assert exact is not None
+        exact = curve_from(used, "counter")
         lag_s = 0.01
         times_s = [number * 0.1 for number in range(int(used[-1][0] * 10))]
-        curve = curve_of(
-            [(t, exact.at(max(0.0, t - chance.uniform(0.0, lag_s)))) for t in times_s], "counter"
-        )
-        assert curve is not None
-        rows = steps_of(durations)
-        steps = Table({name: [row.get(name) for row in rows] for name in schema.STEP_COLUMNS})
-        seen = seen_steps(steps)
-        assert seen is not None
+        read = [(t, exact.at(max(0.0, t - chance.uniform(0.0, lag_s)))) for t in times_s]
+        curve = curve_from(read, "counter")
+        seen = seen_of(steps_of(durations))
         estimated = joules_by_phase(seen, curve, lag_s, in_one_piece=True)
         for phase, joules in truth.items():
             low, high = estimated[phase]["interval"]
@@ -187,10 +206,10 @@ def test_the_interval_of_an_estimate_holds_the_truth_whatever_the_noise_and_the_
 def test_phases_within_the_sensors_lag_are_not_told_apart(recorded: Callable[..., Run]) -> None:
     energy = rows_of(PACKAGE, counted(MIXED, 0.05))
     stale = {**FINE, "refresh_s": {PACKAGE["name"]: 0.1}}
-    fine, _ = energy_of(recorded([found(PACKAGE), FINE], energy, steps=steps_of(MIXED)), {})
-    rough, _ = energy_of(recorded([found(PACKAGE), stale], energy, steps=steps_of(MIXED)), {})
-    assert fine is not None
-    assert rough is not None
+    fine, rough = (
+        figures_of(recorded([found(PACKAGE), idle], energy, steps=steps_of(MIXED)))
+        for idle in (FINE, stale)
+    )
     for phase in POWER_W:
         low, high = fine["phases"][phase]["interval"]
         wide = rough["phases"][phase]["interval"]
@@ -205,8 +224,7 @@ def test_phases_that_may_come_in_pieces_are_never_cut_out(
 ) -> None:
     energy = rows_of(PACKAGE, counted(SAME, 0.05))
     run = recorded([found(PACKAGE)], energy, steps=steps_of(SAME), **changes)
-    figures, _ = energy_of(run, {})
-    assert figures is not None
+    figures = figures_of(run)
     assert "measured" not in {each["how"] for each in figures["phases"].values()}
 
 
@@ -226,8 +244,7 @@ def test_the_energy_of_one_machine_is_not_told_as_that_of_several(
 def test_a_counter_that_wraps_on_the_way_counts_on(recorded: Callable[..., Run]) -> None:
     energy = rows_of(PACKAGE, counted(SAME, 0.05, first_j=RANGE_J - 100.0))
     run = recorded([found(PACKAGE)], energy, steps=steps_of(SAME))
-    figures, _ = energy_of(run, {})
-    assert figures is not None
+    figures = figures_of(run)
     assert figures["joules"] == pytest.approx(240.0)
     assert figures["bridged_s"] == 0.0
     assert figures["phases"]["backward"]["joules"] == pytest.approx(144.0)
@@ -235,15 +252,13 @@ def test_a_counter_that_wraps_on_the_way_counts_on(recorded: Callable[..., Run])
 
 def test_a_counter_that_jumps_back_is_bridged_and_says_for_how_long() -> None:
     readings = [(0.0, 500.0), (1.0, 510.0), (2.0, 3.0), (3.0, 13.0)]
-    curve = curve_of(readings, "counter", RANGE_J)
-    assert curve is not None
+    curve = curve_from(readings, "counter", RANGE_J)
     assert (curve.joules[-1], curve.bridged_s) == (pytest.approx(30.0), 1.0)
 
 
 def test_a_counter_that_stalls_ends_where_it_last_moved() -> None:
     readings = [(t / 10, t * 1.0) for t in range(11)] + [(1.0 + t, 10.0) for t in range(1, 30)]
-    curve = curve_of(readings, "counter", RANGE_J)
-    assert curve is not None
+    curve = curve_from(readings, "counter", RANGE_J)
     assert (curve.end_s, curve.joules[-1]) == (1.0, pytest.approx(10.0))
     assert curve.between(2.0, 3.0) is None
 
@@ -251,15 +266,13 @@ def test_a_counter_that_stalls_ends_where_it_last_moved() -> None:
 def test_a_counter_that_is_seldom_updated_is_followed_from_change_to_change() -> None:
     # 10 W, updated once a second, read ten times a second.
     readings = [(t / 10, float(t // 10 * 10)) for t in range(101)]
-    curve = curve_of(readings, "counter")
-    assert curve is not None
+    curve = curve_from(readings, "counter")
     assert curve.period_s == pytest.approx(1.0)
     assert curve.between(2.25, 3.75) == pytest.approx(15.0)
 
 
 def test_power_is_integrated_by_trapezoids() -> None:
-    curve = curve_of([(0.0, 4.0), (1.0, 6.0), (3.0, 6.0)], "power")
-    assert curve is not None
+    curve = curve_from([(0.0, 4.0), (1.0, 6.0), (3.0, 6.0)], "power")
     assert curve.joules == [0.0, pytest.approx(5.0), pytest.approx(17.0)]
 
 
@@ -274,8 +287,7 @@ def test_the_parts_of_a_curve_add_up_to_the_whole(pieces: list[tuple[float, int]
     for took_s, more in pieces:
         time_s, joules = time_s + took_s, joules + more
         readings.append((time_s, float(joules)))
-    curve = curve_of(readings, "counter")
-    assert curve is not None
+    curve = curve_from(readings, "counter")
     third_s = time_s / 3
     parts = [curve.between(n * third_s, (n + 1) * third_s) or 0.0 for n in range(3)]
     assert sum(parts) == pytest.approx(joules)
@@ -285,16 +297,14 @@ def test_the_parts_of_a_curve_add_up_to_the_whole(pieces: list[tuple[float, int]
 def test_a_resumed_run_does_not_pay_for_the_time_between(recorded: Callable[..., Run]) -> None:
     readings = [(0.0, 0.0), (1.0, 10.0), (2.0, 20.0), (2.1, 5_000.0), (3.1, 5_010.0)]
     back = {"event": "resume", "time_s": 2.05}
-    figures, _ = energy_of(recorded([found(PACKAGE), back], rows_of(PACKAGE, readings)), {})
-    assert figures is not None
+    figures = figures_of(recorded([found(PACKAGE), back], rows_of(PACKAGE, readings)))
     assert figures["joules"] == pytest.approx(31.0)
     assert figures["bridged_s"] == pytest.approx(0.1)
 
 
 def test_time_that_a_resumed_run_lives_through_again_is_counted_once() -> None:
     power = [(0.0, 5.0), (1.0, 5.0), (2.0, 5.0), (1.5, 5.0), (2.5, 5.0), (3.0, 5.0)]
-    curve = curve_of(power, "power", away_s=[1.5])
-    assert curve is not None
+    curve = curve_from(power, "power", away_s=[1.5])
     assert curve.times_s == [0.0, 1.0, 1.5, 2.5, 3.0]
     assert curve.joules[-1] == pytest.approx(15.0)
 
@@ -308,8 +318,7 @@ def test_domains_are_told_one_by_one_and_only_the_widest_are_added(
         *rows_of(core, [(0.0, 0.0), (5.0, 30.0), (10.0, 60.0)]),
         *rows_of(memory, [(0.0, 0.0), (5.0, 10.0), (10.0, 20.0)]),
     ]
-    figures, _ = energy_of(recorded([found(PACKAGE, core, memory)], energy), {})
-    assert figures is not None
+    figures = figures_of(recorded([found(PACKAGE, core, memory)], energy))
     assert figures["joules"] == pytest.approx(120.0)
     assert figures["covers"] == ["package-0", "package-0 dram"]
     assert {name: each["joules"] for name, each in figures["domains"].items()} == pytest.approx(
@@ -324,8 +333,7 @@ def test_phases_are_told_of_what_is_added_up_and_once_where_that_is_one_domain(
 ) -> None:
     core = sensor("rapl core", "package-0 core")
     energy = [*rows_of(PACKAGE, counted(SAME, 0.05)), *rows_of(core, counted(SAME, 0.05))]
-    figures, _ = energy_of(recorded([found(PACKAGE, core)], energy, steps=steps_of(SAME)), {})
-    assert figures is not None
+    figures = figures_of(recorded([found(PACKAGE, core)], energy, steps=steps_of(SAME)))
     assert figures["phases"] is figures["domains"]["package-0"]["phases"]
     for phase in figures["domains"]["package-0 core"]["phases"].values():
         assert phase["joules"] is None
@@ -354,10 +362,7 @@ def test_what_a_total_leaves_out_is_said_in_words(
 def test_steps_without_a_time_of_the_device_are_extrapolated_over() -> None:
     on_device = {f"{phase}_device_s": 0.2 for phase in ON_DEVICE}
     rows = [step(1, step_s=1.0, **on_device), step(2, step_s=1.0), step(3, step_s=1.0)]
-    seen = seen_steps(
-        Table({name: [row.get(name) for row in rows] for name in schema.STEP_COLUMNS})
-    )
-    assert seen is not None
+    seen = seen_of(rows)
     assert (len(seen.start_s), seen.unseen) == (1, 3.0)
 
 
@@ -372,8 +377,7 @@ def test_when_a_boards_input_fails_its_rails_take_over_and_it_is_said_when(
     failed = {"time_s": 4.0, "sensor": "ina3221 VDD_IN", "domain": "VDD_IN"}
     failed |= {"event": "energy_sensor_failed", "reason": "gone", "next": None}
     run = recorded([found(board, *rails), failed], energy)
-    figures, _ = energy_of(run, {})
-    assert figures is not None
+    figures = figures_of(run)
     assert figures["joules"] == pytest.approx(4 * 10.0 + 6 * 6.0)
     assert figures["covers_by_time"] == [
         {"from_s": 0.0, "to_s": 4.0, "domains": ["VDD_IN"]},
@@ -390,8 +394,7 @@ def test_a_sensor_that_stands_in_for_another_goes_on_in_the_same_domain(
         *rows_of(counter, [(0.0, 0.0), (1.0, 50.0), (2.0, 100.0)]),
         *rows_of(power, [(2.0, 50.0), (3.0, 50.0), (4.0, 60.0)]),
     ]
-    figures, _ = energy_of(recorded([found(counter, power)], energy), {})
-    assert figures is not None
+    figures = figures_of(recorded([found(counter, power)], energy))
     assert figures["domains"]["gpu0"]["joules"] == pytest.approx(100.0 + 50.0 + 55.0)
     assert figures["domains"]["gpu0"]["sensor"] == "nvml energy 0, then nvml power 0"
 
@@ -400,8 +403,7 @@ def test_what_the_machine_took_before_is_told_apart(recorded: Callable[..., Run]
     readings = {PACKAGE["name"]: [[0.0, 100.0], [0.5, 102.0], [1.0, 104.0]]}
     idle = {"event": "energy_idle", "time_s": 0.0, "readings": readings}
     energy = rows_of(PACKAGE, [(0.0, 104.0), (5.0, 154.0), (10.0, 204.0)])
-    figures, _ = energy_of(recorded([found(PACKAGE), idle], energy), {})
-    assert figures is not None
+    figures = figures_of(recorded([found(PACKAGE), idle], energy))
     assert (figures["idle_w"], figures["idle_lasted_s"]) == (pytest.approx(4.0), 1.0)
     assert figures["above_idle_j"] == pytest.approx(60.0)
 

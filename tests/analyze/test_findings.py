@@ -26,7 +26,7 @@ class Planted:
     """A run of steps of 0.1 s that hardly differ, in three epochs, with something planted in it."""
 
     path: Path
-    change: Callable[[int, Step], None] = lambda number, step: None
+    change: Callable[[int, Step], None] | Step = field(default_factory=dict)
     steps: int = 120
     epochs: int = 3
     epoch_s: Sequence[float] = ()
@@ -64,7 +64,10 @@ class Planted:
             }
             step |= {f"{phase}_s": s * jitter.uniform(0.99, 1.01) for phase, s in PHASES_S.items()}
             step["other_s"] = 0.0
-            self.change(number, step)
+            if callable(self.change):
+                self.change(number, step)
+            else:
+                step |= self.change
             if "step_s" not in step:
                 step["step_s"] = sum(step[f"{phase}_s"] for phase in schema.PHASES)
             start_s += step["step_s"]
@@ -90,9 +93,7 @@ def test_a_steady_run_gives_no_finding(tmp_path: Path) -> None:
 def test_loading_in_the_training_process_is_found_with_the_command_to_check_it(
     tmp_path: Path,
 ) -> None:
-    def load(number: int, step: Step) -> None:
-        step |= {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": 0.048, "load_worker": -1}
-
+    load = {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": 0.048, "load_worker": -1}
     found = Planted(tmp_path, load).findings()
     assert set(found) == {"waiting_for_data"}
     finding = found["waiting_for_data"]
@@ -115,9 +116,7 @@ def test_cpu_time_that_some_steps_know_is_held_against_the_work_of_those_steps(
 
 
 def test_nothing_is_said_of_cpu_time_that_no_step_knows(tmp_path: Path) -> None:
-    def load(number: int, step: Step) -> None:
-        step |= {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": "", "load_worker": -1}
-
+    load = {"data_s": 0.05, "load_s": 0.049, "load_cpu_s": "", "load_worker": -1}
     finding = Planted(tmp_path, load).findings()["waiting_for_data"]
     assert finding.text.endswith("in the training process itself.")
     assert "CPU" not in " ".join(finding.evidence)
@@ -133,9 +132,7 @@ def test_workers_that_wait_themselves_are_told_from_workers_that_work(tmp_path: 
 
 
 def test_the_command_for_a_script_is_that_script_whatever_its_words(tmp_path: Path) -> None:
-    def load(number: int, step: Step) -> None:
-        step |= {"data_s": 0.05, "load_s": 0.05, "load_cpu_s": 0.05, "load_worker": -1}
-
+    load = {"data_s": 0.05, "load_s": 0.05, "load_cpu_s": 0.05, "load_worker": -1}
     spec = {"script": "my train.py", "module": None, "arguments": ["--name", "$(rm)"]}
     found = Planted(tmp_path, load, info={"kind": "trace", "spec": spec}).findings()
     command = found["waiting_for_data"].command
@@ -235,10 +232,7 @@ def test_swap_that_was_there_before_is_no_finding_and_more_of_it_is(tmp_path: Pa
     [("optimizer", "large_optimizer"), ("transfer", "large_transfer"), ("other", "unattributed")],
 )
 def test_a_phase_out_of_proportion_is_found(tmp_path: Path, phase: str, name: str) -> None:
-    def grow(number: int, step: Step) -> None:
-        step[f"{phase}_s"] = 0.05
-
-    found = Planted(tmp_path, grow).findings()
+    found = Planted(tmp_path, {f"{phase}_s": 0.05}).findings()
     assert set(found) == {name}
     assert found[name].weight == pytest.approx(0.05 / 0.15, abs=0.03)
 
@@ -276,9 +270,7 @@ def test_a_folder_without_any_row_has_no_finding(tmp_path: Path) -> None:
 
 
 def test_steps_of_no_time_at_all_have_no_shares(tmp_path: Path) -> None:
-    def nothing(number: int, step: Step) -> None:
-        step |= {f"{phase}_s": 0.0 for phase in schema.PHASES}
-
+    nothing = {f"{phase}_s": 0.0 for phase in schema.PHASES}
     assert Planted(tmp_path, nothing).findings() == {}
 
 

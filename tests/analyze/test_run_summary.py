@@ -62,8 +62,29 @@ def summary(tmp_path: Path) -> dict[str, Any]:
     return summarize(make_run(tmp_path), MEASURED)
 
 
-def test_what_was_done_is_counted_over_the_whole_run(summary: dict[str, Any]) -> None:
-    assert (summary["epochs"], summary["steps"], summary["samples"]) == (2, 6, 48)
+@pytest.mark.parametrize(
+    ("figure", "by_hand"),
+    [
+        ("epochs", 2),
+        ("steps", 6),
+        ("samples", 48),
+        ("dropped_epochs", [1]),
+        ("unattributed_share", 0.15 / 3.6),  # that of `other`
+        # Epoch 1: 0.5 + 3.0 + 0.25 = 3.75 of 3.75. Epoch 2: 0.2 + 4.8 + 0.1 = 5.1 of 5.2.
+        ("closure", (3.75 + 5.1) / (3.75 + 5.2)),
+        ("samples_per_s", 32 / 5.2),  # of the epochs that are kept, by their own clock
+        ("train_accuracy", 0.5),
+        ("test_accuracy", 0.45),
+        ("test_top5", 0.9),
+        ("wall_s", 10.0),
+        ("preparation_s", 0.4),
+        ("peak_memory_bytes", 10**8),
+    ],
+)
+def test_a_figure_is_what_the_rows_come_to_by_hand(
+    summary: dict[str, Any], figure: str, by_hand: Any
+) -> None:
+    assert summary[figure] == pytest.approx(by_hand)
 
 
 def test_shares_are_of_the_full_steps_of_the_epochs_that_are_kept(summary: dict[str, Any]) -> None:
@@ -83,10 +104,6 @@ def test_shares_are_of_the_full_steps_of_the_epochs_that_are_kept(summary: dict[
     assert tuple(shares) == PHASES
 
 
-def test_the_unattributed_share_is_that_of_other(summary: dict[str, Any]) -> None:
-    assert summary["unattributed_share"] == pytest.approx(0.15 / 3.6)
-
-
 def test_mean_median_and_tails_are_of_the_same_steps(summary: dict[str, Any]) -> None:
     data = summary["phases"]["data"]  # 0.1, 0.3, 0.5
     assert data["mean_s"] == pytest.approx(0.3)
@@ -103,33 +120,6 @@ def test_totals_are_of_all_epochs_with_the_other_rows_by_extrapolation(
     assert summary["phases"]["data"]["total_s"] == pytest.approx(2.1 * 7.8 / 6.6)
     assert summary["phases"]["forward"]["total_s"] == pytest.approx(1.8 * 7.8 / 6.6)
     assert sum(phase["total_s"] for phase in summary["phases"].values()) == pytest.approx(7.8)
-
-
-def test_closure_sets_the_parts_of_all_epochs_against_their_clock_pairs(
-    summary: dict[str, Any],
-) -> None:
-    # Epoch 1: 0.5 + 3.0 + 0.25 = 3.75 of 3.75. Epoch 2: 0.2 + 4.8 + 0.1 = 5.1 of 5.2.
-    assert summary["closure"] == pytest.approx((3.75 + 5.1) / (3.75 + 5.2))
-
-
-def test_the_rate_is_of_the_epochs_that_are_kept_by_their_own_clock(
-    summary: dict[str, Any],
-) -> None:
-    assert summary["samples_per_s"] == pytest.approx(32 / 5.2)
-
-
-def test_accuracies_are_the_last_ones(summary: dict[str, Any]) -> None:
-    assert summary["train_accuracy"] == 0.5
-    assert (summary["test_accuracy"], summary["test_top5"]) == (0.45, 0.9)
-
-
-def test_figures_of_no_table_are_passed_on(summary: dict[str, Any]) -> None:
-    names = ("wall_s", "preparation_s", "peak_memory_bytes")
-    assert [summary[name] for name in names] == [10.0, 0.4, 10**8]
-
-
-def test_the_first_of_more_epochs_is_dropped_and_named(summary: dict[str, Any]) -> None:
-    assert summary["dropped_epochs"] == [1]
 
 
 def test_a_figure_is_absent_with_a_reason_or_there(summary: dict[str, Any]) -> None:
@@ -156,7 +146,7 @@ def test_the_only_epoch_is_not_dropped(tmp_path: Path) -> None:
     assert set(summary["absent"]) == nones(summary)
 
 
-def test_an_epoch_that_was_not_finished_takes_no_part_in_the_accounted_share(
+def test_an_epoch_that_was_not_finished_has_no_part_in_accounted_share_and_rate(
     tmp_path: Path,
 ) -> None:
     run = make_run(tmp_path, STEPS, first_lines(EPOCHS, 4))  # stopped in epoch 2
@@ -164,11 +154,7 @@ def test_an_epoch_that_was_not_finished_takes_no_part_in_the_accounted_share(
     assert summary["closure"] == pytest.approx(1)
     assert (summary["epochs"], summary["steps"]) == (1, 6)
     assert summary["phases"]["data"]["share"] == pytest.approx(0.9 / 3.6)
-
-
-def test_a_rate_is_absent_where_only_the_dropped_epoch_was_finished(tmp_path: Path) -> None:
-    summary = summarize(make_run(tmp_path, STEPS, first_lines(EPOCHS, 4)), MEASURED)
-    assert summary["samples_per_s"] is None
+    assert summary["samples_per_s"] is None, "only the dropped epoch was finished"
     assert "first epoch" in summary["absent"]["samples_per_s"]
     assert set(summary["absent"]) == nones(summary)
 
@@ -207,7 +193,7 @@ def test_steps_without_any_phases_say_so(tmp_path: Path) -> None:
     assert set(summary["absent"]) == nones(summary)
 
 
-def test_closure_below_one_shows_time_that_no_part_owns() -> None:
+def test_an_accounted_share_below_one_shows_time_that_no_part_owns() -> None:
     steps = Table({"epoch": [1, 1], "step_s": [1.0, 2.0]})
     row = {"epoch": 1, "loader_start_s": 0.5, "loader_stop_s": 0.5, "total_s": 5.0}
     assert accounted_share(steps, [row]) == pytest.approx(4.0 / 5.0)
@@ -221,13 +207,6 @@ def test_the_first_epoch_that_has_steps_is_the_one_to_drop(
     epochs: list[int], dropped: list[int]
 ) -> None:
     assert dropped_epochs(Table({"epoch": epochs})) == dropped
-
-
-@pytest.mark.parametrize(("first", "dropped"), [(0, []), (1, [1]), (2, [1, 2]), (3, []), (4, [])])
-def test_as_many_epochs_are_dropped_as_asked_for_unless_none_would_be_left(
-    first: int, dropped: list[int]
-) -> None:
-    assert dropped_epochs(Table({"epoch": [1, 1, 2, 3]}), first) == dropped
 
 
 @given(st.lists(st.integers(1, 9)), st.integers(0, 9))
