@@ -93,7 +93,7 @@ def test_counters_that_cannot_be_opened_say_why_once(tmp_path: Path, counters: C
 def test_a_run_lets_go_of_its_counters(
     train: Callable[..., Run], counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_session, "open_hardware_counters", lambda: counters)
+    monkeypatch.setattr(training_session, "open_counters", lambda events: counters)
     result: TrainingResult = {}
     train(epochs=1, evaluate=False, counters=2, result=result)
     assert result["counters"]["phases"]

@@ -11,19 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stepscope.hardware.perf_events import HARDWARE, CounterReading, Counters, open_counters
+from stepscope.hardware.perf_events import CounterReading
 from stepscope.meter.step_meter import StepMeter
 from stepscope.records import schema
 from stepscope.records.types import PhaseCounters
 
-__all__ = ["CounterWindow", "Counters", "open_hardware_counters"]
-
 Read = Callable[[], Mapping[str, CounterReading]]
-
-
-def open_hardware_counters() -> Counters:
-    """Open the processor's counters for this thread and its future threads."""
-    return open_counters(HARDWARE)
 
 
 @dataclass(slots=True)

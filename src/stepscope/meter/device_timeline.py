@@ -58,34 +58,26 @@ class EventMark:
         return float(self._event.elapsed_time(later._event)) * 1e-3
 
 
-class CudaQueue:
-    """The current CUDA stream."""
+class EventQueue:
+    """The queue of a device whose events are torch's: the current CUDA stream, or MPS."""
 
-    def mark(self) -> DeviceMark:
-        """Record an event on the stream."""
-        return EventMark(torch.cuda.Event(enable_timing=True))
-
-    def fetch(self, values: torch.Tensor) -> Callable[[], Sequence[float]]:
-        """Copy to pinned memory, asynchronously."""
-        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-        host.copy_(values.detach(), non_blocking=True)
-        return host.tolist
-
-
-class MpsQueue:
-    """The queue of an Apple GPU, which shares its memory with the host."""
+    def __init__(self, make_event: Callable[..., Any], *, pins_memory: bool) -> None:
+        self._make_event, self._pins_memory = make_event, pins_memory
 
     def mark(self) -> DeviceMark:
         """Record an event in the queue."""
-        return EventMark(torch.mps.Event(enable_timing=True))
+        return EventMark(self._make_event(enable_timing=True))
 
     def fetch(self, values: torch.Tensor) -> Callable[[], Sequence[float]]:
         """Copy to the host, asynchronously."""
-        host = values.detach().to("cpu", non_blocking=True)
+        host = torch.empty(values.shape, dtype=values.dtype, pin_memory=self._pins_memory)
+        host.copy_(values.detach(), non_blocking=True)
         return host.tolist
 
 
 def queue_of(device: torch.device) -> DeviceQueue | None:
     """Return the device's queue, or None for a CPU, which the host's clock measures."""
-    queues: dict[str, Callable[[], DeviceQueue]] = {"cuda": CudaQueue, "mps": MpsQueue}
-    return queues[device.type]() if device.type in queues else None
+    if device.type == "cuda":
+        return EventQueue(torch.cuda.Event, pins_memory=True)
+    # An Apple GPU shares its memory with the host.
+    return EventQueue(torch.mps.Event, pins_memory=False) if device.type == "mps" else None

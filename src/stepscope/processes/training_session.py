@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
+from stepscope.hardware.perf_events import HARDWARE, Counters, open_counters
 from stepscope.hardware.process_memory import trimmed_resident_bytes
 from stepscope.memory_forecast.fit_check import FitCheck, check_fit, require_fit
 from stepscope.meter.clock import now_ns, seconds
-from stepscope.meter.counter_window import Counters, open_hardware_counters
 from stepscope.meter.device_memory import DevicePool, device_memory_of, host_memory
 from stepscope.meter.device_timeline import queue_of
 from stepscope.meter.step_meter import StepMeter, measure_overhead
@@ -56,7 +56,7 @@ def run_session(
     result: TrainingResult = {"absent": _why_not_evaluated(spec)}
     try:
         # Before compute threads start: counters only include threads that start later.
-        counters = open_hardware_counters() if spec.counters else None
+        counters = open_counters(HARDWARE) if spec.counters else None
         data_dir = Path(spec.data_dir).resolve()  # now: the model may change the working directory
         memory = device_memory_of(torch.device(spec.device), host_memory())
         model = training_setup.build_model(spec, messages.weights)

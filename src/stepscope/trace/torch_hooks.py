@@ -328,15 +328,17 @@ def _watch_optimizers(state: HookState, patches: Patches) -> None:
     torch wraps a class's `step` when its first object is created, and marks it `hooked`. The hook
     does the same.
     """
+    update = functools.partial(_optimizer_step, state)
+    zero = functools.partial(_record_span, state, e.ZERO, e.ZEROED)
 
     def watch(cls: Any) -> None:
         step = vars(cls).get("step")
         if step is None or getattr(step, "stepscope", None):
             return
         if getattr(step, "hooked", False):
-            patches.replace(cls, "step", functools.partial(_optimizer_step, state))
+            patches.replace(cls, "step", update)
         elif cls.__module__ in _PASSES_STEPS_ON:
-            patches.replace(cls, "step", functools.partial(_record_span, state, e.ZERO, e.ZEROED))
+            patches.replace(cls, "step", zero)
             cls.step.stepscope = "span"
 
     def watch_all(parent: Any) -> None:
@@ -349,7 +351,7 @@ def _watch_optimizers(state: HookState, patches: Patches) -> None:
             cls = type(optimizer)
             original(optimizer)
             if getattr(cls.step, "stepscope", None) != "update":
-                patches.replace(cls, "step", functools.partial(_optimizer_step, state))
+                patches.replace(cls, "step", update)
             if get_ident() == state.thread:
                 state.updated_by = ()
                 state.optimizers[id(optimizer)] = weakref.ref(optimizer)
@@ -365,7 +367,6 @@ def _watch_optimizers(state: HookState, patches: Patches) -> None:
 
         return classmethod(init_subclass)
 
-    zero = functools.partial(_record_span, state, e.ZERO, e.ZEROED)
     patches.replace(optim.Optimizer, "zero_grad", zero)
     patches.replace(nn.Module, "zero_grad", zero)
     patches.replace(torch.amp.GradScaler, "unscale_", zero)

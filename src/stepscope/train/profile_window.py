@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from stepscope.meter.counter_window import Counters, CounterWindow
+from stepscope.hardware.perf_events import Counters
+from stepscope.meter.counter_window import CounterWindow
 from stepscope.meter.device_timeline import DeviceQueue
 from stepscope.meter.layer_timer import LayerWindow
 from stepscope.meter.step_meter import StepMeter

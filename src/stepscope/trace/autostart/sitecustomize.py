@@ -1,8 +1,8 @@
-"""Python imports a module of this name before a script; `stepscope trace` puts this one in its way.
+"""Attach the tracer before a script: Python imports a module of this name when it starts.
 
-So the script is run by Python itself, and everything about it (`__main__`, `sys.argv`, tracebacks,
-exit code) is as it would be. This module leaves nothing in the environment or on the path: what the
-script starts is not watched. A module of the same name that the person has is imported in its turn.
+The script is run by Python itself, so `__main__`, `sys.argv`, tracebacks and the exit code are the
+same as without a trace. This module leaves nothing in the environment or on the path: processes
+that the script starts are not traced. The user's own `sitecustomize`, if any, is imported next.
 """
 
 import os
@@ -25,8 +25,8 @@ def _begin() -> None:
         attach(request)
 
 
-def _hand_on() -> None:
-    """Import the person's own sitecustomize, if there is one."""
+def _import_next() -> None:
+    """Import the user's own `sitecustomize`, if there is one."""
     ours = sys.modules.pop("sitecustomize")
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
@@ -38,4 +38,4 @@ def _hand_on() -> None:
 
 
 _begin()
-_hand_on()
+_import_next()
