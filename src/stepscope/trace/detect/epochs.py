@@ -16,8 +16,8 @@ from stepscope.trace.detect.evaluations import (
     LONG_BEFORE_NS,
     LoopCandidate,
     LoopTracker,
-    is_anew,
-    is_left,
+    is_left_for,
+    is_restarted,
 )
 from stepscope.trace.detect.spans import Batch, Epoch, Moment, Step
 
@@ -39,33 +39,40 @@ class EpochTracker(LoopTracker):
             self.end_evaluations()
         kept = [candidate for candidate in self.candidates if candidate.key is not None]
         self.candidates = [
-            candidate for candidate in kept if not any(is_anew(candidate, later) for later in kept)
+            candidate
+            for candidate in kept
+            if not any(is_restarted(candidate, later) for later in kept)
         ]
         if not self.candidates:
             return
         epoch = self.epoch
-        goes_on = epoch is not None and epoch.may_go_on and self._is_inside(epoch)
-        if epoch is not None and goes_on:  # the outer loader gives no batches
+        continues = epoch is not None and epoch.may_continue and self._is_inside(epoch)
+        if epoch is not None and continues:  # the outer loader gives no batches
             self.candidates = [
-                candidate for candidate in self.candidates if candidate.key not in epoch.around
+                candidate for candidate in self.candidates if candidate.key not in epoch.outer_keys
             ]
         left = [
             candidate
             for candidate in self.candidates
-            if any(is_left(candidate, later, LONG_BEFORE_NS) for later in self.candidates)
+            if any(is_left_for(candidate, later, LONG_BEFORE_NS) for later in self.candidates)
         ]
         self.candidates = [candidate for candidate in self.candidates if candidate not in left]
         # Of several loaders, the one that the loop iterates over is asked before those that it
         # draws from, although their iterators may have been created before it.
         first = min(self.candidates, key=lambda candidate: candidate.first_asked_ns)
-        if epoch is not None and goes_on:
+        if epoch is not None and continues:
             epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
             epoch.batches_left = epoch.ended = epoch.remnant = None
-        elif epoch is None or epoch.first_key is None or epoch.may_go_on or is_anew(epoch, first):
+        elif (
+            epoch is None
+            or epoch.first_key is None
+            or epoch.may_continue
+            or is_restarted(epoch, first)
+        ):
             epoch = self._begin_epoch_of(first)
         for candidate in self.candidates:
             self._take_in(epoch, candidate)
-        epoch.around.update(candidate.key for candidate in left if candidate.key is not None)
+        epoch.outer_keys.update(candidate.key for candidate in left if candidate.key is not None)
         self.candidates.clear()
 
     def _take_in(self, epoch: Epoch, candidate: LoopCandidate) -> None:
@@ -84,16 +91,16 @@ class EpochTracker(LoopTracker):
     def _is_inside(self, epoch: Epoch) -> bool:
         """Return whether an outer loader gave its next batch and another loader began then."""
         return any(
-            candidate.key in epoch.around
-            and any(is_left(candidate, each, 0) for each in self.candidates)
+            candidate.key in epoch.outer_keys
+            and any(is_left_for(candidate, each, 0) for each in self.candidates)
             for candidate in self.candidates
         )
 
     def rejoin(self, key: int, loader: int | None) -> None:
         """Make an outer loader that is asked again, while others continue, the first."""
         epoch = self.epoch
-        if epoch is not None and epoch.ended is None and key in epoch.around:
-            epoch.around.discard(key)
+        if epoch is not None and epoch.ended is None and key in epoch.outer_keys:
+            epoch.outer_keys.discard(key)
             epoch.keys.add(key)
             epoch.first_key, epoch.loader, epoch.batches_left = key, loader, None
 
@@ -102,7 +109,7 @@ class EpochTracker(LoopTracker):
         is_first_left = epoch.asked_ns < epoch.joined_ns and epoch.keys == {epoch.first_key, key}
         if epoch.first_key is None or not is_first_left:
             return False
-        epoch.around.add(epoch.first_key)
+        epoch.outer_keys.add(epoch.first_key)
         epoch.keys.discard(epoch.first_key)
         return True
 
@@ -121,8 +128,8 @@ class EpochTracker(LoopTracker):
         if step is None:
             return
         before = self.completed[0] if self.completed else None
-        if self.pending.train(step, called_with, before) and self.epoch and self._loose:
-            loader = self._loose[1].loader
+        if self.pending.train(step, called_with, before) and self.epoch and self._last_single_use:
+            loader = self._last_single_use[1].loader
             if loader is not None:
                 self.epoch.drawn_from.add(loader)
 
@@ -196,12 +203,12 @@ class EpochTracker(LoopTracker):
 
     # epochs
 
-    def begin_without_loader(self, *, anew: bool = False) -> None:
+    def begin_without_loader(self, *, has_new_optimizer: bool = False) -> None:
         """Begin or continue training without a loader.
 
-        `anew`: there is a new optimiser. After a loader's end it belongs to another training.
+        After the end of a loader, a new optimiser belongs to another training.
         """
-        if anew and self.has_trained_all():
+        if has_new_optimizer and self.has_trained_all():
             self.close_epoch()
         if self.epoch is None and self.innermost() is None:
             self.candidates.clear()
@@ -263,7 +270,7 @@ class EpochTracker(LoopTracker):
         workers whose loop was interrupted is seen again only when it restarts. But the last batch
         may still be pending, or be used together with one of a loader from which every step draws.
         """
-        if iterated in epoch.keys or (epoch.ended is not None and not epoch.may_go_on):
+        if iterated in epoch.keys or (epoch.ended is not None and not epoch.may_continue):
             return True
         if epoch.batches_left != 0 or self.tail is None or loader in epoch.drawn_from:
             return False

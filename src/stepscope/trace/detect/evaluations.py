@@ -90,7 +90,7 @@ class LoopCandidate:
             self.called_batches += 1
             self.called_samples = sum_known(self.called_samples, samples)
 
-    def take_test(self, module: int, samples: int | None, usual: int | None) -> None:
+    def take_call_without_loader(self, module: int, samples: int | None, usual: int | None) -> None:
         """Count a module's call without a loader: each call is a batch.
 
         Where a module continues with the output of another, as a decoder does, only one of them
@@ -111,13 +111,13 @@ class LoopCandidate:
         self.samples = sum(known) if known else None
 
 
-def is_anew(earlier: LoopCandidate | Epoch, later: LoopCandidate) -> bool:
+def is_restarted(earlier: LoopCandidate | Epoch, later: LoopCandidate) -> bool:
     """Return whether a loader was restarted after its batches were inspected or abandoned."""
     known = later.loader is not None and earlier is not later
     return known and earlier.loader == later.loader and earlier.asked_ns < later.made_ns
 
 
-def is_left(earlier: LoopCandidate, later: LoopCandidate, after_ns: int) -> bool:
+def is_left_for(earlier: LoopCandidate, later: LoopCandidate, after_ns: int) -> bool:
     """Return whether a loader was only inspected, or is outside one that began since."""
     return later.is_made_here and 0 < earlier.asked_ns < later.made_ns - after_ns
 
@@ -149,7 +149,7 @@ class LoopTracker:
     pending: PendingBatches = field(default_factory=PendingBatches)
     trained: set[int] = field(default_factory=set)  # modules that were called with gradients
     # The last single-use iteration, and the step in which it was.
-    _loose: tuple[Step, LoopCandidate] | None = None
+    _last_single_use: tuple[Step, LoopCandidate] | None = None
     # The number of updates before the last call with one sample, and whether such calls act.
     _acted_after: int = -1
     _acts: bool = False
@@ -193,8 +193,12 @@ class LoopTracker:
         if self.step is None:
             self.step = Step(self.now_ns, self.detail)
         begin = started = self.moment()
-        if self.pending.loose and self._loose and self._loose[0] is (self.tail or self.step):
-            begin, started = self._loose[1].begin, self._loose[1].started
+        if (
+            self.pending.single_use
+            and self._last_single_use
+            and self._last_single_use[0] is (self.tail or self.step)
+        ):
+            begin, started = self._last_single_use[1].begin, self._last_single_use[1].started
         self.candidates.append(LoopCandidate(None, begin, started))
         return self.candidates[-1]
 
@@ -277,8 +281,8 @@ class LoopTracker:
         elif candidate.last_call is None and len(candidate.fetched) == 1:
             # A single-use iterator that is gone: the purpose of its batch is not known.
             step = self.tail or self.step
-            self._loose = None if step is None else (step, candidate)
-            self.pending.let_loose(candidate.fetched[0])
+            self._last_single_use = None if step is None else (step, candidate)
+            self.pending.keep_single_use(candidate.fetched[0])
         self.candidates.remove(candidate)
         self._end(candidate, candidate.end)
 
@@ -313,7 +317,7 @@ class LoopTracker:
             ended = None if self.epoch is None else self.epoch.ended
             if ended is None or begin.time_ns >= ended.time_ns:
                 step.take_out(begin, end)
-                self._loose = None
+                self._last_single_use = None
                 for other in self.candidates:
                     other.begin = other.begin.without(begin, end)
                     other.started = other.started.without(begin, end)

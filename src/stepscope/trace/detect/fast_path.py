@@ -284,8 +284,8 @@ class FastPath:
         if last:
             self._fill(self._pass_to_last(known, found), known, found, last)
         tracker.updates += len(found) * len(known.optimizers)
-        self.phases.begin_anew()
-        tracker.pending.loose.clear()
+        self.phases.reset()
+        tracker.pending.single_use.clear()
         return len(found) * known.events
 
     def _begin_step(self, known: StepPattern, time_ns: int, phase: int) -> Step | None:

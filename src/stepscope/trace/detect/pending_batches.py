@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from stepscope.trace.detect.spans import Batch, Step
 
-_LOOSE_AT_MOST = 8  # batches of single-use iterators in a step; more were only inspected
+_SINGLE_USE_AT_MOST = 8  # batches of single-use iterators in a step; more were only inspected
 
 
 @dataclass(slots=True)
@@ -24,8 +24,8 @@ class PendingBatches:
     # The same after the first step of an epoch, the last one that had full detail.
     _ahead_from_start: int = 0
     # Batches of single-use iterators: `next(iter(loader))`.
-    loose: list[Batch] = field(default_factory=list)
-    _loose_before: list[Batch] = field(default_factory=list)
+    single_use: list[Batch] = field(default_factory=list)
+    _single_use_before: list[Batch] = field(default_factory=list)
     _fetched: defaultdict[int, deque[Batch]] = field(default_factory=lambda: defaultdict(deque))
     # In the current step: batches of each loader that seem to have been skipped, and the samples of
     # the calls before its only backward pass so far.
@@ -61,12 +61,12 @@ class PendingBatches:
                 waiting.extendleft(reversed(self._skipped.pop(loader, [])))
             if waiting:
                 step.take_batch(waiting.popleft())
-        takes_loose = called_with in (None, *(samples for samples, _ in self.loose))
-        takes_loose = takes_loose and bool(self.loose)
-        if takes_loose:
-            self.take_loose(step)
-        self.loose.clear()
-        return takes_loose
+        takes_single_use = called_with in (None, *(samples for samples, _ in self.single_use))
+        takes_single_use = takes_single_use and bool(self.single_use)
+        if takes_single_use:
+            self.take_single_use(step)
+        self.single_use.clear()
+        return takes_single_use
 
     def end(self, step: Step, *, is_first: bool) -> None:
         """Assign the remaining batches of a step that ends.
@@ -108,21 +108,21 @@ class PendingBatches:
 
     # single-use iterators
 
-    def ask_another(self) -> None:
-        """Start another iterator: earlier loose batches are only used together with its batch."""
-        self._loose_before = self.loose[-_LOOSE_AT_MOST:]
-        self.loose = []
+    def begin_another(self) -> None:
+        """Begin another iterator: earlier single batches are only used together with its batch."""
+        self._single_use_before = self.single_use[-_SINGLE_USE_AT_MOST:]
+        self.single_use = []
 
-    def let_loose(self, batch: Batch) -> None:
+    def keep_single_use(self, batch: Batch) -> None:
         """Keep the batch of a single-use iterator that is gone: it may still be trained with."""
-        self.loose = [*self._loose_before, batch]
+        self.single_use = [*self._single_use_before, batch]
 
-    def take_loose(self, step: Step) -> None:
-        """Assign the loose batches to a step."""
-        for batch in self.loose:
+    def take_single_use(self, step: Step) -> None:
+        """Assign the batches of single-use iterators to a step."""
+        for batch in self.single_use:
             step.take_batch(batch)
             step.batches += 1
-        self.loose.clear()
+        self.single_use.clear()
 
 
 @dataclass(slots=True)

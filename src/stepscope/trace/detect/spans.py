@@ -208,7 +208,7 @@ class Epoch:
     # When another loader joined the first, and possible outer loaders: if one of them is asked for
     # its next batch when an inner loader has ended, that was not the end of the epoch.
     joined_ns: int = 0
-    around: set[int] = field(default_factory=set)
+    outer_keys: set[int] = field(default_factory=set)
     # Loaders beside the first that gave batches, in any iteration.
     drawn_from: set[int] = field(default_factory=set)
     # The batches left in the first loader, where known.
@@ -227,9 +227,9 @@ class Epoch:
     _steps: int = 0
 
     @property
-    def may_go_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Whether it ended inside an outer loader that may have another batch."""
-        return self.ended is not None and bool(self.around)
+        return self.ended is not None and bool(self.outer_keys)
 
     def take_losses(self, losses: Sequence[float | None], samples: Sequence[int | None]) -> None:
         """Add the losses of steps to that of the epoch."""
@@ -276,7 +276,7 @@ class Phases:
     def _base(self) -> int:
         return OPTIMIZER if self.updating else OTHER
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Close everything at a fetch: an update that raised never recorded its end."""
         self.now, self.updating, self._unsure = OTHER, 0, None
         self._open.clear()
@@ -315,11 +315,11 @@ class Phases:
     # time after a call
 
     @property
-    def unsure_of(self) -> int | None:
+    def unsure_module(self) -> int | None:
         """The module whose call may have begun a forward pass."""
         return None if self._unsure is None else self._unsure.module
 
-    def go_forward(self, module: int | None, step: Step, *, is_sure: bool) -> None:
+    def begin_forward(self, module: int | None, step: Step, *, is_sure: bool) -> None:
         """Begin the forward pass after a call, for sure or if a backward pass follows."""
         self.now = FORWARD if is_sure else self._base
         if not is_sure and (self._unsure is None or self._unsure.step is not step):
@@ -330,7 +330,7 @@ class Phases:
         """Discard the last call: it did not begin the forward pass."""
         self._unsure = None
 
-    def be_sure(self, step: Step | None) -> None:
+    def confirm_forward(self, step: Step | None) -> None:
         """Move the time since the uncertain call to the forward pass: a backward pass began."""
         unsure, self._unsure = self._unsure, None
         if unsure is not None and unsure.step is step:

@@ -191,14 +191,14 @@ class StepDetector:
         tracker.rejoin(subject, known.loader)
         if tracker.epoch is not None and subject in tracker.epoch.keys:
             tracker.end_evaluations()
-            self._phases.begin_anew()
+            self._phases.reset()
             tracker.end_step_at(time_ns)
         elif not self._phases.updating and tracker.find_candidate(subject) is None:
             # Created long ago, or taken to be over: some loaders continue after their last batch.
             tracker.begin_candidate(subject, known)
         candidate = tracker.find_candidate(subject)
         if candidate is None or not candidate.batches:
-            tracker.pending.ask_another()
+            tracker.pending.begin_another()
         if candidate is not None:
             tracker.use_candidate(candidate)
         elif tracker.epoch is not None and tracker.epoch.first_key == subject:
@@ -232,7 +232,7 @@ class StepDetector:
         epoch = tracker.epoch
         candidate = tracker.find_candidate(subject)
         if epoch is not None:
-            epoch.around.discard(subject)  # it has no further batch
+            epoch.outer_keys.discard(subject)  # it has no further batch
         if candidate is not None:
             is_exhausted = kind == e.EXHAUSTED
             tracker.end_loader(candidate, time_ns - self._fetch_ns, is_exhausted=is_exhausted)
@@ -267,23 +267,23 @@ class StepDetector:
                 innermost.is_of_trained |= subject in innermost.modules
             tracker.end_evaluations()
             self._forget_trial(is_late=time_ns - self._called_ns > _TRIAL_BEFORE_NS)
-            tracker.begin_without_loader(anew=bool(self._made))
+            tracker.begin_without_loader(has_new_optimizer=bool(self._made))
         elif tracker.is_evaluation(subject, call, self._calls.samples_trained):
             if innermost is None:
                 innermost = tracker.begin_calls()
             innermost.is_of_trained |= subject in tracker.trained
             samples = call.samples
-            if samples is None and tracker.pending.loose:
-                samples = tracker.pending.loose[-1][0]
-            innermost.take_test(subject, samples, self._calls.usual)
-            tracker.pending.loose.clear()
+            if samples is None and tracker.pending.single_use:
+                samples = tracker.pending.single_use[-1][0]
+            innermost.take_call_without_loader(subject, samples, self._calls.usual)
+            tracker.pending.single_use.clear()
         else:  # a teacher's call in the next step
             self._call_is_candidate = False
             if not call.training and subject in tracker.trained:
-                tracker.pending.loose.clear()
+                tracker.pending.single_use.clear()
         if call.grad:
             has_loader = tracker.epoch is not None and tracker.epoch.first_key is not None
-            if not has_loader and subject == self._calls.usual != self._phases.unsure_of:
+            if not has_loader and subject == self._calls.usual != self._phases.unsure_module:
                 self._phases.forget_call()  # the forward pass begins here
             self._module = subject
             tracker.trained.add(subject)
@@ -310,16 +310,16 @@ class StepDetector:
             # call.
             is_in_loader = innermost is not None and innermost.key is not None
             is_sure = is_in_loader or (tracker.tail is None and not current.backwards)
-            self._phases.go_forward(self._module, current, is_sure=is_sure)
+            self._phases.begin_forward(self._module, current, is_sure=is_sure)
         if innermost is not None and self._call_is_candidate:
             innermost.last_call = tracker.moment()
 
     def _on_backward(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
         self._backward_ns = time_ns
         tracker = self._tracker
-        self._phases.be_sure(tracker.tail or tracker.step)
+        self._phases.confirm_forward(tracker.tail or tracker.step)
         tracker.promote_candidates()
-        tracker.begin_without_loader(anew=bool(self._made))
+        tracker.begin_without_loader(has_new_optimizer=bool(self._made))
         tracker.train_with_batches(self._calls.together())
         self._phases.enter(kind)
 
@@ -342,7 +342,7 @@ class StepDetector:
         tracker = self._tracker
         tracker.promote_candidates()
         self._forget_trial()
-        tracker.begin_without_loader(anew=bool(self._made))
+        tracker.begin_without_loader(has_new_optimizer=bool(self._made))
         if not self._phases.updating and tracker.step is not None:
             if tracker.tail is not None:
                 # An optimiser made after the last update replaces the earlier one: the steps are
@@ -353,8 +353,8 @@ class StepDetector:
                     tracker.join_tail(cut=True)
             tracker.step.optimizers.add(subject)
             if not tracker.step.backwards:  # no backward pass was recorded
-                tracker.pending.take_loose(tracker.step)
-        tracker.pending.loose.clear()
+                tracker.pending.take_single_use(tracker.step)
+        tracker.pending.single_use.clear()
         self._phases.begin_update()
 
     def _on_stepped(self, kind: int, time_ns: int, subject: Any, detail: Any) -> None:
