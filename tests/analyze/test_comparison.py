@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from written_runs import write_run, write_runs, write_steps, write_sweep
 
 from stepscope.analyze.comparison import Comparison, compare, slowdown_is_excluded, slower_than
-from stepscope.analyze.comparison_sides import read_sides
+from stepscope.analyze.comparison_sides import by_node_kind, kinds_of, read_sides
+from stepscope.analyze.sweep_summary import rows_of
 from stepscope.errors import RequestError
+from stepscope.records import schema
+from stepscope.records.sweep_folder import Sweep, Trial, create_sweep, load_sweep
 
 STEADY = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0]
 HALF = [50.0, 50.5, 49.5, 50.0, 50.2, 49.8]
 DRIFTING = [100.0, 80.0, 60.0, 40.0, 20.0, 10.0]
+Rates = Sequence[float | str]
 
 
 def compared(*arguments: object) -> Comparison:
     return compare(read_sides([str(argument) for argument in arguments]))
+
+
+def sweep_of_workers(folder: Path, zero: Rates, two: Rates, **changes: Any) -> Path:
+    """Write a sweep of trials without workers and with two."""
+    return write_sweep(folder / "s", {"workers": [0, 2]}, {0: zero, 2: two}, **changes)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -26,7 +37,9 @@ def compared(*arguments: object) -> Comparison:
 
 def test_a_slower_set_is_slower_than_the_first_and_the_first_is_faster(tmp_path: Path) -> None:
     a, b = write_runs(tmp_path / "a", STEADY), write_runs(tmp_path / "b", HALF)
-    there, back = compared(a, b).others[0], compared(b, a).others[0]
+    found = compared(a, b)
+    assert (found.rounds, found.offer) == (None, None), "nothing is open"
+    there, back = found.others[0], compared(b, a).others[0]
     assert (there.verdict, back.verdict) == ("slower", "faster")
     assert there.ratio is not None
     assert there.ratio.ratio == pytest.approx(0.5, rel=0.01)
@@ -44,24 +57,20 @@ def test_one_run_a_side_cannot_tell_however_far_apart_they_are(tmp_path: Path) -
 
 def test_settings_of_one_sweep_are_compared_round_by_round(tmp_path: Path) -> None:
     # The machine got ten times slower meanwhile; within each round, 2 workers are 10 % faster.
-    rates = {0: DRIFTING, 2: [1.1 * rate for rate in DRIFTING]}
-    sweep = write_sweep(tmp_path / "sweep", {"workers": [0, 2]}, rates)
-    (other,) = compared(sweep).others
+    faster = [1.1 * rate for rate in DRIFTING]
+    (other,) = compared(sweep_of_workers(tmp_path, DRIFTING, faster)).others
     assert (other.figures.name, other.verdict) == ("workers=2", "faster")
     assert other.ratio is not None
     assert (other.ratio.rounds, other.ratio.ratio) == (6, pytest.approx(1.1))
     # The same figures as sets, not in rounds, tell nothing.
-    apart = compared(
-        write_runs(tmp_path / "a", rates[0]), write_runs(tmp_path / "b", rates[2])
-    ).others[0]
+    sets = [write_runs(tmp_path / "a", DRIFTING), write_runs(tmp_path / "b", faster)]
+    (apart,) = compared(*sets).others
     assert apart.verdict == "no difference detected"
     assert any("not run in rounds" in warning for warning in apart.warnings)
 
 
 def test_settings_of_two_sweeps_were_not_run_in_rounds(tmp_path: Path) -> None:
-    one, two = (
-        write_sweep(tmp_path / name, {"workers": [0, 2]}, {0: STEADY, 2: HALF}) for name in "ab"
-    )
+    one, two = (sweep_of_workers(tmp_path / name, STEADY, HALF) for name in "ab")
     found = compared(f"{one}:workers=0", f"{two}:workers=2")
     assert found.others[0].ratio is not None
     assert found.others[0].ratio.rounds is None
@@ -69,21 +78,21 @@ def test_settings_of_two_sweeps_were_not_run_in_rounds(tmp_path: Path) -> None:
 
 
 def test_only_rounds_that_both_have_count(tmp_path: Path) -> None:
-    rates: dict[int, list[float | str]] = {
-        0: [100.0, "out_of_memory", 102.0, 100.0],
-        2: [50.0, 1.0, 51.0, "pending"],
-    }
-    (other,) = compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates)).others
+    rates = ([100.0, "out_of_memory", 102.0, 100.0], [50.0, 1.0, 51.0, "pending"])
+    (other,) = compared(sweep_of_workers(tmp_path, *rates)).others
     assert other.ratio is not None
     assert (other.ratio.rounds, other.ratio.ratio) == (2, pytest.approx(0.5))
     assert other.figures.runs == 3
     assert other.figures.warnings == ["round 4 is left out: pending (as the test wants it)"]
 
 
-def test_without_a_round_in_common_it_cannot_tell(tmp_path: Path) -> None:
-    rates: dict[int, list[float | str]] = {0: [100.0, "failed"], 2: ["failed", 50.0]}
-    (other,) = compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates)).others
-    assert (other.ratio, other.verdict) == (None, "cannot tell")
+def test_without_a_round_in_common_it_cannot_tell_and_more_are_offered_than_either_has(
+    tmp_path: Path,
+) -> None:
+    rates = ([*[100.0] * 8, *["failed"] * 8], [*["failed"] * 8, *[50.0] * 8])
+    found = compared(sweep_of_workers(tmp_path, *rates))
+    assert (found.others[0].ratio, found.others[0].verdict) == (None, "cannot tell")
+    assert found.rounds == 9
 
 
 def test_with_more_sides_each_interval_is_wider(tmp_path: Path) -> None:
@@ -189,7 +198,7 @@ def start_slowly(sweep: Path, workers: int, steady_steps: int = 20) -> None:
 
 def test_trials_of_one_epoch_are_compared_without_their_start(tmp_path: Path) -> None:
     # Over the whole trial, 2 workers are twice as slow: that is what starting them took.
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     start_slowly(sweep, workers=2)
     (other,) = compared(sweep).others
     assert other.ratio is not None
@@ -202,7 +211,7 @@ def test_trials_of_one_epoch_are_compared_without_their_start(tmp_path: Path) ->
 
 
 def test_trials_too_short_for_that_are_named_beside_others(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     start_slowly(sweep, workers=0)
     start_slowly(sweep, workers=2, steady_steps=2)
     (other,) = compared(sweep).others
@@ -215,14 +224,14 @@ def test_a_sweep_and_runs_whose_first_epoch_was_dropped_have_the_same_figure(
     tmp_path: Path,
 ) -> None:
     runs = write_runs(tmp_path / "runs", STEADY)
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     (other,) = compared(runs, f"{sweep}:workers=2").others
     assert not any("throughput is of" in warning for warning in other.warnings)
 
 
 @pytest.mark.parametrize("lost_in", ["metrics", "events"])
 def test_runs_that_lost_loader_workers_are_counted(tmp_path: Path, lost_in: str) -> None:
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     info = json.loads((sweep / "sweep.json").read_text())
     of_two = [trial for trial in info["trials"] if trial["values"] == {"workers": 2}]
     for number, trial in enumerate(of_two):
@@ -248,8 +257,7 @@ def test_a_run_on_both_sides_is_named(tmp_path: Path) -> None:
 
 def test_no_difference_says_how_many_rounds_would_tell_and_offers_them(tmp_path: Path) -> None:
     noisy = [100.0, 110.0, 95.0, 104.0]
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: noisy, 2: noisy[::-1]})
-    found = compared(sweep)
+    found = compared(sweep_of_workers(tmp_path, noisy, noisy[::-1]))
     needed = found.others[0].rounds_needed_for_5_percent
     assert needed is not None
     assert needed > 4
@@ -261,7 +269,7 @@ def test_no_difference_says_how_many_rounds_would_tell_and_offers_them(tmp_path:
 def test_more_rounds_are_offered_than_were_run(tmp_path: Path) -> None:
     # So little noise that fewer rounds mostly find 5 %: these nine were not that lucky.
     slower = [97.4, 93.4, 101.4] * 3
-    found = compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: [100.0] * 9, 2: slower}))
+    found = compared(sweep_of_workers(tmp_path, [100.0] * 9, slower))
     (other,) = found.others
     assert (other.verdict, slowdown_is_excluded(other)) == ("no difference detected", False)
     assert other.rounds_needed_for_5_percent is not None
@@ -269,36 +277,34 @@ def test_more_rounds_are_offered_than_were_run(tmp_path: Path) -> None:
     assert found.rounds == 10
 
 
-def test_without_a_round_in_common_more_are_offered_than_either_has(tmp_path: Path) -> None:
-    rates: dict[int, list[float | str]] = {
-        0: [*[100.0] * 8, *["failed"] * 8],
-        2: [*["failed"] * 8, *[100.0] * 8],
-    }
-    assert compared(write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates)).rounds == 9
-
-
 def test_where_a_slowdown_is_excluded_nothing_is_open(tmp_path: Path) -> None:
     calm = [100.0, 101.0, 100.0, 101.0]
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: calm, 2: calm[::-1]})
-    found = compared(sweep)
+    found = compared(sweep_of_workers(tmp_path, calm, calm[::-1]))
     assert found.others[0].verdict == "no difference detected"
     assert slowdown_is_excluded(found.others[0])
     assert (found.rounds, found.offer) == (None, None)
 
 
-def test_the_offer_for_a_script_calls_the_script(tmp_path: Path) -> None:
-    script = {"script": "my train.py", "module": None, "arguments": ["--data", "x y"]}
-    sweep = write_sweep(
-        tmp_path / "s",
-        {"arg:--lr": [0.1, 0.01]},
-        {0.1: [100.0], 0.01: [100.0]},
-        spec=None,
-        script={**script, "max_steps": 20, "out": "runs", "name": None},
-    )
-    assert compared(sweep).offer == (
-        "stepscope sweep --out runs --max-steps 20 --over arg:--lr=0.1,0.01 --repeats 6 "
-        "-- 'my train.py' --data 'x y'"
-    )
+@pytest.mark.parametrize(
+    ("argument", "offered"),
+    [
+        (
+            "x y",
+            "stepscope sweep --out runs --max-steps 20 --over arg:--lr=0.1,0.01 --repeats 6 "
+            "-- 'my train.py' --data 'x y'",
+        ),
+        ("***", None),  # a secret, which was not recorded
+    ],
+)
+def test_the_offer_for_a_script_calls_the_script(
+    tmp_path: Path, argument: str, offered: str | None
+) -> None:
+    script = {"script": "my train.py", "module": None, "arguments": ["--data", argument]}
+    script |= {"max_steps": 20, "out": "runs", "name": None}
+    rates = {0.1: [100.0], 0.01: [100.0]}
+    over = {"arg:--lr": [0.1, 0.01]}
+    sweep = write_sweep(tmp_path / "s", over, rates, spec=None, script=script)
+    assert compared(sweep).offer == offered
 
 
 def test_only_the_settings_that_are_compared_are_offered(tmp_path: Path) -> None:
@@ -307,13 +313,6 @@ def test_only_the_settings_that_are_compared_are_offered(tmp_path: Path) -> None
     assert compared(f"{sweep}:workers=4", f"{sweep}:workers=0").offer == (
         "stepscope sweep --model lenet --samples 320 --mode load --over workers=4,0 --repeats 6"
     )
-
-
-def test_a_secret_that_was_not_recorded_cannot_be_offered(tmp_path: Path) -> None:
-    script = {"script": "train.py", "module": None, "arguments": ["--token=***"]}
-    rates = {0: STEADY[:1], 2: STEADY[:1]}
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates, script=script)
-    assert compared(sweep).offer is None
 
 
 def test_runs_that_differ_in_one_setting_are_offered_as_a_sweep(tmp_path: Path) -> None:
@@ -332,11 +331,6 @@ def test_what_a_sweep_cannot_run_again_is_not_offered(tmp_path: Path) -> None:
         assert (found.offer, found.rounds) == (None, 6)
 
 
-def test_where_all_is_told_nothing_is_offered(tmp_path: Path) -> None:
-    found = compared(write_runs(tmp_path / "a", STEADY), write_runs(tmp_path / "b", HALF))
-    assert (found.rounds, found.offer) == (None, None)
-
-
 # --- what can be named ----------------------------------------------------------------------------
 
 
@@ -348,8 +342,7 @@ def test_a_sweep_s_settings_come_in_the_order_in_which_they_were_asked_for(tmp_p
 
 
 def test_the_trials_of_a_search_for_workers_do_not_compare(tmp_path: Path) -> None:
-    rates = {0: STEADY, 2: HALF}
-    folder = write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates, kind="workers")
+    folder = sweep_of_workers(tmp_path, STEADY, HALF, kind="workers")
     for argument in (folder, folder / "sweep.json", f"{folder}:workers=2"):
         with pytest.raises(RequestError, match=r"of `stepscope workers`, whose trials have"):
             read_sides([str(argument)])
@@ -357,13 +350,13 @@ def test_the_trials_of_a_search_for_workers_do_not_compare(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["lab", "stalls"])
 def test_the_trials_of_a_lab_compare(tmp_path: Path, kind: str) -> None:
-    rates = {0: STEADY, 2: HALF}
-    folder = write_sweep(tmp_path / "s", {"workers": [0, 2]}, rates, kind=kind)
-    assert compared(folder).others[0].verdict == "slower"
+    assert (
+        compared(sweep_of_workers(tmp_path, STEADY, HALF, kind=kind)).others[0].verdict == "slower"
+    )
 
 
 def test_a_sweep_whose_trials_lost_their_folders_still_compares(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path, STEADY, HALF)
     for file in sweep.glob("trials/*/run.json"):
         file.unlink()
     (other,) = compared(sweep).others
@@ -383,7 +376,7 @@ def test_a_set_may_be_longer_than_a_file_s_name(
 def test_a_folder_may_have_a_colon_or_a_comma_in_its_name(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a:b")
     b = write_run(tmp_path / "a,b")
-    sweep = write_sweep(tmp_path / "x:y", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep = sweep_of_workers(tmp_path / "x:y", STEADY, HALF)
     found = compared(a, b, f"{sweep}:workers=2")
     assert [other.figures.runs for other in found.others] == [1, 6]
 
@@ -391,10 +384,10 @@ def test_a_folder_may_have_a_colon_or_a_comma_in_its_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
-        ("sweep:worker=2", "Did you mean 'workers'"),
-        ("sweep:workers=9", "names none: workers=0; workers=2"),
-        ("sweep:workers", "names none"),
-        ("sweep:", "no setting ''"),
+        ("s:worker=2", "Did you mean 'workers'"),
+        ("s:workers=9", "names none: workers=0; workers=2"),
+        ("s:workers", "names none"),
+        ("s:", "no setting ''"),
         ("nothing", "nothing to read"),
         ("nothing,run", "not a run folder"),
         ("run,run", "named more than once"),
@@ -409,7 +402,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, argument: str, complaint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write_sweep(tmp_path / "sweep", {"workers": [0, 2]}, {0: STEADY, 2: HALF})
+    sweep_of_workers(tmp_path, STEADY, HALF)
     write_run(tmp_path / "run")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("hello")
@@ -420,7 +413,7 @@ def test_what_cannot_be_compared_is_refused_with_the_reason(
 
 
 def test_a_setting_that_names_several_wants_the_other_axes(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "s", {"workers": [0, 2]}, {0: STEADY[:1], 2: HALF[:1]})
+    sweep = sweep_of_workers(tmp_path, STEADY[:1], HALF[:1])
     info = json.loads((sweep / "sweep.json").read_text())
     both = [
         {**trial, "values": {**trial["values"], "pin_memory": pinned}}
@@ -437,3 +430,75 @@ def test_a_setting_that_names_several_wants_the_other_axes(tmp_path: Path) -> No
         {"workers": 2, "pin_memory": True},
         {"workers": 0, "pin_memory": False},
     ]
+
+
+# --- trials on unlike machines --------------------------------------------------------------------
+
+
+RATE_OF_KIND = {"fast machine": 1000.0, "slow machine": 100.0}
+
+
+def swept_on(folder: Path, kinds: list[str | None], **asked: Any) -> Sweep:
+    """Record a sweep of two settings: workers=1 is twice as fast, and each round has its kind."""
+    trials = [
+        Trial(
+            index=2 * number + workers,
+            values={"workers": workers},
+            repeat=number + 1,
+            status=schema.COMPLETED if kind else schema.PENDING,
+            metrics={"samples_per_s": RATE_OF_KIND[kind] * (1 + workers)} if kind else {},
+            node_kind=kind,
+        )
+        for number, kind in enumerate(kinds)
+        for workers in (0, 1)
+    ]
+    settings = [{"workers": 0}, {"workers": 1}]
+    made = create_sweep(folder, "nodes", {"kind": "sweep", "settings": settings, **asked}, trials)
+    return load_sweep(made.path)
+
+
+def medians_of(sweep: Sweep) -> dict[tuple[Any, ...], float | None]:
+    return {tuple(row["values"].values()): row["samples_per_s"]["median"] for row in rows_of(sweep)}
+
+
+def test_a_setting_has_a_row_for_each_kind_of_node(tmp_path: Path) -> None:
+    sweep = swept_on(tmp_path, ["fast machine", "slow machine"] * 3)
+    assert kinds_of(sweep) == {"A": "fast machine", "B": "slow machine"}
+    assert medians_of(sweep) == {(0, "A"): 1000, (1, "A"): 2000, (0, "B"): 100, (1, "B"): 200}
+
+
+def test_settings_are_compared_within_a_kind_and_not_across(tmp_path: Path) -> None:
+    sweep = swept_on(tmp_path, ["fast machine", "slow machine"] * 3)
+    within, other_setting, other_kind = (
+        f"{sweep.path}:workers={workers},node={node}"
+        for workers, node in ((0, "A"), (1, "A"), (1, "B"))
+    )
+    alike, unlike = compare(read_sides([within, other_setting, other_kind])).others
+    assert alike.ratio is not None
+    assert abs(alike.ratio.ratio - 2) < 0.01
+    assert unlike.ratio is None
+    assert any("another kind of node" in warning for warning in unlike.warnings)
+
+
+def test_nodes_that_are_alike_or_were_to_be_mixed_are_not_told_apart(tmp_path: Path) -> None:
+    alike = swept_on(tmp_path / "alike", ["fast machine"] * 3)
+    mixed = swept_on(tmp_path / "mixed", ["fast machine", "slow machine"], on={"mix_nodes": True})
+    for sweep in (alike, mixed):
+        assert by_node_kind(sweep) == sweep
+        assert [row["values"] for row in rows_of(sweep)] == [{"workers": 0}, {"workers": 1}]
+
+
+def test_trials_of_a_machine_without_a_kind_are_not_pooled_with_those_of_a_node(
+    tmp_path: Path,
+) -> None:
+    sweep = swept_on(tmp_path, ["fast machine", None])
+    for trial in sweep.info["trials"][2:]:  # made where the sweep was begun
+        trial.update(status=schema.COMPLETED, metrics={"samples_per_s": 10.0})
+    assert kinds_of(sweep) == {"A": "fast machine", "B": "the machine that the sweep was begun on"}
+    assert medians_of(sweep) == {(0, "A"): 1000, (1, "A"): 2000, (0, "B"): 10, (1, "B"): 10}
+
+
+def test_trials_that_no_node_has_made_yet_stand_apart(tmp_path: Path) -> None:
+    sweep = by_node_kind(swept_on(tmp_path, ["fast machine", "slow machine", None]))
+    assert [trial.values["node"] for trial in sweep.trials[-2:]] == ["none yet"] * 2
+    assert sweep.trials[0].node_kind == "fast machine"
