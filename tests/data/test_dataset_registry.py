@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import DataSet, DataSource
+from stepscope.data.dataset import DataSource
 from stepscope.data.datasets import cifar, shapes
 from stepscope.errors import DataError, RequestError
 
@@ -20,33 +19,31 @@ from stepscope.errors import DataError, RequestError
     ids=lambda one: one.name,
 )
 class TestDataSetsOfRecords:
-    def test_it_says_what_it_is(self, data_set: DataSet) -> None:
+    def test_it_says_what_it_is(self, data_set):
         assert data_set.about
         assert data_set.classes == len(set(data_set.class_names)) == 10
         assert data_set.shape == (3, 32, 32)
         assert data_set.records is not None
         assert all(0 < one < 1 for one in (*data_set.records.mean, *data_set.records.std))
 
-    def test_its_counts_follow_the_one_rule(self, data_set: DataSet) -> None:
+    def test_its_counts_follow_the_one_rule(self, data_set):
         assert data_set.count("train") == data_set.train_samples == 50_000
         assert data_set.count("test") == data_set.test_samples == 10_000
         assert data_set.count("test", 1000) == 200
 
-    def test_more_samples_than_it_has_are_refused(self, data_set: DataSet, tmp_path: Path) -> None:
+    def test_more_samples_than_it_has_are_refused(self, data_set, tmp_path):
         assert data_set.records is not None
         for function in (data_set.records.load, data_set.records.open_files):
             with pytest.raises(RequestError, match=r"wanted 50,001 samples; .* has 50,000"):
                 function("train", tmp_path, 50_001)
 
-    def test_verifying_an_empty_folder_gives_a_line_for_each_file(
-        self, data_set: DataSet, tmp_path: Path
-    ) -> None:
+    def test_verifying_an_empty_folder_gives_a_line_for_each_file(self, data_set, tmp_path):
         assert len(data_set.verify(tmp_path)) == 6
         assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", dataset_registry.NAMES)
-def test_every_data_set_is_one_of_that_name(name: str, tmp_path: Path) -> None:
+def test_every_data_set_is_one_of_that_name(name, tmp_path):
     try:
         found = dataset_registry.find(name, DataSource(data_dir=tmp_path))
     except DataError:
@@ -54,14 +51,14 @@ def test_every_data_set_is_one_of_that_name(name: str, tmp_path: Path) -> None:
     assert found.name == name
 
 
-def test_an_unknown_name_is_met_with_the_nearest() -> None:
+def test_an_unknown_name_is_met_with_the_nearest():
     with pytest.raises(RequestError, match=r"no data set 'cifar-10'\. Did you mean 'cifar10'"):
         dataset_registry.find("cifar-10")
     with pytest.raises(RequestError, match="Known: cifar10, folder, shapes"):
         dataset_registry.find("zzz")
 
 
-def test_the_files_of_a_data_set_add_up_to_its_samples() -> None:
+def test_the_files_of_a_data_set_add_up_to_its_samples():
     for train, test in (
         (shapes.FILES["train"], shapes.FILES["test"]),
         (cifar.OFFICIAL.train, cifar.OFFICIAL.test),
@@ -70,13 +67,13 @@ def test_the_files_of_a_data_set_add_up_to_its_samples() -> None:
         assert sum(file.records for file in test) == 10_000
 
 
-def test_shapes_needs_no_data_and_cifar10_does(tmp_path: Path) -> None:
+def test_shapes_needs_no_data_and_cifar10_does(tmp_path):
     dataset_registry.find("shapes").check(tmp_path)
     with pytest.raises(DataError, match="stepscope data get cifar10 --data-dir"):
         dataset_registry.find("cifar10").check(tmp_path)
 
 
-def test_the_catalogue_is_read_without_torch() -> None:
+def test_the_catalogue_is_read_without_torch():
     rooms = "stepscope.data.dataset_registry, stepscope.data.datasets.cifar_download"
     code = f"import sys, {rooms}; assert not {{'torch', 'PIL'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -26,52 +26,50 @@ def as_pillow(data: bytes) -> np.ndarray:
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 @pytest.mark.parametrize("progressive", [False, True])
-def test_a_jpeg_of_any_colours_gives_the_pixels_that_pillow_gives(
-    mode: str, progressive: bool
-) -> None:
+def test_a_jpeg_of_any_colours_gives_the_pixels_that_pillow_gives(mode, progressive):
     data = encoded(picture(mode=mode), progressive=progressive)
     assert np.array_equal(decode(data, whole, (48, 64)), as_pillow(data))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM"])
-def test_other_formats_are_known_by_their_bytes(kind: str) -> None:
+def test_other_formats_are_known_by_their_bytes(kind):
     data = encoded(picture(), kind)
     assert np.array_equal(decode(data, whole, (48, 64)), as_pillow(data))
 
 
-def test_what_is_transparent_keeps_its_colour() -> None:
+def test_what_is_transparent_keeps_its_colour():
     image = picture(mode="RGBA")
     image.putalpha(128)
     assert np.array_equal(decode(encoded(image, "PNG"), whole, (48, 64)), np.asarray(picture()))
 
 
-def test_a_palette_with_transparency_becomes_rgb_without_a_warning() -> None:
+def test_a_palette_with_transparency_becomes_rgb_without_a_warning():
     data = encoded(picture().quantize(8), "PNG", transparency=b"\x00\xff")
     assert decode(data, whole, (48, 64)).shape == (48, 64, 3)
 
 
-def test_grey_of_16_bits_is_scaled_and_not_cut_off() -> None:
+def test_grey_of_16_bits_is_scaled_and_not_cut_off():
     deep = Image.fromarray(np.array([[0, 0x8000], [0x80FF, 0xFFFF]], dtype=np.uint16))
     found = decode(encoded(deep, "PNG"), whole, (2, 2))
     assert found[:, :, 0].tolist() == [[0, 128], [128, 255]]
     assert np.array_equal(found[:, :, 0], found[:, :, 2])
 
 
-def test_a_large_jpeg_that_is_decoded_smaller_looks_as_if_it_had_been_resized() -> None:
+def test_a_large_jpeg_that_is_decoded_smaller_looks_as_if_it_had_been_resized():
     image = picture(height=400, width=640)
     exact = np.asarray(image.resize((32, 20), Image.Resampling.BILINEAR), dtype=int)
     found = decode(encoded(image, quality=95), whole, (20, 32)).astype(int)
     assert np.abs(found - exact).mean() < 3
 
 
-def test_only_the_part_that_was_chosen_is_seen() -> None:
+def test_only_the_part_that_was_chosen_is_seen():
     image = Image.new("RGB", (64, 64))
     image.paste((255, 255, 255), (32, 0, 64, 64))
     found = decode(encoded(image, "PNG"), lambda height, width: Box(0, 32, 64, 32), (8, 8))
     assert found.min() == 255
 
 
-def test_a_fault_that_does_no_harm_is_got_over() -> None:
+def test_a_fault_that_does_no_harm_is_got_over():
     data = encoded(picture())
     stuffed = data[:2] + b"\xff\xff\xff" + data[2:]  # fill bytes before a marker
     assert np.array_equal(decode(stuffed, whole, (48, 64)), as_pillow(data))
@@ -88,12 +86,12 @@ def test_a_fault_that_does_no_harm_is_got_over() -> None:
     ],
     ids=["empty", "a page", "a head", "a JPEG cut short", "a PNG cut short"],
 )
-def test_what_is_broken_is_told(data: bytes, why: str) -> None:
+def test_what_is_broken_is_told(data, why):
     with pytest.raises(UnreadableImage, match=why):
         decode(data, whole, (8, 8))
 
 
-def test_an_image_that_would_fill_the_memory_is_refused_by_its_header() -> None:
+def test_an_image_that_would_fill_the_memory_is_refused_by_its_header():
     header = b"P6 30000 30000 255\n"
     with pytest.raises(UnreadableImage, match=r"too large: 30,000 x 30,000|exceeds limit"):
         decode(header, whole, (8, 8))
@@ -101,7 +99,7 @@ def test_an_image_that_would_fill_the_memory_is_refused_by_its_header() -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
-def test_no_bytes_raise_anything_else(tail: bytes, kind: int) -> None:
+def test_no_bytes_raise_anything_else(tail, kind):
     heads = (b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", encoded(picture())[:400])
     with contextlib.suppress(UnreadableImage):
         decode(heads[kind] + tail, whole, (8, 8))
@@ -113,9 +111,7 @@ def test_no_bytes_raise_anything_else(tail: bytes, kind: int) -> None:
     st.data(),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_part_of_any_image_comes_out_in_the_wanted_size(
-    sides: tuple[int, int], size: tuple[int, int], drawn: st.DataObject
-) -> None:
+def test_any_part_of_any_image_comes_out_in_the_wanted_size(sides, size, drawn):
     height, width = drawn.draw(st.integers(1, sides[0])), drawn.draw(st.integers(1, sides[1]))
     top = drawn.draw(st.integers(0, sides[0] - height))
     left = drawn.draw(st.integers(0, sides[1] - width))

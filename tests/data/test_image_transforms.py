@@ -33,21 +33,21 @@ def lies_inside(box: Box, height: int, width: int) -> bool:
 
 
 @given(SIDES, SIDES, st.lists(st.floats(0, 1, exclude_max=True), min_size=DRAWS, max_size=DRAWS))
-def test_a_random_part_lies_inside_the_image(height: int, width: int, drawn: list[float]) -> None:
+def test_a_random_part_lies_inside_the_image(height, width, drawn):
     assert lies_inside(random_box(height, width, drawn), height, width)
 
 
 @given(SIDES, SIDES, st.integers(1, 600), st.integers(1, 600))
-def test_the_middle_lies_inside_the_image(height: int, width: int, down: int, right: int) -> None:
+def test_the_middle_lies_inside_the_image(height, width, down, right):
     assert lies_inside(middle_box(height, width, (down, right)), height, width)
 
 
-def test_the_middle_is_the_usual_224_pixels_of_256() -> None:
+def test_the_middle_is_the_usual_224_pixels_of_256():
     assert middle_box(256, 256, (224, 224)) == Box(16, 16, 224, 224)
     assert middle_box(512, 1024, (224, 224)) == Box(32, 288, 448, 448)
 
 
-def test_random_parts_are_of_all_sizes_and_places_and_half_of_them_flip() -> None:
+def test_random_parts_are_of_all_sizes_and_places_and_half_of_them_flip():
     boxes = [random_box(200, 200, drawn) for drawn in drawn_for(2000)]
     areas = np.array([box.height * box.width / 200**2 for box in boxes])
     assert areas.min() < 0.1
@@ -61,21 +61,19 @@ def test_random_parts_are_of_all_sizes_and_places_and_half_of_them_flip() -> Non
     assert 0.45 < np.mean([flips(drawn) for drawn in drawn_for(2000)]) < 0.55
 
 
-def test_a_very_long_image_gives_its_middle_where_no_part_fits() -> None:
+def test_a_very_long_image_gives_its_middle_where_no_part_fits():
     box = random_box(10, 1000, [0.99, 0.0, 0.5, 0.5] * 10 + [0.0])
     assert box == Box(0, 493, 10, 13)
 
 
-def test_draws_depend_on_nothing_but_the_bits() -> None:
+def test_draws_depend_on_nothing_but_the_bits():
     bits = chance(3, 2, np.arange(10))
     assert np.array_equal(draws(bits.copy())[4:6], draws(bits[4:6].copy()))
     assert len(np.unique(draws(bits))) == 10 * DRAWS
 
 
 @given(st.integers(0, 2 * PADDING), st.integers(0, 2 * PADDING), st.booleans())
-def test_a_crop_is_cut_out_of_the_padded_image_and_mirrored_when_it_flips(
-    down: int, right: int, flip: bool
-) -> None:
+def test_a_crop_is_cut_out_of_the_padded_image_and_mirrored_when_it_flips(down, right, flip):
     images = np.random.default_rng(0).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8)
     made = crop_and_flip(
         images, np.array([down, PADDING]), np.array([right, PADDING]), np.array([flip, False])

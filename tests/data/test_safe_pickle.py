@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,20 +53,20 @@ def a_python_2_batch(rows: int, labels: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_a_batch_is_read_from_pickles_of_python_3(protocol: int) -> None:
+def test_a_batch_is_read_from_pickles_of_python_3(protocol):
     images = np.random.default_rng(0).integers(0, 256, (3, 3072), dtype=np.uint8)
     batch = {b"labels": [6, 9, 1], b"data": images, b"filenames": [b"a", b"b", b"c"]}
     assert read_batch(pickle.dumps(batch, protocol), "x") == (images.tobytes(), [6, 9, 1])
 
 
-def test_a_python_2_batch_of_cifar10_is_read() -> None:
+def test_a_python_2_batch_of_cifar10_is_read():
     pixels, labels = read_batch(a_python_2_batch(3, [6, 9, 1]), "data_batch_1")
     assert labels == [6, 9, 1]
     assert pixels == bytes(range(256)) * 12 * 3
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_system_command_is_not_run(tmp_path: Path, protocol: int) -> None:
+def test_a_system_command_is_not_run(tmp_path, protocol):
     trace = tmp_path / "trace"
     call = Calls(os.system, f"touch {trace}")
     read_batch(pickle.dumps({"data": [call], "labels": [call, 1]}, protocol), "x")
@@ -87,21 +86,21 @@ def test_a_system_command_is_not_run(tmp_path: Path, protocol: int) -> None:
         b"N",
     ],
 )
-def test_bombs_and_broken_pickles_are_errors_of_ours(bomb: bytes) -> None:
+def test_bombs_and_broken_pickles_are_errors_of_ours(bomb):
     with pytest.raises(DataError, match=r"x (is not a readable pickle|holds no b'data')"):
         read_batch(bomb, "x")
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_no_bytes_at_all_lead_to_any_other_error(content: bytes) -> None:
+def test_no_bytes_at_all_lead_to_any_other_error(content):
     with contextlib.suppress(DataError):
         read_batch(content, "x")
 
 
 @settings(deadline=None)
 @given(st.data())
-def test_no_change_to_a_real_batch_leads_to_any_other_error(data: st.DataObject) -> None:
+def test_no_change_to_a_real_batch_leads_to_any_other_error(data):
     written = bytearray(a_python_2_batch(1, [4]))
     # The head and the tail: in between lie pixels.
     places = st.integers(0, 130) | st.integers(len(written) - 90, len(written) - 1)

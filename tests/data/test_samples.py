@@ -59,23 +59,23 @@ def samples(request: pytest.FixtureRequest, tmp_path: Path) -> Samples:
 
 
 class TestAnySamples:
-    def test_the_length_is_the_number_of_samples(self, samples: Samples) -> None:
+    def test_the_length_is_the_number_of_samples(self, samples):
         assert len(samples) == COUNT
 
     @pytest.mark.parametrize("wanted", [[0], [22, 0, 13], [5, 5, 5], list(range(COUNT)), []])
-    def test_samples_come_in_the_order_asked_for(self, samples: Samples, wanted: list[int]) -> None:
+    def test_samples_come_in_the_order_asked_for(self, samples, wanted):
         images, labels = samples.take(np.array(wanted, dtype=np.int64))
         expected_images, expected_labels = some_samples()
         assert np.array_equal(images, expected_images[wanted])
         assert np.array_equal(labels, expected_labels[wanted])
 
-    def test_a_label_belongs_to_its_image(self, samples: Samples) -> None:
+    def test_a_label_belongs_to_its_image(self, samples):
         order = np.random.default_rng(2).permutation(COUNT)
         images, labels = samples.take(order)
         assert np.array_equal(images[:, 0, 0, 0], labels)
         assert np.array_equal(images[:, 0, 0, 1], order)
 
-    def test_types_and_shapes_are_those_promised(self, samples: Samples) -> None:
+    def test_types_and_shapes_are_those_promised(self, samples):
         images, labels = samples.take(np.array([3, 1]))
         assert images.dtype == np.uint8
         assert images.shape == (2, *IMAGE_SHAPE)
@@ -83,7 +83,7 @@ class TestAnySamples:
         assert labels.dtype == np.int64
         assert labels.shape == (2,)
 
-    def test_what_the_caller_does_to_a_batch_does_not_come_back(self, samples: Samples) -> None:
+    def test_what_the_caller_does_to_a_batch_does_not_come_back(self, samples):
         images, labels = samples.take(np.array([4, 7]))
         before = images.copy(), labels.copy()
         images[:] = 0
@@ -93,37 +93,37 @@ class TestAnySamples:
         assert np.array_equal(again[1], before[1])
 
     @pytest.mark.parametrize("outside", [-1, COUNT, 1 << 40])
-    def test_an_index_outside_is_an_error(self, samples: Samples, outside: int) -> None:
+    def test_an_index_outside_is_an_error(self, samples, outside):
         with pytest.raises(IndexError, match=str(outside)):
             samples.take(np.array([0, outside]))
 
-    def test_a_pickled_copy_gives_the_same_samples(self, samples: Samples) -> None:
+    def test_a_pickled_copy_gives_the_same_samples(self, samples):
         samples.take(np.array([0]))
         copy = pickle.loads(pickle.dumps(samples))
         assert np.array_equal(copy.take(np.array([12]))[0], samples.take(np.array([12]))[0])
 
 
 class TestMemorySamples:
-    def test_labels_and_images_must_be_as_many(self) -> None:
+    def test_labels_and_images_must_be_as_many(self):
         images, labels = some_samples()
         with pytest.raises(DataError, match="23 images, but labels of shape"):
             MemorySamples(images, labels[:-1])
 
-    def test_images_must_be_bytes_with_three_channels(self) -> None:
+    def test_images_must_be_bytes_with_three_channels(self):
         images, labels = some_samples()
         with pytest.raises(DataError, match="found float32"):
             MemorySamples(images.astype(np.float32), labels)
         with pytest.raises(DataError, match=r"\[n, 3, height, width\]"):
             MemorySamples(images.transpose(0, 2, 3, 1), labels)
 
-    def test_images_in_another_memory_order_come_out_contiguous(self) -> None:
+    def test_images_in_another_memory_order_come_out_contiguous(self):
         images, labels = some_samples()
         samples = MemorySamples(np.asfortranarray(images), labels)
         assert samples.take(np.array([1, 2]))[0].flags.c_contiguous
 
 
 class TestRecordFiles:
-    def test_a_cut_off_file_is_named_with_the_record(self, tmp_path: Path) -> None:
+    def test_a_cut_off_file_is_named_with_the_record(self, tmp_path):
         samples = in_files(tmp_path)
         os.truncate(samples.paths[1], 4 * RECORD_BYTES + 100)
         samples.take(np.array([13]))
@@ -132,30 +132,28 @@ class TestRecordFiles:
         with pytest.raises(DataError, match=r"record 5: .* found 0"):
             samples.take(np.array([15]))
 
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_named(self, tmp_path):
         samples = in_files(tmp_path)
         samples.paths[2].unlink()
         with pytest.raises(DataError, match=r"cannot open .*20\.bin: No such file"):
             samples.take(np.array([21]))
 
-    def test_something_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+    def test_something_that_cannot_be_read_is_named(self, tmp_path):
         samples = RecordFiles([tmp_path], PER_FILE)
         with pytest.raises(DataError, match=r"cannot read record 3 of .*directory"):
             samples.take(np.array([3]))
 
-    def test_a_read_cut_short_by_the_system_is_continued(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_read_cut_short_by_the_system_is_continued(self, tmp_path, monkeypatch):
         samples = in_files(tmp_path)
         whole = os.pread
         monkeypatch.setattr(os, "pread", lambda fd, n, at: whole(fd, min(n, 1000), at))
         assert np.array_equal(samples.take(np.array([9]))[0], some_samples()[0][[9]])
 
-    def test_more_samples_than_the_files_hold_are_refused(self, tmp_path: Path) -> None:
+    def test_more_samples_than_the_files_hold_are_refused(self, tmp_path):
         with pytest.raises(RequestError, match="wanted 31 samples; the files hold 30"):
             RecordFiles([tmp_path / str(n) for n in range(3)], PER_FILE, 31)
 
-    def test_files_are_opened_when_first_needed(self, tmp_path: Path) -> None:
+    def test_files_are_opened_when_first_needed(self, tmp_path):
         samples = in_files(tmp_path)
         before = open_descriptors()
         samples.take(np.array([0, 1, 2]))
@@ -166,7 +164,7 @@ class TestRecordFiles:
         del samples
         assert open_descriptors() == before
 
-    def test_a_pickle_holds_no_descriptor(self, tmp_path: Path) -> None:
+    def test_a_pickle_holds_no_descriptor(self, tmp_path):
         samples = in_files(tmp_path)
         samples.take(np.arange(COUNT))
         copy = pickle.loads(pickle.dumps(samples))
@@ -174,8 +172,8 @@ class TestRecordFiles:
         assert len(samples._descriptors) == 3
 
     def test_another_process_opens_its_own_and_leaves_the_parents_alone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, tmp_path, monkeypatch
+    ):
         samples = in_files(tmp_path)
         samples.take(np.array([0]))
         (mine,) = samples._descriptors.values()
@@ -187,7 +185,7 @@ class TestRecordFiles:
         os.close(mine)
 
     @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of threads, none of ours
-    def test_it_survives_a_real_fork(self, tmp_path: Path) -> None:
+    def test_it_survives_a_real_fork(self, tmp_path):
         samples = in_files(tmp_path)
         samples.take(np.array([0]))
         child = os.fork()
@@ -219,18 +217,16 @@ class TestSamplesTaken:
             (1, 1, 1),
         ],
     )
-    def test_a_fifth_as_many_test_samples_are_taken(
-        self, samples: int | None, train: int, test: int
-    ) -> None:
+    def test_a_fifth_as_many_test_samples_are_taken(self, samples, train, test):
         assert samples_taken("train", samples, 50_000, 10_000) == train
         assert samples_taken("test", samples, 50_000, 10_000) == test
 
-    def test_no_more_test_samples_are_taken_than_there_are(self) -> None:
+    def test_no_more_test_samples_are_taken_than_there_are(self):
         assert samples_taken("test", 100, 100, 7) == 7
 
     @pytest.mark.parametrize("samples", [0, -3, 50_001])
     @pytest.mark.parametrize("split", ["train", "test"])
-    def test_what_cannot_be_had_is_refused(self, samples: int, split: str) -> None:
+    def test_what_cannot_be_had_is_refused(self, samples, split):
         with pytest.raises(RequestError, match=f"wanted {samples:,} samples; .* has 50,000"):
             samples_taken(split, samples, 50_000, 10_000)  # type: ignore[arg-type]
 
@@ -241,9 +237,7 @@ class TestRecords:
         hnp.arrays(np.uint8, st.tuples(st.integers(0, 4), *map(st.just, IMAGE_SHAPE))),
         st.data(),
     )
-    def test_packing_and_unpacking_come_back_to_the_same(
-        self, images: np.ndarray, data: st.DataObject
-    ) -> None:
+    def test_packing_and_unpacking_come_back_to_the_same(self, images, data):
         labels = data.draw(hnp.arrays(np.int64, len(images), elements=st.integers(0, 255)))
         records = pack(images, labels)
         assert records.nbytes == len(images) * RECORD_BYTES
@@ -253,7 +247,7 @@ class TestRecords:
 
     @settings(deadline=None)
     @given(st.binary(max_size=3 * RECORD_BYTES))
-    def test_any_bytes_are_judged_and_none_breaks_the_judge(self, content: bytes) -> None:
+    def test_any_bytes_are_judged_and_none_breaks_the_judge(self, content):
         found = inspect(content, RecordFile("x.bin", 1, "0" * 32), 10)
         assert not found.ok
         assert found.detail

@@ -45,7 +45,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 class TestExtract:
-    def test_expected_files_are_unpacked_and_others_passed_over(self, tmp_path: Path) -> None:
+    def test_expected_files_are_unpacked_and_others_passed_over(self, tmp_path):
         packed = tar_of(
             tmp_path / "x.tar.gz",
             special("box", tarfile.DIRTYPE),
@@ -59,7 +59,7 @@ class TestExtract:
         assert (tmp_path / "out/b.bin").read_bytes() == b"two"
         assert names_in(tmp_path) == ["out", "x.tar.gz"]
 
-    def test_a_folder_that_is_there_is_left_alone(self, tmp_path: Path) -> None:
+    def test_a_folder_that_is_there_is_left_alone(self, tmp_path):
         (tmp_path / "out").mkdir()
         unpack(tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one")), tmp_path / "out")
         assert names_in(tmp_path / "out") == []
@@ -82,9 +82,7 @@ class TestExtract:
         ],
         ids=lambda one: one[0] if isinstance(one, tuple) else f"{one.name}-{one.type!r}",
     )
-    def test_a_strange_entry_is_refused_by_name_and_nothing_is_left(
-        self, tmp_path: Path, entry: tuple[str, bytes] | tarfile.TarInfo
-    ) -> None:
+    def test_a_strange_entry_is_refused_by_name_and_nothing_is_left(self, tmp_path, entry):
         packed = tar_of(tmp_path / "x.tar.gz", ("box/b.bin", b"fine"), entry)
         name = entry[0] if isinstance(entry, tuple) else entry.name
         with pytest.raises(DataError) as caught:
@@ -92,19 +90,19 @@ class TestExtract:
         assert f"refused entry {name!r}" in str(caught.value)
         assert names_in(tmp_path) == ["x.tar.gz"]
 
-    def test_the_same_file_twice_is_refused(self, tmp_path: Path) -> None:
+    def test_the_same_file_twice_is_refused(self, tmp_path):
         packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", b"one"), ("box/a.bin", b"two"))
         with pytest.raises(DataError, match="it is there twice"):
             unpack(packed, tmp_path / "out")
 
-    def test_an_archive_that_unpacks_to_too_much_is_stopped(self, tmp_path: Path) -> None:
+    def test_an_archive_that_unpacks_to_too_much_is_stopped(self, tmp_path):
         packed = tar_of(tmp_path / "x.tar.gz", ("box/ignored", bytes(5_000_000)))
         assert packed.stat().st_size < 10_000
         with pytest.raises(DataError, match="unpacks to more than 1048576 bytes"):
             unpack(packed, tmp_path / "out")
         assert names_in(tmp_path) == ["x.tar.gz"]
 
-    def test_a_cut_off_archive_is_an_error_wherever_it_was_cut(self, tmp_path: Path) -> None:
+    def test_a_cut_off_archive_is_an_error_wherever_it_was_cut(self, tmp_path):
         whole = tar_of(tmp_path / "x", ("box/a.bin", os.urandom(3000)), ("box/b.bin", b"two" * 99))
         content = whole.read_bytes()
         cut = tmp_path / "cut.tar.gz"
@@ -114,7 +112,7 @@ class TestExtract:
                 unpack(cut, tmp_path / "out")
         assert names_in(tmp_path) == ["cut.tar.gz", "x"]
 
-    def test_a_flipped_bit_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_flipped_bit_is_an_error(self, tmp_path):
         packed = tar_of(tmp_path / "x.tar.gz", ("box/a.bin", os.urandom(3000)))
         content = bytearray(packed.read_bytes())
         content[1500] ^= 1
@@ -125,18 +123,16 @@ class TestExtract:
     @pytest.mark.parametrize(
         "content", [b"", b"<html>not found</html>", gzip.compress(b"no tar", mtime=0)]
     )
-    def test_what_is_no_archive_is_an_error(self, tmp_path: Path, content: bytes) -> None:
+    def test_what_is_no_archive_is_an_error(self, tmp_path, content):
         (tmp_path / "x.tar.gz").write_bytes(content)
         with pytest.raises(DataError, match="damaged or incomplete"):
             unpack(tmp_path / "x.tar.gz", tmp_path / "out")
 
-    def test_a_missing_archive_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_archive_is_named(self, tmp_path):
         with pytest.raises(DataError, match=r"cannot read .*x\.tar\.gz: No such file"):
             unpack(tmp_path / "x.tar.gz", tmp_path / "out")
 
-    def test_a_full_disk_is_the_machines_fault(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_full_disk_is_the_machines_fault(self, tmp_path, monkeypatch):
         def full(*arguments: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 

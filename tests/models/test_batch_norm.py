@@ -28,7 +28,7 @@ def norms(model: nn.Module) -> list[nn.Module]:
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_no_batch_norm_remains_and_only_its_parameters_are_gone(name: str) -> None:
+def test_no_batch_norm_remains_and_only_its_parameters_are_gone(name):
     with torch.device("meta"):
         with_norm = build(name, classes=10)
         model = build(name, classes=10, norm="none")
@@ -43,7 +43,7 @@ def test_no_batch_norm_remains_and_only_its_parameters_are_gone(name: str) -> No
 
 # VGG11 in the ImageNet layout has no batch norm to lose, and takes two seconds to draw.
 @pytest.mark.parametrize("name", sorted({*OF_IMAGES} - {"vgg11_imagenet"}))
-def test_without_batch_norm_no_zoo_network_overwrites_what_it_still_reads(name: str) -> None:
+def test_without_batch_norm_no_zoo_network_overwrites_what_it_still_reads(name):
     torch.manual_seed(0)
     model = build(name, classes=10, norm="none")
     # The default draw lets the signal die on the way, and zeros would hide an overwritten one.
@@ -63,7 +63,7 @@ def test_without_batch_norm_no_zoo_network_overwrites_what_it_still_reads(name: 
     torch.testing.assert_close(in_place.detach(), allocated, rtol=1e-4, atol=1e-4)
 
 
-def test_the_zoo_keeps_its_in_place_activations_without_batch_norm() -> None:
+def test_the_zoo_keeps_its_in_place_activations_without_batch_norm():
     with torch.device("meta"):
         assert inplace_layers(build("resnet18", classes=10, norm="none"))
 
@@ -81,24 +81,24 @@ def test_the_zoo_keeps_its_in_place_activations_without_batch_norm() -> None:
 )
 # Torch warns that lazy layers may change.
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_every_kind_of_batch_norm_is_taken_out(layer: nn.Module) -> None:
+def test_every_kind_of_batch_norm_is_taken_out(layer):
     model = without_batch_norm(nn.Sequential(nn.Sequential(layer)))
     assert norms(model) == []
     assert isinstance(model.get_submodule("0.0"), nn.Identity)
 
 
-def test_a_model_that_is_itself_a_batch_norm_becomes_the_identity() -> None:
+def test_a_model_that_is_itself_a_batch_norm_becomes_the_identity():
     assert isinstance(without_batch_norm(nn.BatchNorm2d(4)), nn.Identity)
 
 
-def test_other_norms_and_the_model_itself_stay() -> None:
+def test_other_norms_and_the_model_itself_stay():
     model = nn.Sequential(nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.InstanceNorm2d(4))
     kinds = [type(layer) for layer in model]
     assert without_batch_norm(model) is model
     assert [type(layer) for layer in model] == kinds
 
 
-def test_a_norm_shared_by_two_places_goes_from_both() -> None:
+def test_a_norm_shared_by_two_places_goes_from_both():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -129,13 +129,13 @@ class TheirPreActBlock(nn.Module):
         return out
 
 
-def test_an_in_place_activation_behind_a_removed_norm_does_not_overwrite_the_shortcut() -> None:
+def test_an_in_place_activation_behind_a_removed_norm_does_not_overwrite_the_shortcut():
     x = torch.full((1, 4, 1, 1), -1.0)
     out = without_batch_norm(TheirPreActBlock())(x)
     assert torch.equal(out, x)
     assert torch.equal(x, torch.full((1, 4, 1, 1), -1.0))
 
 
-def test_a_model_without_batch_norm_keeps_its_in_place_activations() -> None:
+def test_a_model_without_batch_norm_keeps_its_in_place_activations():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True))
     assert len(inplace_layers(without_batch_norm(model))) == 1

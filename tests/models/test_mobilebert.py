@@ -37,7 +37,7 @@ def tokens(*lengths: int) -> torch.Tensor:
     return made
 
 
-def test_it_gives_a_score_a_class_and_padding_changes_none() -> None:
+def test_it_gives_a_score_a_class_and_padding_changes_none():
     model = small(classes=3).eval()
     with torch.no_grad():
         together = model(tokens(5, 12, 2))
@@ -47,7 +47,7 @@ def test_it_gives_a_score_a_class_and_padding_changes_none() -> None:
     assert float((together[0] - together[1]).abs().max()) > 1e-4
 
 
-def test_every_parameter_gets_a_finite_gradient() -> None:
+def test_every_parameter_gets_a_finite_gradient():
     model = small()
     torch.autograd.backward(nn.functional.cross_entropy(model(tokens(9, 7)), torch.tensor([0, 1])))
     for name, parameter in model.named_parameters():
@@ -55,18 +55,18 @@ def test_every_parameter_gets_a_finite_gradient() -> None:
         assert bool(parameter.grad.isfinite().all()), name
 
 
-def test_the_same_seed_draws_the_same_weights() -> None:
+def test_the_same_seed_draws_the_same_weights():
     weights = [small(seed=seed).network.classifier.weight for seed in (0, 0, 1)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
 
 
-def test_a_text_that_is_too_long_is_told_of() -> None:
+def test_a_text_that_is_too_long_is_told_of():
     with pytest.raises(ValueError, match=r"at most 512 tokens, found 513"):
         small()(tokens(513))
 
 
-def test_the_published_one_has_the_library_s_configuration() -> None:
+def test_the_published_one_has_the_library_s_configuration():
     from transformers import MobileBertConfig
 
     with torch.device("meta"):
@@ -77,7 +77,7 @@ def test_the_published_one_has_the_library_s_configuration() -> None:
     assert small().config.vocab_size == registry.ZOO[SMALL].tokens
 
 
-def test_nothing_of_the_library_is_imported_before_it_is_needed() -> None:
+def test_nothing_of_the_library_is_imported_before_it_is_needed():
     code = (
         "import sys, stepscope.models.registry, stepscope.models.pretrained\n"
         "import stepscope.data.datasets.text\n"
@@ -87,7 +87,7 @@ def test_nothing_of_the_library_is_imported_before_it_is_needed() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"transformers, .*'stepscope\[text\]'"):
         registry.build(SMALL, classes=2)
@@ -124,7 +124,7 @@ def change_weights(
     save_file(change({name: each.clone() for name, each in load_file(file).items()}), file)
 
 
-def test_all_weights_of_a_checkpoint_are_taken(checkpoint: Path) -> None:
+def test_all_weights_of_a_checkpoint_are_taken(checkpoint):
     model, there = small(), small(seed=7)
     taken = load_weights(model, SMALL, checkpoint)
     assert taken.fresh == ()
@@ -133,7 +133,7 @@ def test_all_weights_of_a_checkpoint_are_taken(checkpoint: Path) -> None:
         assert torch.equal(model.state_dict()[name], each), name
 
 
-def test_a_head_of_another_number_of_classes_is_left_out_and_named(checkpoint: Path) -> None:
+def test_a_head_of_another_number_of_classes_is_left_out_and_named(checkpoint):
     model = small(classes=5)
     drawn = model.network.classifier.weight.clone()
     taken = load_weights(model, SMALL, checkpoint)
@@ -141,7 +141,7 @@ def test_a_head_of_another_number_of_classes_is_left_out_and_named(checkpoint: P
     assert torch.equal(model.network.classifier.weight, drawn)
 
 
-def test_what_pre_training_has_besides_is_not_taken(checkpoint: Path) -> None:
+def test_what_pre_training_has_besides_is_not_taken(checkpoint):
     """A checkpoint of the pre-training has other heads, and may have no pooler."""
 
     def as_pre_trained(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -164,9 +164,7 @@ def test_what_pre_training_has_besides_is_not_taken(checkpoint: Path) -> None:
         ({"model_type": "bert"}, r"wanted a checkpoint of mobilebert, .* says 'bert'"),
     ],
 )
-def test_a_checkpoint_of_another_network_is_refused(
-    checkpoint: Path, changes: dict[str, object], message: str
-) -> None:
+def test_a_checkpoint_of_another_network_is_refused(checkpoint, changes, message):
     change_config(checkpoint, **changes)
     with pytest.raises(RequestError, match=message):
         load_weights(small(), SMALL, checkpoint)
@@ -176,9 +174,7 @@ def test_a_checkpoint_of_another_network_is_refused(
     ("shape", "message"),
     [((64, 32), r"of 8192x64, it is 64x32; 1 of \d+ tensors do not fit"), (None, r"there is none")],
 )
-def test_a_tensor_that_does_not_fit_or_is_missing_is_named(
-    checkpoint: Path, shape: tuple[int, ...] | None, message: str
-) -> None:
+def test_a_tensor_that_does_not_fit_or_is_missing_is_named(checkpoint, shape, message):
     name = "mobilebert.embeddings.word_embeddings.weight"
 
     def change(found: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -190,7 +186,7 @@ def test_a_tensor_that_does_not_fit_or_is_missing_is_named(
         load_weights(small(), SMALL, checkpoint)
 
 
-def test_a_pickle_is_refused_with_the_reason_and_never_opened(tmp_path: Path) -> None:
+def test_a_pickle_is_refused_with_the_reason_and_never_opened(tmp_path):
     class Bomb:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return (Path.touch, (tmp_path / "opened",))  # type: ignore[return-value]
@@ -201,7 +197,7 @@ def test_a_pickle_is_refused_with_the_reason_and_never_opened(tmp_path: Path) ->
     assert not (tmp_path / "opened").exists()
 
 
-def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(RequestError, match=r"is a folder without model\.safetensors"):
         check_weights(SMALL, tmp_path)
     with pytest.raises(RequestError, match=r"nowhere is no folder"):
@@ -210,7 +206,7 @@ def test_a_folder_without_weights_is_refused(tmp_path: Path) -> None:
         check_weights("lenet", tmp_path)
 
 
-def test_a_file_that_is_cut_short_is_told_of(checkpoint: Path) -> None:
+def test_a_file_that_is_cut_short_is_told_of(checkpoint):
     file = checkpoint / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(DataError, match=r"cannot read .*model\.safetensors: .* again"):

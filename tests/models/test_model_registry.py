@@ -17,7 +17,7 @@ def run_python(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_names_and_their_checks_need_no_torch() -> None:
+def test_names_and_their_checks_need_no_torch():
     loaded = run_python(
         "import sys\n"
         "from stepscope.models import registry\n"
@@ -28,7 +28,7 @@ def test_names_and_their_checks_need_no_torch() -> None:
     assert loaded == "False"
 
 
-def test_building_without_torch_names_the_extra_to_install() -> None:
+def test_building_without_torch_names_the_extra_to_install():
     message = run_python(
         "import sys\n"
         # None in sys.modules makes an import fail as if nothing were installed.
@@ -43,14 +43,14 @@ def test_building_without_torch_names_the_extra_to_install() -> None:
     assert message == str(MissingExtraError("building a model", "torch", "train"))
 
 
-def test_every_entry_says_what_it_is() -> None:
+def test_every_entry_says_what_it_is():
     for name, entry in registry.ZOO.items():
         assert entry.about, name
         shapes = {(3, 32, 32), (3, 224, 224)} if entry.tokens is None else {(128,)}
         assert entry.input_shape in shapes
 
 
-def test_only_imagenet_layouts_default_to_1000_classes() -> None:
+def test_only_imagenet_layouts_default_to_1000_classes():
     thousand = {name for name, entry in registry.ZOO.items() if entry.classes == 1000}
     assert thousand == {"resnet18_imagenet", "resnet50_imagenet", "mobilenetv2_imagenet"}
 
@@ -64,13 +64,13 @@ def test_only_imagenet_layouts_default_to_1000_classes() -> None:
         ("preactresnet18", "preact_resnet18"),
     ],
 )
-def test_an_unknown_name_suggests_the_nearest(wrong: str, right: str) -> None:
+def test_an_unknown_name_suggests_the_nearest(wrong, right):
     with pytest.raises(RequestError, match=rf"unknown model '{wrong}'.*Did you mean '{right}'\?"):
         registry.check_name(wrong)
 
 
 @pytest.mark.parametrize("name", ["", "zzzzzz"])
-def test_a_name_like_no_other_lists_the_zoo_and_the_other_form(name: str) -> None:
+def test_a_name_like_no_other_lists_the_zoo_and_the_other_form(name):
     with pytest.raises(
         RequestError, match=r"Known: efficient-accurate, .*lenet, .*'package\.module:factory'"
     ):
@@ -78,7 +78,7 @@ def test_a_name_like_no_other_lists_the_zoo_and_the_other_form(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["net:make", "package.module:factory", "a.b.c:Net.small"])
-def test_a_model_of_ones_own_is_two_dotted_names_and_a_colon(name: str) -> None:
+def test_a_model_of_ones_own_is_two_dotted_names_and_a_colon(name):
     registry.check_name(name)
 
 
@@ -87,16 +87,16 @@ def test_a_model_of_ones_own_is_two_dotted_names_and_a_colon(name: str) -> None:
     [":", "net:", ":make", "net::make", "a:b:c", "nets/small.py:make", "net:make()", "a..b:c",
      "1net:make", "net:make ", "class:make"],
 )  # fmt: skip
-def test_anything_else_with_a_colon_is_refused_with_an_example(name: str) -> None:
+def test_anything_else_with_a_colon_is_refused_with_an_example(name):
     with pytest.raises(RequestError, match=r"'nets\.small:make_net'"):
         registry.check_name(name)
 
 
-def test_a_network_without_classes_is_refused() -> None:
+def test_a_network_without_classes_is_refused():
     with pytest.raises(RequestError, match="at least 1 class, got 0"):
         registry.build("lenet", classes=0)
 
 
-def test_build_refuses_an_unknown_name_before_it_needs_torch() -> None:
+def test_build_refuses_an_unknown_name_before_it_needs_torch():
     with pytest.raises(RequestError, match="Did you mean 'lenet'"):
         registry.build("lenett", classes=10)

@@ -45,7 +45,7 @@ def counts_of(model: nn.Module, call: Callable[[], object]) -> dict[str, int | N
         ("resnet18_imagenet", 224, 1_814_073_344),
     ],
 )
-def test_the_multiply_adds_of_known_networks(name: str, size: int, wanted: int) -> None:
+def test_the_multiply_adds_of_known_networks(name, size, wanted):
     with torch.device("meta"):
         model = registry.build(name, classes=registry.ZOO[name].classes)
         images = torch.empty(2, 3, size, size)

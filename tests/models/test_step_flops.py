@@ -26,7 +26,7 @@ def work_of(network: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Ste
     return count_work(step, parameters, (samples,))
 
 
-def test_a_network_of_two_layers_is_counted_as_on_paper() -> None:
+def test_a_network_of_two_layers_is_counted_as_on_paper():
     work = work_of(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 8, 10)
     first, second = 2 * 8 * 10 * 20, 2 * 8 * 20 * 5
     assert work.forward.flop == first + second
@@ -34,7 +34,7 @@ def test_a_network_of_two_layers_is_counted_as_on_paper() -> None:
     assert work.backward.flop == first + 2 * second
 
 
-def test_bytes_are_weights_and_batch_once_and_what_is_made_twice() -> None:
+def test_bytes_are_weights_and_batch_once_and_what_is_made_twice():
     work = work_of(nn.Linear(10, 20, bias=False), 8, 10)
     weights, batch, made, total = 4 * 200, 4 * 80, 4 * 160, 4
     assert work.forward.moved_bytes == weights + batch + 2 * (made + total)
@@ -42,7 +42,7 @@ def test_bytes_are_weights_and_batch_once_and_what_is_made_twice() -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_the_backward_pass_of_a_convolution_is_twice_its_forward_pass(groups: int) -> None:
+def test_the_backward_pass_of_a_convolution_is_twice_its_forward_pass(groups):
     first = nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False)
     second = nn.Conv2d(8, 8, 3, padding=1, groups=groups, bias=False)
     work = work_of(nn.Sequential(first, second), 2, 8, 5, 5)
@@ -51,13 +51,13 @@ def test_the_backward_pass_of_a_convolution_is_twice_its_forward_pass(groups: in
     assert work.backward.flop == 3 * one  # the first has no gradient of its input
 
 
-def test_a_transposed_convolution_counts_its_input() -> None:
+def test_a_transposed_convolution_counts_its_input():
     work = work_of(nn.ConvTranspose2d(4, 6, 3, stride=2, bias=False), 2, 4, 5, 5)
     one = 2 * 2 * 4 * 25 * 6 * 9
     assert (work.forward.flop, work.backward.flop) == (one, one)
 
 
-def test_attention_and_products_with_a_vector_are_counted() -> None:
+def test_attention_and_products_with_a_vector_are_counted():
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def test_attention_and_products_with_a_vector_are_counted() -> None:
     assert work.backward.flop > scores_and_use
 
 
-def test_what_multiplies_in_an_unknown_way_is_named() -> None:
+def test_what_multiplies_in_an_unknown_way_is_named():
     weight = nn.Parameter(torch.eye(4))
     with pytest.raises(NotCounted, match="linalg_inv"):
         work_of(lambda samples: samples @ torch.linalg.inv(weight), 2, 4)

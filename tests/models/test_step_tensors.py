@@ -46,7 +46,7 @@ def of_kind(log: StepLog, kind: str) -> int:
     return sum(block.size_bytes for block in log.blocks if block.kind == kind)
 
 
-def test_a_two_layer_network_counted_on_paper() -> None:
+def test_a_two_layer_network_counted_on_paper():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     memory = add_up(log_of(model, (6,), 5), NO_OPTIMIZER)
     parameters = (6 * 8 + 8 + 8 * 3 + 3) * FLOAT
@@ -59,14 +59,14 @@ def test_a_two_layer_network_counted_on_paper() -> None:
     assert hidden + scores <= memory.kept_bytes <= 2 * (hidden + scores) + 16
 
 
-def test_gradients_are_as_large_as_what_is_trained() -> None:
+def test_gradients_are_as_large_as_what_is_trained():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     model[0].weight.requires_grad_(False)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert of_kind(log_of(model, (6,), 4), "gradients") == trained * FLOAT
 
 
-def test_a_step_at_any_batch_follows_from_two_small_ones() -> None:
+def test_a_step_at_any_batch_follows_from_two_small_ones():
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),
@@ -81,13 +81,13 @@ def test_a_step_at_any_batch_follows_from_two_small_ones() -> None:
     assert at_batch(small, large, 40) == real
 
 
-def test_steps_that_do_different_things_are_not_stretched() -> None:
+def test_steps_that_do_different_things_are_not_stretched():
     small = StepLog(2, (Block("activations", 8),), (1, -1), {})
     with pytest.raises(UnlikeSteps):
         at_batch(small, StepLog(3, (Block("activations", 8),), (1,), {}), 10)
 
 
-def test_the_peak_is_found_with_what_was_alive_then() -> None:
+def test_the_peak_is_found_with_what_was_alive_then():
     blocks = (
         Block("parameters", 100),
         Block("activations", 50),
@@ -113,7 +113,7 @@ def test_the_peak_is_found_with_what_was_alive_then() -> None:
     assert memory.phases[OPTIMIZER].end_bytes == 100 + 100
 
 
-def test_an_optimiser_that_needs_room_to_step_can_make_the_peak() -> None:
+def test_an_optimiser_that_needs_room_to_step_can_make_the_peak():
     blocks = (Block("parameters", 100), Block("gradients", 100))
     log = StepLog(1, blocks, (1, 2), {FORWARD: 1, BACKWARD: 2})
     memory = add_up(log, OptimizerMemory(state=2, temporary=1))
@@ -126,7 +126,7 @@ def test_an_optimiser_that_needs_room_to_step_can_make_the_peak() -> None:
         st.tuples(st.sampled_from(["activations", "temporaries"]), st.integers(0, 1000)), min_size=1
     )
 )
-def test_what_is_alive_at_the_peak_adds_up_to_it(sizes: list[tuple[str, int]]) -> None:
+def test_what_is_alive_at_the_peak_adds_up_to_it(sizes):
     blocks = tuple(Block(kind, size) for kind, size in sizes)  # type: ignore[arg-type]
     births = tuple(range(1, len(blocks) + 1))
     log = StepLog(1, blocks, births + tuple(-n for n in births), {FORWARD: len(births)})
@@ -145,10 +145,10 @@ def test_what_is_alive_at_the_peak_adds_up_to_it(sizes: list[tuple[str, int]]) -
         (lambda p: optim.AdamW(p, 0.1), 2),
     ],
 )
-def test_optimisers_keep_so_many_values_a_parameter(make: object, values: int) -> None:
+def test_optimisers_keep_so_many_values_a_parameter(make, values):
     assert weigh_optimizer(make).state == values  # type: ignore[arg-type]
 
 
-def test_adam_needs_room_for_a_moment_and_plain_sgd_none() -> None:
+def test_adam_needs_room_for_a_moment_and_plain_sgd_none():
     assert weigh_optimizer(lambda p: optim.Adam(p, 0.1)).temporary >= 1
     assert weigh_optimizer(lambda p: optim.SGD(p, 0.1)).temporary == 0

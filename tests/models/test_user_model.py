@@ -57,9 +57,7 @@ def refusal(name: str) -> str:
         ("width=3", 5),
     ],
 )
-def test_the_factory_is_told_the_classes_if_it_takes_them(
-    write: Write, signature: str, scores: int
-) -> None:
+def test_the_factory_is_told_the_classes_if_it_takes_them(write, signature, scores):
     write(f"""
         from torch import nn
         def make({signature}):
@@ -72,7 +70,7 @@ def test_the_factory_is_told_the_classes_if_it_takes_them(
     assert model.out_features == scores
 
 
-def test_a_class_and_a_dotted_factory_in_a_package_are_factories_too(write: Write) -> None:
+def test_a_class_and_a_dotted_factory_in_a_package_are_factories_too(write):
     write("", "nets/__init__.py")
     write(
         """
@@ -90,75 +88,75 @@ def test_a_class_and_a_dotted_factory_in_a_package_are_factories_too(write: Writ
         assert build(name, classes=7).get_parameter("bias").shape == (7,)
 
 
-def test_the_batch_norm_of_ones_own_model_can_be_taken_out(write: Write) -> None:
+def test_the_batch_norm_of_ones_own_model_can_be_taken_out(write):
     write("from torch import nn\ndef make(): return nn.Sequential(nn.BatchNorm2d(3))")
     model = build("theirs:make", classes=7, norm="none")
     assert isinstance(model.get_submodule("0"), nn.Identity)
 
 
-def test_modules_imported_only_when_the_network_is_made_are_found(write: Write) -> None:
+def test_modules_imported_only_when_the_network_is_made_are_found(write):
     write("from torch import nn\ndef layer(): return nn.Linear(3, 4)", "theirs_parts.py")
     write("def make():\n    import theirs_parts\n    return theirs_parts.layer()")
     assert isinstance(build("theirs:make", classes=7), nn.Linear)
 
 
-def test_a_missing_module_says_where_it_was_sought(write: Write, tmp_path: Path) -> None:
+def test_a_missing_module_says_where_it_was_sought(write, tmp_path):
     message = refusal("nowhere:make")
     assert "No module named 'nowhere'" in message
     assert f"Looked in {tmp_path}" in message
     assert "Check the spelling" in message
 
 
-def test_a_file_in_place_of_a_module_is_told_to_lose_its_ending(write: Write) -> None:
+def test_a_file_in_place_of_a_module_is_told_to_lose_its_ending(write):
     write("def make(): ...")
     assert "Leave out '.py'" in refusal("theirs.py:make")
 
 
-def test_a_module_that_raises_is_named_with_the_line(write: Write) -> None:
+def test_a_module_that_raises_is_named_with_the_line(write):
     path = write("x = 1\ny = 2\nraise ValueError('no such width')\n")
     message = refusal("theirs:make")
     assert f"raised ValueError: no such width (at {path}:3)" in message
     assert "python -c 'import theirs'" in message
 
 
-def test_a_module_whose_own_import_is_missing_is_not_called_missing(write: Write) -> None:
+def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
     path = write("import torchvisionn")
     message = refusal("theirs:make")
     assert "cannot import the module" in message
     assert f"No module named 'torchvisionn' (at {path}:1)" in message
 
 
-def test_a_syntax_error_is_named_with_its_line(write: Write) -> None:
+def test_a_syntax_error_is_named_with_its_line(write):
     path = write("x = 1\ndef make(:\n")
     message = refusal("theirs:make")
     assert re.search(rf"SyntaxError: .* \(at {re.escape(str(path))}:2\)", message)
 
 
-def test_a_script_that_exits_on_import_does_not_end_us(write: Write) -> None:
+def test_a_script_that_exits_on_import_does_not_end_us(write):
     path = write("import sys\nsys.exit('usage: train.py')")
     assert f"SystemExit: usage: train.py (at {path}:2)" in refusal("theirs:make")
 
 
-def test_a_missing_factory_suggests_the_nearest_callable(write: Write) -> None:
+def test_a_missing_factory_suggests_the_nearest_callable(write):
     path = write("from torch.nn import Linear\nmake_nets = 3\ndef make_net(): ...")
     message = refusal("theirs:make_nett")
     assert f"module 'theirs' ({path}) has no 'make_nett'" in message
     assert "Did you mean 'make_net'?" in message
 
 
-def test_a_module_with_nothing_to_call_says_so(write: Write) -> None:
+def test_a_module_with_nothing_to_call_says_so(write):
     write("width = 3")
     assert "has no 'make'. It defines no function or class." in refusal("theirs:make")
 
 
-def test_a_missing_method_is_sought_in_its_class(write: Write) -> None:
+def test_a_missing_method_is_sought_in_its_class(write):
     write("class Net:\n    def small(self): ...")
     message = refusal("theirs:Net.smal")
     assert "the class Net" in message
     assert "Did you mean 'small'?" in message
 
 
-def test_a_part_that_fails_when_it_is_looked_up_is_named_with_the_line(write: Write) -> None:
+def test_a_part_that_fails_when_it_is_looked_up_is_named_with_the_line(write):
     path = write("""\
         def __getattr__(name):
             if name == "make":
@@ -168,26 +166,26 @@ def test_a_part_that_fails_when_it_is_looked_up_is_named_with_the_line(write: Wr
     assert f"looking up 'make' raised RuntimeError: lazy (at {path}:3)" in refusal("theirs:make")
 
 
-def test_a_factory_that_cannot_be_called_says_what_it_is(write: Write) -> None:
+def test_a_factory_that_cannot_be_called_says_what_it_is(write):
     write("make = 3")
     assert "make is an int, not a function or class" in refusal("theirs:make")
 
 
-def test_a_network_already_made_is_no_factory(write: Write) -> None:
+def test_a_network_already_made_is_no_factory(write):
     write("from torch import nn\nnet = nn.Linear(3, 4)")
     message = refusal("theirs:net")
     assert "a network already made (a Linear)" in message
     assert "or the class" in message
 
 
-def test_a_factory_that_needs_more_shows_its_signature(write: Write) -> None:
+def test_a_factory_that_needs_more_shows_its_signature(write):
     write("def make(width, num_classes): ...")
     message = refusal("theirs:make")
     assert "(width, num_classes)" in message
     assert "missing a required argument: 'width'" in message
 
 
-def test_a_factory_that_raises_inside_torch_is_named_with_the_persons_line(write: Write) -> None:
+def test_a_factory_that_raises_inside_torch_is_named_with_the_persons_line(write):
     path = write("""\
         from torch import nn
         def make(num_classes):
@@ -202,9 +200,7 @@ def test_a_factory_that_raises_inside_torch_is_named_with_the_persons_line(write
     ("returned", "found"),
     [("None", "None"), ("[1]", "a list"), ("nn.Linear", "the class Linear")],
 )
-def test_a_factory_that_returns_something_else_says_what(
-    write: Write, returned: str, found: str
-) -> None:
+def test_a_factory_that_returns_something_else_says_what(write, returned, found):
     write(f"from torch import nn\ndef make(): return {returned}")
     message = refusal("theirs:make")
     assert "should return a torch.nn.Module" in message
@@ -220,7 +216,7 @@ def test_a_factory_that_returns_something_else_says_what(
         ("def make(width): ...", TypeError),
     ],
 )
-def test_the_cause_is_chained(write: Write, code: str, cause: type[Exception]) -> None:
+def test_the_cause_is_chained(write, code, cause):
     write(code)
     with pytest.raises(RequestError) as caught:
         build("theirs:make", classes=7)

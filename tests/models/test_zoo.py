@@ -42,12 +42,12 @@ def images(name: str) -> torch.Tensor:
     return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
 
 
-def test_the_table_covers_the_whole_zoo() -> None:
+def test_the_table_covers_the_whole_zoo():
     assert set(PARAMETERS_AND_CONVOLUTIONS) == set(ZOO)
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_parameters_and_convolutions_are_those_of_the_table(name: str) -> None:
+def test_parameters_and_convolutions_are_those_of_the_table(name):
     model = on_paper(name)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     convolutions = sum(isinstance(module, nn.Conv2d) for module in model.modules())
@@ -55,20 +55,20 @@ def test_parameters_and_convolutions_are_those_of_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_takes_the_shape_it_was_laid_out_for_and_any_number_of_classes(name: str) -> None:
+def test_takes_the_shape_it_was_laid_out_for_and_any_number_of_classes(name):
     batch = torch.empty(2, *ZOO[name].input_shape, device="meta")
     assert on_paper(name, classes=7)(batch).shape == (2, 7)
 
 
 @pytest.mark.parametrize("side", [32, 33, 65, 224, 256])
 @pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("_imagenet")])
-def test_imagenet_layouts_take_any_size_from_32_up(name: str, side: int) -> None:
+def test_imagenet_layouts_take_any_size_from_32_up(name, side):
 
     batch = torch.empty(2, 3, side, side, device="meta")
     assert on_paper(name, classes=10)(batch).shape == (2, 10)
 
 
-def test_the_last_stage_of_resnet18_gives_512_channels_of_4x4() -> None:
+def test_the_last_stage_of_resnet18_gives_512_channels_of_4x4():
     model = on_paper("resnet18")
     shapes = []
     model.get_submodule("stages").register_forward_hook(
@@ -85,9 +85,7 @@ def name_and_model(request: pytest.FixtureRequest) -> tuple[str, nn.Module]:
     return request.param, build(request.param, classes=10)
 
 
-def test_a_backward_pass_gives_every_parameter_a_finite_gradient(
-    name_and_model: tuple[str, nn.Module],
-) -> None:
+def test_a_backward_pass_gives_every_parameter_a_finite_gradient(name_and_model):
     name, model = name_and_model
     model.train()
     batch = images(name)
@@ -99,7 +97,7 @@ def test_a_backward_pass_gives_every_parameter_a_finite_gradient(
     assert torch.equal(batch, images(name)), "the network overwrote its images"
 
 
-def test_scores_are_the_same_in_both_memory_formats(name_and_model: tuple[str, nn.Module]) -> None:
+def test_scores_are_the_same_in_both_memory_formats(name_and_model):
     name, model = name_and_model
     # Batch norm by the batch's own numbers: by the untrained ones the deeper networks give every
     # image the same scores, and equal scores would be no evidence.

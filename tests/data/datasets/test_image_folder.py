@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,31 +35,29 @@ def batch_of(
 
 
 class TestWhatAFolderIs:
-    def test_it_is_described_by_what_lies_there(self, reading: DataSource) -> None:
+    def test_it_is_described_by_what_lies_there(self, reading):
         found = dataset_registry.find("folder", reading)
         assert found.class_names == ("class0", "class1", "class2")
         assert (found.train_samples, found.test_samples) == (12, 6)
         assert found.shape == SIZE
         assert found.blank(2).shape == (2, *SIZE)
 
-    def test_images_are_brought_to_224_where_nothing_else_is_said(
-        self, reading: DataSource
-    ) -> None:
+    def test_images_are_brought_to_224_where_nothing_else_is_said(self, reading):
         assert describe(replace(reading, shape=None)).shape == (3, 224, 224)
 
-    def test_the_first_samples_are_of_all_classes(self, reading: DataSource) -> None:
+    def test_the_first_samples_are_of_all_classes(self, reading):
         _, labels = batch_of(replace(reading, samples=6), 0, 1, 2, 3, 4, 5)
         assert labels.tolist() == [0, 1, 2, 0, 1, 2]
         opened = describe(reading).open("train", replace(reading, samples=6))
         assert opened.samples == len(opened.files) == 6
         assert opened.files[4].parts[-2:] == ("class1", "001.JPEG")
 
-    def test_images_that_are_added_are_seen(self, reading: DataSource) -> None:
+    def test_images_that_are_added_are_seen(self, reading):
         assert describe(reading).train_samples == 12
         (reading.data_dir / "train" / "class2" / "late.png").write_bytes(encoded(picture(), "PNG"))
         assert describe(reading).train_samples == 13
 
-    def test_what_is_no_image_by_its_name_is_left_out(self, reading: DataSource) -> None:
+    def test_what_is_no_image_by_its_name_is_left_out(self, reading):
         folder = reading.data_dir / "train" / "class0"
         for name in ("notes.txt", "._001.JPEG", "Thumbs.db", "jpeg"):
             (folder / name).write_text("no image")
@@ -68,7 +65,7 @@ class TestWhatAFolderIs:
         (folder / "more" / "deep.jpg").write_bytes(encoded(picture()))
         assert describe(reading).train_samples == 13
 
-    def test_odd_names_of_classes_and_files_do_no_harm(self, reading: DataSource) -> None:
+    def test_odd_names_of_classes_and_files_do_no_harm(self, reading):
         odd = reading.data_dir / "train" / "<script>alert(1)<\nscript>"
         odd.mkdir()
         for name in (b"line\nbreak.jpg", b"not utf-8 \xff.jpg", b"<b>.jpg"):
@@ -80,7 +77,7 @@ class TestWhatAFolderIs:
         assert images.isfinite().all()
         assert sorted(labels.tolist()).count(0) == 3
 
-    def test_it_holds_the_files_as_they_are_in_memory(self, reading: DataSource) -> None:
+    def test_it_holds_the_files_as_they_are_in_memory(self, reading):
         held = describe(reading).held_bytes
         assert held is not None
         files = sorted((reading.data_dir / "val").rglob("*.JPEG"))
@@ -128,18 +125,14 @@ def _a_class_that_only_val_has(root: Path) -> None:
         (_a_class_that_only_val_has, r"val has classes that .*train has not: 'cows'"),
     ],
 )
-def test_a_folder_of_another_layout_is_refused_with_what_was_found(
-    tmp_path: Path, make: Callable[[Path], None], message: str
-) -> None:
+def test_a_folder_of_another_layout_is_refused_with_what_was_found(tmp_path, make, message):
     make(tmp_path / "photos")
     with pytest.raises(DataError, match=message) as refused:
         describe(DataSource(tmp_path / "photos"))
     assert "\n" not in str(refused.value)
 
 
-def test_without_val_there_is_nothing_to_test_on_and_training_is_still_possible(
-    tmp_path: Path,
-) -> None:
+def test_without_val_there_is_nothing_to_test_on_and_training_is_still_possible(tmp_path):
     reading = DataSource(make_folder(tmp_path, val=0), shape=SIZE)
     for folder in (tmp_path / "val").iterdir():
         folder.rmdir()
@@ -149,24 +142,24 @@ def test_without_val_there_is_nothing_to_test_on_and_training_is_still_possible(
         describe(reading).open("test", reading)
 
 
-def test_other_data_sets_cannot_be_brought_to_a_size() -> None:
+def test_other_data_sets_cannot_be_brought_to_a_size():
     with pytest.raises(RequestError, match=r"samples of shapes are 3,32,32, found 3,64,64"):
         dataset_registry.find("shapes", DataSource(shape=(3, 64, 64)))
     assert dataset_registry.find("shapes", DataSource(shape=(3, 32, 32))).shape == (3, 32, 32)
 
 
-def test_a_network_is_shown_three_channels(reading: DataSource) -> None:
+def test_a_network_is_shown_three_channels(reading):
     with pytest.raises(RequestError, match="wanted three channels"):
         describe(replace(reading, shape=(1, 24, 24)))
 
 
-def test_a_folder_in_an_object_store_is_refused(reading: DataSource) -> None:
+def test_a_folder_in_an_object_store_is_refused(reading):
     with pytest.raises(RequestError, match=r"read from local, memory, synthetic; found s3://b"):
         describe(replace(reading, source="s3://b"))
 
 
 class TestBatches:
-    def test_pixels_are_normalised_as_for_imagenet(self, tmp_path: Path) -> None:
+    def test_pixels_are_normalised_as_for_imagenet(self, tmp_path):
         folder = tmp_path / "train" / "white"
         folder.mkdir(parents=True)
         (folder / "1.png").write_bytes(encoded(picture().point(lambda _: 255), "PNG"))
@@ -175,33 +168,29 @@ class TestBatches:
         assert torch.allclose(images, expected[None, :, None, None].expand(1, *SIZE), atol=1e-5)
 
     @pytest.mark.parametrize("changed", [{"source": "memory"}, {"pipeline": "sample"}])
-    def test_source_and_pipeline_change_no_bit(
-        self, reading: DataSource, changed: dict[str, str]
-    ) -> None:
+    def test_source_and_pipeline_change_no_bit(self, reading, changed):
         training = replace(reading, augment_seed=7)
         images, labels = batch_of(training, 5, 0, 11)
         others, other_labels = batch_of(replace(training, **changed), 5, 0, 11)  # type: ignore[arg-type]
         assert torch.equal(images, others)
         assert torch.equal(labels, other_labels)
 
-    def test_a_sample_looks_the_same_in_whatever_batch_and_another_in_the_next_epoch(
-        self, reading: DataSource
-    ) -> None:
+    def test_a_sample_looks_the_same_in_whatever_batch_and_another_in_the_next_epoch(self, reading):
         training = replace(reading, augment_seed=7)
         images, _ = batch_of(training, 5, 0, 11)
         assert torch.equal(images[1:2], batch_of(training, 0)[0])
         assert not torch.equal(images[1:2], batch_of(training, 0, epoch=2)[0])
         assert not torch.equal(images, batch_of(replace(training, augment_seed=8), 5, 0, 11)[0])
 
-    def test_without_augmentation_every_epoch_sees_the_middle(self, reading: DataSource) -> None:
+    def test_without_augmentation_every_epoch_sees_the_middle(self, reading):
         assert torch.equal(batch_of(reading, 3)[0], batch_of(reading, 3, epoch=2)[0])
 
-    def test_channels_lie_last_in_memory(self, reading: DataSource) -> None:
+    def test_channels_lie_last_in_memory(self, reading):
         images, _ = batch_of(reading, 0, 1)
         assert images.is_contiguous(memory_format=torch.channels_last)
         assert (images.shape, images.dtype) == ((2, *SIZE), torch.float32)
 
-    def test_workers_make_the_batches_that_one_process_makes(self, reading: DataSource) -> None:
+    def test_workers_make_the_batches_that_one_process_makes(self, reading):
         training = replace(reading, augment_seed=7)
         batches = describe(training).open("train", training).batches
         order = EpochOrder(12, 5, seed=0, shuffle="full", epoch=1)
@@ -224,7 +213,7 @@ class TestBatches:
             assert torch.equal(one[1], other[1])
 
     @pytest.mark.parametrize("source", ["local", "memory"])
-    def test_batches_can_be_sent_to_another_process(self, reading: DataSource, source: str) -> None:
+    def test_batches_can_be_sent_to_another_process(self, reading, source):
         reading = replace(reading, source=source)
         batches = pickle.loads(pickle.dumps(describe(reading).open("train", reading).batches))
         assert isinstance(batches, ImageBatches)
@@ -243,7 +232,7 @@ class TestBrokenImages:
         (train / "class0" / "001.JPEG").symlink_to(reading.data_dir / "gone.JPEG")
         return replace(reading, source=request.param)
 
-    def test_the_next_good_one_stands_in_and_each_is_named(self, broken: DataSource) -> None:
+    def test_the_next_good_one_stands_in_and_each_is_named(self, broken):
         batches = describe(broken).open("train", broken).batches
         made = batches[BatchKey(1, np.array([0, 1, 11]))]
         assert isinstance(made, Noticed)
@@ -258,9 +247,7 @@ class TestBrokenImages:
         assert "truncated" in reasons[1]
         assert reasons[2] == "No such file or directory"
 
-    def test_no_held_out_image_stands_in_for_one_that_is_trained_on(
-        self, reading: DataSource
-    ) -> None:
+    def test_no_held_out_image_stands_in_for_one_that_is_trained_on(self, reading):
         reading = replace(reading, validation=5)
         held = hold_out(12, 5)
         assert held is not None
@@ -271,23 +258,23 @@ class TestBrokenImages:
         [*_, stands_in] = sorted(trained, key=lambda index: -((index - broken - 1) % 12))
         assert torch.equal(batch_of(reading, int(broken))[0], batch_of(reading, int(stands_in))[0])
 
-    def test_the_last_sample_is_followed_by_the_first(self, reading: DataSource) -> None:
+    def test_the_last_sample_is_followed_by_the_first(self, reading):
         describe(reading).open("train", reading).files[11].write_bytes(b"")
         assert torch.equal(batch_of(reading, 11)[0], batch_of(reading, 0)[0])
 
-    def test_a_run_that_is_to_fail_names_the_image(self, broken: DataSource) -> None:
+    def test_a_run_that_is_to_fail_names_the_image(self, broken):
         strict = replace(broken, on_bad_sample="fail")
         assert len(batch_of(strict, 0, 4, 5)[1]) == 3
         with pytest.raises(DataError, match=r"class1/000\.JPEG: no image .* --on-bad-sample skip"):
             batch_of(strict, 0, 1)
 
-    def test_where_none_can_be_read_the_run_ends(self, reading: DataSource) -> None:
+    def test_where_none_can_be_read_the_run_ends(self, reading):
         for file in (reading.data_dir / "train").rglob("*.JPEG"):
             file.write_bytes(b"no image")
         with pytest.raises(DataError, match=r"none of the 12 images in .*train can be read"):
             batch_of(reading, 3)
 
-    def test_verifying_decodes_every_image(self, broken: DataSource) -> None:
+    def test_verifying_decodes_every_image(self, broken):
         found = describe(broken).verify(broken.data_dir)
         assert len(found) == 18
         wrong = {each.file: each.status for each in found if not each.ok}
@@ -299,6 +286,6 @@ class TestBrokenImages:
         ]
 
 
-def test_nobody_can_fetch_a_folder(reading: DataSource) -> None:
+def test_nobody_can_fetch_a_folder(reading):
     with pytest.raises(RequestError, match="a folder of your own"):
         describe(reading).get(reading.data_dir, print)

@@ -71,9 +71,7 @@ def never_draw(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("samples", [None, RECORDS, RECORDS + 400, 501])
-def test_what_is_read_is_what_was_drawn(
-    cache: Path, samples: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_is_what_was_drawn(cache, samples, monkeypatch):
     count = samples or 2 * RECORDS
     wanted = shapes.draw("train", 0, count)
     assert same(shapes.load("train", NOWHERE, samples), wanted)
@@ -87,7 +85,7 @@ def test_what_is_read_is_what_was_drawn(
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "too long", "first byte", "last byte"])
-def test_a_damaged_file_is_drawn_again_and_replaced(cache: Path, harm: str) -> None:
+def test_a_damaged_file_is_drawn_again_and_replaced(cache, harm):
     drawn = shapes.load("test", NOWHERE)
     path = cache / "test.bin"
     whole = path.read_bytes()
@@ -103,7 +101,7 @@ def test_a_damaged_file_is_drawn_again_and_replaced(cache: Path, harm: str) -> N
     assert path.read_bytes() == whole
 
 
-def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_not_read(cache: Path) -> None:
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_not_read(cache):
     cache.mkdir(parents=True)
     os.mkfifo(cache / "train_1.bin")  # to open it would wait for a writer
     (cache / "train_2.bin").mkdir()
@@ -112,13 +110,13 @@ def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_not_read(cache: Path) -> N
     assert (cache / "train_2.bin").is_dir()
 
 
-def test_few_samples_are_drawn_and_the_cache_is_not_touched(cache: Path) -> None:
+def test_few_samples_are_drawn_and_the_cache_is_not_touched(cache):
     assert len(shapes.load("train", NOWHERE, 99)) == 99
     assert len(shapes.load("test", NOWHERE, 499)) == 99
     assert not cache.exists()
 
 
-def test_few_samples_of_a_second_file_leave_it_out(cache: Path) -> None:
+def test_few_samples_of_a_second_file_leave_it_out(cache):
     wanted = shapes.draw("train", 0, RECORDS + 99)
     for _ in range(2):
         assert same(shapes.load("train", NOWHERE, RECORDS + 99), wanted)
@@ -126,9 +124,7 @@ def test_few_samples_of_a_second_file_leave_it_out(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["a file", "full", "no home"])
-def test_without_a_place_for_a_cache_samples_are_drawn(
-    tmp_path: Path, place: str, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_place_for_a_cache_samples_are_drawn(tmp_path, place, cache, monkeypatch):
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -149,25 +145,21 @@ def write_to_full_disk(path: Path, content: object) -> None:
         file.write(b"no room")
 
 
-def test_where_little_room_is_left_nothing_is_written(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_little_room_is_left_nothing_is_written(cache, monkeypatch):
     free_bytes = shutil.disk_usage(cache.parents[2]).free
     monkeypatch.setattr(record_cache, "_LEAVE_FREE_BYTES", free_bytes)
     assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
     assert list(cache.iterdir()) == []
 
 
-def test_a_machine_that_draws_differently_keeps_nothing(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_that_draws_differently_keeps_nothing(cache, monkeypatch):
     wrong = (RecordFile("test.bin", RECORDS, "0" * 32, 1),)
     monkeypatch.setitem(shapes.FILES, "test", wrong)
     assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
     assert list(cache.iterdir()) == []
 
 
-def test_the_cache_never_holds_more_than_the_files_that_are_pinned(cache: Path) -> None:
+def test_the_cache_never_holds_more_than_the_files_that_are_pinned(cache):
     cache.mkdir(parents=True)
     abandoned, young = cache / ".test.bin.abc.part", cache / ".test.bin.xyz.part"
     for part in (abandoned, young):
@@ -183,7 +175,7 @@ def test_the_cache_never_holds_more_than_the_files_that_are_pinned(cache: Path) 
     assert sum(file.stat().st_size for file in held) == 3 * RECORDS * RECORD_BYTES
 
 
-def test_processes_that_both_find_nothing_both_succeed(tmp_path: Path) -> None:
+def test_processes_that_both_find_nothing_both_succeed(tmp_path):
     code = (
         "import zlib, pathlib; from stepscope.data.datasets import shapes\n"
         "held = shapes.load('test', pathlib.Path('nowhere'))\n"
@@ -202,9 +194,7 @@ def test_processes_that_both_find_nothing_both_succeed(tmp_path: Path) -> None:
     assert [file.name for file in left] == ["test.bin"]
 
 
-def test_verifying_names_the_cache_and_what_is_damaged_in_it(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verifying_names_the_cache_and_what_is_damaged_in_it(cache, tmp_path, capsys):
     def said(*, as_json: bool = False) -> str:
         assert verify("shapes", data_dir=tmp_path / "data", json=as_json) == 0, "it does no harm"
         return capsys.readouterr().out

@@ -46,7 +46,7 @@ def batch_of(reading: DataSource, *indices: int) -> tuple[torch.Tensor, torch.Te
 
 
 class TestWhatATextIs:
-    def test_it_is_described_by_what_lies_there(self, reading: DataSource) -> None:
+    def test_it_is_described_by_what_lies_there(self, reading):
         found = dataset_registry.find("text", reading)
         assert found.class_names == ("0", "1")
         assert (found.train_samples, found.test_samples) == (40, 8)
@@ -55,66 +55,66 @@ class TestWhatATextIs:
         assert found.blank(2).dtype == torch.int64
         assert found.input_bytes == 128 * 8
 
-    def test_there_is_a_class_for_every_number_up_to_the_largest_label(self, reading) -> None:
+    def test_there_is_a_class_for_every_number_up_to_the_largest_label(self, reading):
         write_texts(reading.data_dir / "train.tsv", [("good", 4), ("bad", 0)])
         assert describe(reading).classes == 5
 
-    def test_it_tells_what_it_takes_in_memory(self, reading: DataSource) -> None:
+    def test_it_tells_what_it_takes_in_memory(self, reading):
         held = describe(reading).held_bytes
         assert held is not None
         assert held("train", 4) == sum(len(text) for text, _ in TEXTS) + 4 * 16
 
     @pytest.mark.parametrize("source", ["local", "s3://bucket"])
-    def test_it_is_held_in_memory_and_no_other_source_is_taken(self, reading, source) -> None:
+    def test_it_is_held_in_memory_and_no_other_source_is_taken(self, reading, source):
         with pytest.raises(RequestError, match=r"source: .* wanted memory or synthetic, found"):
             describe(replace(reading, source=source))
 
-    def test_an_image_shape_is_refused(self, reading: DataSource) -> None:
+    def test_an_image_shape_is_refused(self, reading):
         with pytest.raises(RequestError, match=r"input: the samples of text are 128"):
             dataset_registry.find("text", replace(reading, shape=(3, 32, 32)))
 
-    def test_a_label_that_only_dev_has_is_refused(self, reading: DataSource) -> None:
+    def test_a_label_that_only_dev_has_is_refused(self, reading):
         write_texts(reading.data_dir / "dev.tsv", [("odd", 2)])
         with pytest.raises(DataError, match=r"dev\.tsv has the label 2, .* labels up to 1"):
             describe(reading)
 
-    def test_an_empty_folder_is_refused_with_what_was_wanted(self, tmp_path: Path) -> None:
+    def test_an_empty_folder_is_refused_with_what_was_wanted(self, tmp_path):
         with pytest.raises(DataError, match=r"wanted .*train\.tsv, .* has nothing in it\. Give"):
             describe(DataSource(tmp_path))
         with pytest.raises(DataError, match=r"nowhere is no folder"):
             describe(DataSource(tmp_path / "nowhere"))
 
-    def test_a_file_without_texts_is_refused(self, reading: DataSource) -> None:
+    def test_a_file_without_texts_is_refused(self, reading):
         write_texts(reading.data_dir / "train.tsv", [])
         with pytest.raises(DataError, match=r"wanted texts to train on in .*; found none"):
             describe(reading)
 
-    def test_without_dev_one_can_train_and_not_test(self, reading: DataSource) -> None:
+    def test_without_dev_one_can_train_and_not_test(self, reading):
         (reading.data_dir / "dev.tsv").unlink()
         assert describe(reading).test_samples == 0
         assert describe(reading).open("train", reading).samples == 40
         with pytest.raises(DataError, match=r"wanted texts to test on .* --no-evaluate"):
             describe(reading).open("test", reading)
 
-    def test_verifying_reads_every_file(self, reading: DataSource) -> None:
+    def test_verifying_reads_every_file(self, reading):
         (reading.data_dir / "test.tsv").write_bytes(b"sentence\tlabel\nna\xefve\t0\n")
         found = {each.file: each for each in describe(reading).verify(reading.data_dir)}
         assert [found[name].ok for name in ("train.tsv", "dev.tsv", "test.tsv")] == [1, 1, 0]
         assert found["train.tsv"].detail == "40 texts"
         assert "UTF-8" in found["test.tsv"].detail
 
-    def test_nobody_can_fetch_it(self, reading: DataSource) -> None:
+    def test_nobody_can_fetch_it(self, reading):
         with pytest.raises(RequestError, match="texts of your own"):
             describe(reading).get(reading.data_dir, print)
 
-    def test_a_missing_extra_is_named(self, reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_extra_is_named(self, reading, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         with pytest.raises(MissingExtraError, match=r"tokenizers, .*'stepscope\[text\]'"):
             describe(reading).check(reading.data_dir)
 
 
 class TestBatches:
-    def test_a_batch_is_as_long_as_its_longest_text(self, reading: DataSource) -> None:
+    def test_a_batch_is_as_long_as_its_longest_text(self, reading):
         tokens, labels = batch_of(reading, 0, 3, 2)
         assert labels.tolist() == [1, 0, 1]
         assert tokens.dtype == labels.dtype == torch.int64
@@ -123,16 +123,16 @@ class TestBatches:
         assert batch_of(reading, 0)[0].shape == (1, lengths[0])
         assert tokens[0, : lengths[0]].tolist() == batch_of(reading, 0)[0][0].tolist()
 
-    def test_a_text_begins_and_ends_with_its_marks_and_is_cut_to_a_length(self, reading) -> None:
+    def test_a_text_begins_and_ends_with_its_marks_and_is_cut_to_a_length(self, reading):
         cut, _ = batch_of(replace(reading, sequence_length=6), 3)
         assert cut.shape == (1, 6)
         assert (cut[0, 0], cut[0, -1]) == (SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]"))
 
-    def test_the_number_of_samples_changes_no_token(self, reading: DataSource) -> None:
+    def test_the_number_of_samples_changes_no_token(self, reading):
         few, _ = batch_of(replace(reading, samples=4), 3)
         assert torch.equal(few, batch_of(reading, 3)[0])
 
-    def test_workers_make_the_batches_that_one_process_makes(self, reading: DataSource) -> None:
+    def test_workers_make_the_batches_that_one_process_makes(self, reading):
         batches = describe(reading).open("train", reading).batches
         order = EpochOrder(40, 15, seed=0, shuffle="full", epoch=1)
         options = {"prefetch": 2, "persistent_workers": False, "pin_memory": False}
@@ -144,11 +144,11 @@ class TestBatches:
         for here, there in zip(one, two, strict=True):
             assert all(map(torch.equal, here, there))
 
-    def test_batches_can_be_sent_to_another_process(self, reading: DataSource) -> None:
+    def test_batches_can_be_sent_to_another_process(self, reading):
         batches = pickle.loads(pickle.dumps(describe(reading).open("train", reading).batches))
         assert torch.equal(batches[BatchKey(1, np.array([2]))][0], batch_of(reading, 2)[0])
 
-    def test_nothing_is_written_where_the_data_lies(self, reading: DataSource, cache: Path) -> None:
+    def test_nothing_is_written_where_the_data_lies(self, reading, cache):
         batch_of(reading, 0)
         assert sorted(each.name for each in reading.data_dir.iterdir()) == ["dev.tsv", "train.tsv"]
         assert len(list(cache.iterdir())) == 1
@@ -158,7 +158,7 @@ MANY = [" ".join(f"w{n * k % 97}x{n % 7}" for k in range(1, 9)) + " naïve Été
 
 
 class TestVocabulary:
-    def test_the_same_texts_make_the_same_one_in_any_process(self) -> None:
+    def test_the_same_texts_make_the_same_one_in_any_process(self):
         code = (
             "import hashlib, sys, json\n"
             "from stepscope.data.datasets.wordpiece import train_vocabulary\n"
@@ -178,20 +178,20 @@ class TestVocabulary:
         here = hashlib.md5("\n".join(train_vocabulary(MANY, 300)).encode()).hexdigest()
         assert set(there) == {here}
 
-    def test_it_begins_with_the_marks_and_keeps_to_its_size(self) -> None:
+    def test_it_begins_with_the_marks_and_keeps_to_its_size(self):
         tokens = train_vocabulary(MANY, 150)
         assert tuple(tokens[:4]) == SPECIAL
         assert len(tokens) == len(set(tokens)) == 150
         assert not any(token != token.lower() for token in tokens[4:])
 
-    def test_rare_characters_of_a_large_alphabet_are_unknown(self) -> None:
+    def test_rare_characters_of_a_large_alphabet_are_unknown(self):
         texts = [chr(0x4E00 + n) for n in range(1200)] + [chr(0x4E00)] * 3
         tokens = train_vocabulary(texts, 5000)
         assert chr(0x4E00) in tokens
         assert len(tokens) == len(SPECIAL) + 2 * 1000
         assert tokens == train_vocabulary(texts, 5000)
 
-    def test_it_is_trained_once(self, cache: Path) -> None:
+    def test_it_is_trained_once(self, cache):
         tokens = vocabulary_of(MANY, 150)
         (file,) = cache.iterdir()
         assert file.read_text(encoding="utf-8").split("\n") == tokens
@@ -200,14 +200,12 @@ class TestVocabulary:
         assert len(vocabulary_of(MANY, 151)) == 151
         assert len(vocabulary_of(MANY[:-1], 150)) == 150
 
-    def test_where_no_cache_can_be_written_it_is_trained_each_time(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_where_no_cache_can_be_written_it_is_trained_each_time(self, tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         assert vocabulary_of(MANY, 150) == train_vocabulary(MANY, 150)
 
-    def test_one_that_lies_with_weights_is_used(self, reading: DataSource, tmp_path: Path) -> None:
+    def test_one_that_lies_with_weights_is_used(self, reading, tmp_path):
         tokens = ["[PAD]", "film", "[UNK]", "[CLS]", "[SEP]", "fine"]
         (tmp_path / "vocab.txt").write_text("\n".join(tokens) + "\n")
         found, _ = batch_of(replace(reading, vocabulary_dir=tmp_path), 0)
@@ -219,7 +217,7 @@ class TestVocabulary:
         with pytest.raises(RequestError, match=r"has 6 tokens, and the network takes 5"):
             batch_of(replace(reading, vocabulary_dir=tmp_path, tokens=5), 0)
 
-    def test_one_that_is_none_is_refused(self, tmp_path: Path) -> None:
+    def test_one_that_is_none_is_refused(self, tmp_path):
         (tmp_path / "tokenizer.json").write_text("{}")
         with pytest.raises(DataError, match=r"cannot read the vocabulary in .*KeyError"):
             read_vocabulary(tmp_path)

@@ -25,7 +25,7 @@ def written(tmp_path: Path, content: bytes) -> Path:
     return file
 
 
-def test_texts_come_with_their_labels_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_texts_come_with_their_labels_in_the_order_of_the_file(tmp_path):
     rows = [("good", 1), ('no "quotes" are special', 0), ("", 2), ("naïve 映画", 1)]
     found = read_texts(write_texts(tmp_path / "train.tsv", rows))
     assert texts_of(found) == rows
@@ -34,7 +34,7 @@ def test_texts_come_with_their_labels_in_the_order_of_the_file(tmp_path: Path) -
     assert found.first(1).size_bytes() == len("good") + 8 + 8
 
 
-def test_columns_go_by_name(tmp_path: Path) -> None:
+def test_columns_go_by_name(tmp_path):
     file = written(tmp_path, b"label\tindex\tsentence\n1\t17\tgood\n0\t18\tbad\n")
     assert texts_of(read_texts(file)) == [("good", 1), ("bad", 0)]
 
@@ -48,7 +48,7 @@ def test_columns_go_by_name(tmp_path: Path) -> None:
     ],
     ids=["windows", "byte order mark", "empty lines"],
 )
-def test_what_editors_do_to_a_file_does_no_harm(tmp_path: Path, content: bytes) -> None:
+def test_what_editors_do_to_a_file_does_no_harm(tmp_path, content):
     assert texts_of(read_texts(written(tmp_path, content))) == [("good", 1)]
 
 
@@ -71,17 +71,17 @@ def test_what_editors_do_to_a_file_does_no_harm(tmp_path: Path, content: bytes) 
         (b"sentence\tlabel\nfine\t1\nna\xefve\t0\n", r"line 3: wanted text in UTF-8, .* 0xef"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_what_is_wrong_is_told_with_its_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         read_texts(written(tmp_path, content))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*none\.tsv: No such file"):
         read_texts(tmp_path / "none.tsv")
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_changed_is_read_again(tmp_path):
     file = write_texts(tmp_path / "train.tsv", [("good", 1)])
     assert len(read_texts(file)) == 1
     write_texts(file, [("good", 1), ("bad", 0)])
@@ -92,17 +92,13 @@ LINES = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["
 
 
 @given(st.lists(st.tuples(LINES, st.integers(0, MOST_CLASSES - 1)), max_size=8))
-def test_any_text_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
-) -> None:
+def test_any_text_comes_back_as_it_was(tmp_path_factory, rows):
     file = write_texts(tmp_path_factory.mktemp("texts") / "train.tsv", rows)
     assert texts_of(read_texts(file)) == rows
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_break_the_reader(
-    tmp_path_factory: pytest.TempPathFactory, content: bytes
-) -> None:
+def test_no_bytes_break_the_reader(tmp_path_factory, content):
     file = tmp_path_factory.mktemp("texts") / "train.tsv"
     file.write_bytes(b"sentence\tlabel\n" + content)
     with contextlib.suppress(DataError):

@@ -98,9 +98,7 @@ def first_time(answer: bytes) -> dict[str, object]:
     return {"fault": fault}
 
 
-def test_labels_belong_to_their_images_whatever_order_they_arrive_in(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_labels_belong_to_their_images_whatever_order_they_arrive_in(proxy, manifests):
     order = np.random.default_rng(0).permutation(SAMPLES)
     held_back = {
         f"{index:06d}.png": 0.2 * place / SAMPLES for place, index in enumerate(order[::-1])
@@ -115,7 +113,7 @@ def test_labels_belong_to_their_images_whatever_order_they_arrive_in(
     np.testing.assert_array_equal(labels, expected_labels)
 
 
-def test_shards_give_the_very_same_samples(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
+def test_shards_give_the_very_same_samples(proxy, manifests):
     samples = StoredShards(
         open_store(proxy, "shards"), manifests["shards"].train, SAMPLES, lambda account: None
     )
@@ -126,9 +124,7 @@ def test_shards_give_the_very_same_samples(proxy: Proxy, manifests: dict[str, Ma
     assert len(proxy.requests) == 1  # it was kept
 
 
-def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(proxy, manifests):
     proxy.delay_s = lambda request: 0.1
     objects(proxy, manifests["objects"]).take(np.arange(SAMPLES))
     assert 8 < proxy.most_in_flight <= IN_FLIGHT
@@ -145,9 +141,7 @@ def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(
         (status(200, b"something else"), "wanted"),
     ],
 )
-def test_what_goes_wrong_once_is_asked_for_again(
-    proxy: Proxy, manifests: dict[str, Manifest], answer: bytes, reason: str
-) -> None:
+def test_what_goes_wrong_once_is_asked_for_again(proxy, manifests, answer, reason):
     account = Account()
     samples = objects(proxy, manifests["objects"], account)
     for name, value in first_time(answer).items():
@@ -161,9 +155,7 @@ def test_what_goes_wrong_once_is_asked_for_again(
     assert len(account.times_s) == 8
 
 
-def test_a_slow_answer_is_not_waited_for_for_ever(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_a_slow_answer_is_not_waited_for_for_ever(proxy, manifests):
     proxy.delay_s = lambda request: 2.0 if request.number == 0 else 0.0
     account = Account()
     store = open_store(proxy, "objects", RetryPolicy(0.4, 0.02, 0.1, 10))
@@ -172,9 +164,7 @@ def test_a_slow_answer_is_not_waited_for_for_ever(
     assert account.retried == {"the store did not answer in time": 1}
 
 
-def test_a_server_that_dies_and_comes_back_loses_nothing(
-    servers: tuple[Server, Proxy], proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_a_server_that_dies_and_comes_back_loses_nothing(servers, proxy, manifests):
     server, _ = servers
     samples = StoredObjects(
         open_store(proxy, "objects", RetryPolicy(first_wait_s=0.1)),
@@ -191,39 +181,33 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(
     np.testing.assert_array_equal(images, load("train").images)
 
 
-def test_retries_end_with_one_clear_message(proxy: Proxy, manifests: dict[str, Manifest]) -> None:
+def test_retries_end_with_one_clear_message(proxy, manifests):
     proxy.fault = lambda request: status(503)
     store = open_store(proxy, "objects", RetryPolicy(5, 0.02, 0.05, 0.3))
     with pytest.raises(DataError, match=r"HTTP 503 after \d+ attempts\. Check the network"):
         store.get(["train/000000.png"], [lambda body: None])
 
 
-def test_an_object_that_is_always_wrong_is_given_up(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_an_object_that_is_always_wrong_is_given_up(proxy, manifests):
     proxy.change = lambda request, answer: answer[:-1] + b"?"
     with pytest.raises(DataError, match=r"not those that the manifest names after \d attempts"):
         objects(proxy, manifests["objects"]).take(np.arange(1))
 
 
-def test_an_object_that_is_gone_is_named_at_once(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_an_object_that_is_gone_is_named_at_once(proxy, manifests):
     with pytest.raises(DataError, match=r"object train/none\.png of s3://.*no such object\. Put"):
         open_store(proxy, "objects").get(["train/none.png"], [lambda body: None])
     assert len(proxy.requests) == 1
 
 
-def test_a_bucket_that_is_not_there_is_said_to_be_so(proxy: Proxy) -> None:
+def test_a_bucket_that_is_not_there_is_said_to_be_so(proxy):
     store = ObjectStore(Address("s3://nowhere/x", proxy.url), HASTE)
     with pytest.raises(DataError, match="no such bucket"):
         store.get(["a"], [lambda body: None])
 
 
 @pytest.mark.parametrize("wrong", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
-def test_wrong_credentials_are_refused_and_not_repeated(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, wrong: str
-) -> None:
+def test_wrong_credentials_are_refused_and_not_repeated(proxy, monkeypatch, wrong):
     monkeypatch.setenv(wrong, "a-wrong-secret")
     with pytest.raises(DataError, match="refused the credentials") as caught:
         open_store(proxy, "objects").get(["a"], [lambda body: None])
@@ -232,16 +216,14 @@ def test_wrong_credentials_are_refused_and_not_repeated(
     assert caught.value.__cause__ is None  # nor in a traceback
 
 
-def test_what_a_server_says_is_not_passed_on(proxy: Proxy) -> None:
+def test_what_a_server_says_is_not_passed_on(proxy):
     proxy.fault = lambda request: status(400, b"<AWSAccessKeyId>" + KEY.encode())
     with pytest.raises(DataError, match="HTTP 400") as caught:
         open_store(proxy, "objects").get(["a"], [lambda body: None])
     assert KEY not in str(caught.value)
 
 
-def test_credentials_may_come_from_the_usual_profile(
-    proxy: Proxy, manifests: dict[str, Manifest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_credentials_may_come_from_the_usual_profile(proxy, manifests, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     (tmp_path / ".aws").mkdir()
@@ -257,25 +239,19 @@ def test_credentials_may_come_from_the_usual_profile(
         fetch_manifest(open_store(proxy, "objects"))
 
 
-def test_no_credentials_at_all_are_missed_at_once(
-    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_at_all_are_missed_at_once(proxy, monkeypatch):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(DataError, match="no credentials for s3://"):
         fetch_manifest(open_store(proxy, "objects"))
 
 
-def test_a_copy_in_another_process_makes_its_own_client(
-    proxy: Proxy, manifests: dict[str, Manifest]
-) -> None:
+def test_a_copy_in_another_process_makes_its_own_client(proxy, manifests):
     samples = objects(proxy, manifests["objects"])
     samples._store.listing()
     assert pickle.loads(pickle.dumps(samples._store))._made is None
 
 
-def test_put_sends_only_what_is_not_there_and_right(
-    servers: tuple[Server, Proxy], proxy: Proxy
-) -> None:
+def test_put_sends_only_what_is_not_there_and_right(servers, proxy):
     store = open_store(proxy, "again")
     done = put("shapes", load, "objects", store, str)
     assert (done.sent, done.kept) == (SAMPLES + SAMPLES // 5, 0)
@@ -287,9 +263,7 @@ def test_put_sends_only_what_is_not_there_and_right(
     assert (done.sent, done.kept) == (2, SAMPLES + SAMPLES // 5 - 2)
 
 
-def test_a_broken_download_goes_on_where_it_was(
-    proxy: Proxy, manifests: dict[str, Manifest], tmp_path: Path
-) -> None:
+def test_a_broken_download_goes_on_where_it_was(proxy, manifests, tmp_path):
     entries, told = manifests["objects"].train, list[DownloadProgress]()
     store = open_store(proxy, "objects")
     download(store, entries[:40], tmp_path, lambda progress: None, Account())
@@ -305,9 +279,7 @@ def test_a_broken_download_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("layout", ["objects", "shards"])
-def test_what_is_downloaded_is_what_was_put(
-    proxy: Proxy, manifests: dict[str, Manifest], layout: str, tmp_path: Path
-) -> None:
+def test_what_is_downloaded_is_what_was_put(proxy, manifests, layout, tmp_path):
     told = list[DownloadProgress]()
     reading = DataSource(
         data_dir=tmp_path,
@@ -328,9 +300,7 @@ def test_what_is_downloaded_is_what_was_put(
     assert told[-1].done_bytes == told[-1].total_bytes
 
 
-def test_a_download_that_is_told_to_stop_keeps_what_it_has(
-    proxy: Proxy, manifests: dict[str, Manifest], tmp_path: Path
-) -> None:
+def test_a_download_that_is_told_to_stop_keeps_what_it_has(proxy, manifests, tmp_path):
     def stop(split: Split, progress: DownloadProgress) -> None:
         raise Interrupted("stop")
 
@@ -341,6 +311,6 @@ def test_a_download_that_is_told_to_stop_keeps_what_it_has(
         bucket.open_split("shapes", "train", SAMPLES, reading)
 
 
-def test_errors_of_the_process_apart_arrive_as_they_were(proxy: Proxy) -> None:
+def test_errors_of_the_process_apart_arrive_as_they_were(proxy):
     with pytest.raises(DataError, match="no such bucket"):
         ask_store_process(Address("s3://nowhere/x", proxy.url))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ ENTRIES = st.builds(
 
 
 @given(bucket=WORDS, prefix=st.lists(WORDS, max_size=3))
-def test_an_address_is_its_bucket_and_its_prefix(bucket: str, prefix: list[str]) -> None:
+def test_an_address_is_its_bucket_and_its_prefix(bucket, prefix):
     address = parse_address("/".join([f"s3://{bucket}", *prefix]) + "/")
     assert (address.bucket, address.prefix) == (bucket, "/".join(prefix))
 
@@ -41,7 +40,7 @@ def test_an_address_is_its_bucket_and_its_prefix(bucket: str, prefix: list[str])
 @pytest.mark.parametrize(
     "url", ["s3://", "s3:///prefix", "s3://user:word@b/x", "s3://b/x?key=word", "http://b/x"]
 )
-def test_a_url_that_names_no_bucket_or_holds_a_secret_is_refused(url: str) -> None:
+def test_a_url_that_names_no_bucket_or_holds_a_secret_is_refused(url):
     with pytest.raises(RequestError, match="source") as refused:
         parse_address(url)
     assert "word@" not in str(refused.value)
@@ -49,21 +48,19 @@ def test_a_url_that_names_no_bucket_or_holds_a_secret_is_refused(url: str) -> No
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "http://key:word@host"])
-def test_an_endpoint_is_a_plain_web_address(endpoint: str) -> None:
+def test_an_endpoint_is_a_plain_web_address(endpoint):
     with pytest.raises(RequestError, match="endpoint_url") as refused:
         parse_address("s3://b/x", endpoint)
     assert "word" not in str(refused.value).replace("password", "")
 
 
-def test_downloads_of_two_addresses_never_share_a_folder() -> None:
+def test_downloads_of_two_addresses_never_share_a_folder():
     urls = ("s3://b/a-b", "s3://b/a/b", "s3://b-a/b")
     assert len({folder_name(parse_address(url)) for url in urls}) == 3
 
 
 @given(train=st.lists(ENTRIES, max_size=5), test=st.lists(ENTRIES, max_size=3))
-def test_a_manifest_reads_back_as_it_was(
-    train: list[ManifestEntry], test: list[ManifestEntry]
-) -> None:
+def test_a_manifest_reads_back_as_it_was(train, test):
     manifest = Manifest("cifar10", "objects", tuple(train), tuple(test))
     assert read_manifest(manifest.to_json(), "it") == manifest
 
@@ -72,19 +69,19 @@ def test_a_manifest_reads_back_as_it_was(
     "content",
     ["", "[]", "{}", '{"format": "other"}', '{"format": "stepscope-samples-1", "layout": "x"}'],
 )
-def test_what_is_no_manifest_is_said_to_be_none(content: str) -> None:
+def test_what_is_no_manifest_is_said_to_be_none(content):
     with pytest.raises(DataError, match="is no manifest that this version reads"):
         read_manifest(content, "it")
 
 
 @pytest.mark.parametrize("key", ["../x", "/etc/x", "a/../../x"])
-def test_a_key_that_leads_out_of_the_folder_is_refused(key: str) -> None:
+def test_a_key_that_leads_out_of_the_folder_is_refused(key):
     manifest = Manifest("d", "objects", (ManifestEntry(key, 1, "x", label=0),), ())
     with pytest.raises(DataError, match="leads out"):
         read_manifest(manifest.to_json(), "it")
 
 
-def test_the_first_samples_are_those_of_the_first_shards() -> None:
+def test_the_first_samples_are_those_of_the_first_shards():
     shards = tuple(ManifestEntry(str(number), 1, "x", samples=1000) for number in range(3))
     manifest = Manifest("d", "shards", shards, ())
     assert [len(manifest.first("train", n)) for n in (1, 1000, 1001, 3000)] == [1, 1, 2, 3]
@@ -94,12 +91,12 @@ def some_images(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
 
 
-def test_an_image_comes_back_to_the_bit() -> None:
+def test_an_image_comes_back_to_the_bit():
     image = some_images(1)[0]
     np.testing.assert_array_equal(decode_image(encode_image(image), "it"), image)
 
 
-def test_a_shard_is_read_by_keys_and_not_by_the_order_of_its_members() -> None:
+def test_a_shard_is_read_by_keys_and_not_by_the_order_of_its_members():
     images, labels = some_images(20), np.arange(20) % 10
     packed = pack_shard(1000, images, labels)
     with tarfile.open(fileobj=io.BytesIO(packed)) as shard:
@@ -115,13 +112,13 @@ def test_a_shard_is_read_by_keys_and_not_by_the_order_of_its_members() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 100, 700, 2000, 9000])
-def test_a_shard_cut_short_is_named(kept: int) -> None:
+def test_a_shard_cut_short_is_named(kept):
     packed = pack_shard(0, some_images(4), np.zeros(4, dtype=np.int64))
     with pytest.raises(DataError, match="shard it"):
         unpack_shard(packed[:kept], "it", 4)
 
 
-def test_a_sample_without_its_label_is_named() -> None:
+def test_a_sample_without_its_label_is_named():
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as shard:
         shard.addfile(tarfile.TarInfo("000000.png"), io.BytesIO())
@@ -130,7 +127,7 @@ def test_a_sample_without_its_label_is_named() -> None:
 
 
 @given(times_s=st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
-def test_percentiles_of_requests_are_right_to_a_hundredth(times_s: list[float]) -> None:
+def test_percentiles_of_requests_are_right_to_a_hundredth(times_s):
     times = RequestTimes(workers=1)
     times.add(Account(times_s=times_s[::2], bytes=7))
     times.add(Account(times_s=times_s[1::2], bytes=5))
@@ -142,14 +139,12 @@ def test_percentiles_of_requests_are_right_to_a_hundredth(times_s: list[float]) 
     assert found["p50_s"] == pytest.approx(exact[(len(exact) + 1) // 2 - 1], rel=0.011)
 
 
-def test_without_requests_there_are_no_figures() -> None:
+def test_without_requests_there_are_no_figures():
     assert summarize([RequestTimes().counts()]) is None
     assert summarize([]) is None
 
 
-def test_a_profile_that_cannot_be_read_is_not_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_that_cannot_be_read_is_not_quoted(tmp_path, monkeypatch):
     (tmp_path / "credentials").write_text("aws_secret_access_key = word\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.delenv("AWS_PROFILE", raising=False)
@@ -158,9 +153,7 @@ def test_a_profile_that_cannot_be_read_is_not_quoted(
     assert "word" not in str(refused.value)
 
 
-def test_credentials_of_the_environment_win_over_a_profile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_of_the_environment_win_over_a_profile(tmp_path, monkeypatch):
     content = "[default]\naws_access_key_id = a\naws_secret_access_key = b\nregion = eu-de\n"
     (tmp_path / "credentials").write_text(content)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))

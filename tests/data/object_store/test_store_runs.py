@@ -69,9 +69,7 @@ def records_of(run: Run) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("layout", "workers"), [("objects", 1), ("shards", 0)])
-def test_the_same_losses_come_from_memory_and_from_a_store(
-    stepscope: Stepscope, proxy: Proxy, layout: str, workers: int
-) -> None:
+def test_the_same_losses_come_from_memory_and_from_a_store(stepscope, proxy, layout, workers):
     once = ("--shuffle", "block", "--epochs", 1, "--no-evaluate")
     assert stepscope("run", *TRAINING, "--samples", SAMPLES_OF[layout], *once).code == 0
     expected = load_run(stepscope.folder / "runs" / "latest").steps["loss"]
@@ -79,9 +77,7 @@ def test_the_same_losses_come_from_memory_and_from_a_store(
     assert run.steps["loss"] == expected
 
 
-def test_a_download_is_recorded_and_a_second_one_fetches_nothing(
-    stepscope: Stepscope, proxy: Proxy
-) -> None:
+def test_a_download_is_recorded_and_a_second_one_fetches_nothing(stepscope, proxy):
     run, said = train(stepscope, proxy, "objects", "--max-steps", 2)
     rows = [row for row in records_of(run) if row[0] in ("10", "11")]
     assert [(row[0], row[1], row[5], row[6]) for row in rows] == [
@@ -97,9 +93,7 @@ def test_a_download_is_recorded_and_a_second_one_fetches_nothing(
     assert {request.path.rpartition("/")[2] for request in proxy.requests} == {"manifest.json"}
 
 
-def test_a_server_that_dies_in_mid_epoch_and_comes_back_costs_time_only(
-    stepscope: Stepscope, servers: tuple[Server, Proxy], proxy: Proxy
-) -> None:
+def test_a_server_that_dies_in_mid_epoch_and_comes_back_costs_time_only(stepscope, servers, proxy):
     server, _ = servers
     back = threading.Timer(0.3, server.start)
 
@@ -124,9 +118,7 @@ def test_a_server_that_dies_in_mid_epoch_and_comes_back_costs_time_only(
     assert 0 < run.summary["requests"]["p50_s"] <= run.summary["requests"]["p99_s"]
 
 
-def test_an_object_deleted_in_mid_epoch_ends_the_run_with_its_records_kept(
-    stepscope: Stepscope, proxy: Proxy
-) -> None:
+def test_an_object_deleted_in_mid_epoch_ends_the_run_with_its_records_kept(stepscope, proxy):
     gone = f"/{BUCKET}/objects/train/000200.png"
     asked = []
 
@@ -163,8 +155,8 @@ def test_an_object_deleted_in_mid_epoch_ends_the_run_with_its_records_kept(
     ],
 )
 def test_what_cannot_be_read_is_refused_before_anything_is_made(
-    stepscope: Stepscope, proxy: Proxy, options: tuple[object, ...], code: int, words: str
-) -> None:
+    stepscope, proxy, options, code, words
+):
     given = {"--samples": SAMPLES, "--endpoint-url": proxy.url}
     given |= dict(zip(options[::2], options[1::2], strict=True))  # type: ignore[call-overload]
     flags = [word for option in given.items() for word in option]
@@ -174,9 +166,7 @@ def test_what_cannot_be_read_is_refused_before_anything_is_made(
     assert not Path(stepscope.folder / "runs").exists()
 
 
-def test_without_the_client_library_the_extra_is_named(
-    stepscope: Stepscope, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_client_library_the_extra_is_named(stepscope, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "obstore" else found(name, *a)
@@ -186,7 +176,7 @@ def test_without_the_client_library_the_extra_is_named(
     assert "pip install 'stepscope[s3]'" in " ".join(done.err.split())
 
 
-def test_put_says_what_it_did_as_json(stepscope: Stepscope, proxy: Proxy) -> None:
+def test_put_says_what_it_did_as_json(stepscope, proxy):
     put = ("data", "put", "shapes", f"s3://{BUCKET}/objects", "--samples", SAMPLES)
     done = stepscope(*put, "--endpoint-url", proxy.url, "--json", env=SECRETS)
     assert json.loads(done.out)["kept"] == SAMPLES + SAMPLES // 5
