@@ -62,8 +62,6 @@ def worker_bytes(spec: RunSpec, dataset: DataSet) -> int:
         list(order) * _BATCHES,
         workers=1,
         prefetch=1,
-        persistent_workers=False,
-        pin_memory=False,
         on_worker_start=start_worker,
     )
     sizes: list[int] = list(loader)

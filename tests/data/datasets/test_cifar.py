@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import pickle
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mini_cifar import MINI, RECORDS, STEMS, records_of
 
 from stepscope.data.datasets import cifar
 from stepscope.data.datasets.cifar import (
@@ -19,28 +19,11 @@ from stepscope.data.datasets.cifar import (
     BIN_FOLDER,
     PY_ARCHIVE,
     PY_FOLDER,
-    CifarLayout,
 )
-from stepscope.data.samples import RECORD_BYTES, RecordFile, pack, unpack
+from stepscope.data.samples import RECORD_BYTES, unpack
 from stepscope.errors import DataError, RequestError
 
-RECORDS = 4
-STEMS = ("data_batch_1", "data_batch_2", "test_batch")
 REAL = Path(__file__).resolve().parents[4] / "shared" / "data"
-
-
-def records_of(stem: str) -> np.ndarray:
-    rng = np.random.default_rng(STEMS.index(stem))
-    images = rng.integers(0, 256, (RECORDS, 3, 32, 32), dtype=np.uint8)
-    return pack(images, rng.integers(0, 10, RECORDS))
-
-
-def described(stem: str) -> RecordFile:
-    md5 = hashlib.md5(records_of(stem).tobytes(), usedforsecurity=False).hexdigest()
-    return RecordFile(f"{stem}.bin", RECORDS, md5)
-
-
-MINI = CifarLayout(tuple(map(described, STEMS[:2])), (described(STEMS[2]),))
 
 
 def bin_files(folder: Path) -> None:
@@ -103,7 +86,7 @@ class TestAnyLayout:
         assert np.array_equal(samples.labels, records_of("test_batch")[:, 0])
 
     @pytest.mark.parametrize("split", ["train", "test"])
-    @pytest.mark.parametrize("samples", [None, 1, 4, 5])
+    @pytest.mark.parametrize("samples", [None, 1, 5, 6])
     def test_files_give_what_memory_gives(self, data_dir, split, samples):
         in_files = cifar.open_files(split, data_dir, samples, layout=MINI)
         in_memory = cifar.load(split, data_dir, samples, layout=MINI)
@@ -122,8 +105,8 @@ class TestAnyLayout:
         assert [one.status for one in cifar.verify(data_dir, MINI)] == ["ok"] * 3
 
     def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir):
-        with pytest.raises(RequestError, match="wanted 9 samples; the data set has 8"):
-            cifar.load("train", data_dir, 9, layout=MINI)
+        with pytest.raises(RequestError, match="wanted 11 samples; the data set has 10"):
+            cifar.load("train", data_dir, 11, layout=MINI)
 
 
 class TestFaults:
@@ -152,14 +135,14 @@ class TestFaults:
     def test_a_file_that_was_cut_off(self, bin_dir):
         os.truncate(bin_dir / BIN_FOLDER / "data_batch_2.bin", 5000)
         said = self.refused(bin_dir)
-        assert f"truncated; wanted {4 * RECORD_BYTES} bytes, found 5000" in said
-        with pytest.raises(DataError, match="wrong size: wanted 12292 bytes, found 5000"):
+        assert f"truncated; wanted {RECORDS * RECORD_BYTES} bytes, found 5000" in said
+        with pytest.raises(DataError, match="wrong size: wanted 15365 bytes, found 5000"):
             cifar.check(bin_dir, MINI)
 
     def test_a_file_that_is_too_long(self, bin_dir):
         with (bin_dir / BIN_FOLDER / "data_batch_1.bin").open("ab") as file:
             file.write(b"x")
-        assert "too long; wanted 12292 bytes, found 12293" in self.refused(bin_dir)
+        assert "too long; wanted 15365 bytes, found 15366" in self.refused(bin_dir)
 
     def test_a_label_that_is_none(self, bin_dir):
         records = records_of("data_batch_2")
@@ -177,28 +160,31 @@ class TestFaults:
 
     def test_what_is_not_needed_is_not_read(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
-        assert len(cifar.load("train", bin_dir, 4, layout=MINI)) == 4
-        assert len(cifar.load("test", bin_dir, layout=MINI)) == 4
+        assert len(cifar.load("train", bin_dir, 5, layout=MINI)) == 5
+        assert len(cifar.load("test", bin_dir, layout=MINI)) == 5
 
     def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         py_files(bin_dir / PY_FOLDER)
-        assert len(cifar.load("train", bin_dir, layout=MINI)) == 8
-        assert len(cifar.open_files("train", bin_dir, layout=MINI)) == 8
+        assert len(cifar.load("train", bin_dir, layout=MINI)) == 10
+        assert len(cifar.open_files("train", bin_dir, layout=MINI)) == 10
 
     @pytest.mark.parametrize(
         ("batch", "reason"),
         [
             ([1, 2], "holds no b'data'"),
             ({b"data": b"x"}, "holds no b'data'"),
-            ({b"data": np.zeros((4, 3072)), b"labels": [1] * 4}, "wanted uint8 pixels"),
-            ({b"data": np.zeros((4, 9), np.uint8), b"labels": [1] * 4}, "wanted uint8 pixels"),
-            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": ["x"] * 4}, "wanted uint8"),
-            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": 7}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((5, 3072)), b"labels": [1] * 5}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((5, 9), np.uint8), b"labels": [1] * 5}, "wanted uint8 pixels"),
+            ({b"data": np.zeros((5, 3072), np.uint8), b"labels": ["x"] * 5}, "wanted uint8"),
+            ({b"data": np.zeros((5, 3072), np.uint8), b"labels": 7}, "wanted uint8 pixels"),
             ({b"data": np.zeros((3, 3072), np.uint8), b"labels": [1] * 3}, "truncated"),
-            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 300, 1, 1]}, "record 1 has"),
-            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1, 1, -1, 1]}, "record 2 has"),
-            ({b"data": np.zeros((4, 3072), np.uint8), b"labels": [1] * 4}, "altered"),
+            (
+                {b"data": np.zeros((5, 3072), np.uint8), b"labels": [1, 300, 1, 1, 1]},
+                "record 1 has",
+            ),
+            ({b"data": np.zeros((5, 3072), np.uint8), b"labels": [1, 1, -1, 1, 1]}, "record 2 has"),
+            ({b"data": np.zeros((5, 3072), np.uint8), b"labels": [1] * 5}, "altered"),
             (os.getcwd, "holds no b'data'"),
         ],
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import hashlib
 import http.server
 import io
 import json
@@ -16,31 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from mini_cifar import FILES, MINI, RECORDS, STEMS, md5, records_of
 
 from stepscope.data.datasets import cifar
-from stepscope.data.datasets.cifar import BIN_ARCHIVE, BIN_FOLDER, CifarLayout
+from stepscope.data.datasets.cifar import BIN_ARCHIVE, BIN_FOLDER
 from stepscope.data.datasets.cifar_download import Sources, get_cifar10
-from stepscope.data.samples import RecordFile, pack, unpack
+from stepscope.data.samples import unpack
 from stepscope.errors import DataError, MissingExtraError, RequestError
-
-RECORDS = 5
-STEMS = ("data_batch_1", "data_batch_2", "test_batch")
-
-
-def records_of(stem: str) -> np.ndarray:
-    rng = np.random.default_rng(STEMS.index(stem))
-    images = rng.integers(0, 256, (RECORDS, 3, 32, 32), dtype=np.uint8)
-    return pack(images, rng.integers(0, 10, RECORDS))
-
-
-def md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
-
-
-FILES = [RecordFile(f"{stem}.bin", RECORDS, md5(records_of(stem).tobytes())) for stem in STEMS]
-MINI = CifarLayout(tuple(FILES[:2]), tuple(FILES[2:]))
 
 
 def tar_gz(path: Path, files: dict[str, bytes]) -> bytes:

@@ -194,23 +194,10 @@ class TestBatches:
         training = replace(reading, augment_seed=7)
         batches = describe(training).open("train", training).batches
         order = EpochOrder(12, 5, seed=0, shuffle="full", epoch=1)
-        found = [
-            list(
-                make_loader(
-                    batches,
-                    list(order),
-                    workers=workers,
-                    prefetch=2,
-                    persistent_workers=False,
-                    pin_memory=False,
-                )
-            )
-            for workers in (0, 2)
-        ]
-        assert [len(labels) for _, labels in found[0]] == [5, 5, 2]
-        for one, other in zip(*found, strict=True):
-            assert torch.equal(one[0], other[0])
-            assert torch.equal(one[1], other[1])
+        one, two = (list(make_loader(batches, list(order), workers=workers)) for workers in (0, 2))
+        assert [len(labels) for _, labels in one] == [5, 5, 2]
+        for here, there in zip(one, two, strict=True):
+            assert all(map(torch.equal, here, there))
 
     @pytest.mark.parametrize("source", ["local", "memory"])
     def test_batches_can_be_sent_to_another_process(self, reading, source):

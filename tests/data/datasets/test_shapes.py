@@ -9,11 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from stepscope.data.dataset import Split
 from stepscope.data.datasets import shapes
+from stepscope.data.record_dataset import RecordBatches
+from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.data.samples import MemorySamples, pack
 from stepscope.errors import DataError, RequestError
+from stepscope.models.lenet import LeNet
 
 NOWHERE = Path("no-such-folder")
 
@@ -116,20 +120,8 @@ class TestClasses:
 
 class TestFiles:
     @pytest.fixture(autouse=True)
-    def _small_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Pin files of 50 records in place of 10,000."""
-        monkeypatch.setattr(shapes, "RECORDS_PER_FILE", 50)
-        monkeypatch.setattr(shapes, "TRAIN_SAMPLES", 150)
-        monkeypatch.setattr(shapes, "TEST_SAMPLES", 50)
-
-        def file(split: Split, name: str, start: int) -> shapes.RecordFile:
-            return shapes.RecordFile(name, 50, md5(shapes.draw(split, start, start + 50)))
-
-        files = {
-            "train": tuple(file("train", f"train_{n + 1}.bin", 50 * n) for n in range(3)),
-            "test": (file("test", "test.bin", 0),),
-        }
-        monkeypatch.setattr(shapes, "FILES", files)
+    def files_of_50_records(self, small_files):
+        small_files(3, 50)
 
     @pytest.mark.parametrize(("samples", "count", "files"), [(None, 150, 3), (51, 51, 2)])
     def test_files_hold_what_memory_holds(self, tmp_path, samples, count, files):
@@ -213,32 +205,18 @@ def test_lenet_soon_learns_more_than_chance(train):
 
 def lenet_accuracy(train: MemorySamples, epochs: int, seed: int, lr: float = 0.01) -> float:
     """Train a LeNet with random crops and flips; return its accuracy on the test samples."""
-    torch = pytest.importorskip("torch")
-    nn = torch.nn
     torch.manual_seed(seed)
-    net = nn.Sequential(
-        *(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)),
-    )
+    net = LeNet(10)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    mean = torch.tensor(shapes.MEAN).view(3, 1, 1)
-    std = torch.tensor(shapes.STD).view(3, 1, 1)
-    rng = np.random.default_rng(seed)
-    padded = np.pad(train.images, ((0, 0), (0, 0), (4, 4), (4, 4)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (32, 32), axis=(2, 3))
-    for _ in range(epochs):
-        for chosen in np.split(rng.permutation(len(train)), range(64, len(train), 64)):
-            down, right = rng.integers(0, 9, (2, len(chosen)))
-            images = windows[chosen, :, down, right]
-            flip = rng.random(len(chosen)) < 0.5
-            images[flip] = images[flip, :, :, ::-1]
-            scores = net((torch.from_numpy(images) / 255 - mean) / std)
-            loss = nn.functional.cross_entropy(scores, torch.from_numpy(train.labels[chosen]))
-            optimizer.zero_grad()
-            loss.backward()
+    batches = RecordBatches(train, "batch", shapes.MEAN, shapes.STD, augment_seed=seed)
+    for epoch in range(epochs):
+        for key in EpochOrder(len(train), 64, seed, "full", epoch):
+            images, labels = batches[key]
+            torch.nn.functional.cross_entropy(net(images), labels).backward()
             optimizer.step()
-    test = shapes.load("test", NOWHERE, min(len(train), 50_000))
+            optimizer.zero_grad()
+    test = shapes.load("test", NOWHERE, len(train))
+    every = BatchKey(0, np.arange(len(test)))
+    images, labels = RecordBatches(test, "batch", shapes.MEAN, shapes.STD, None)[every]
     with torch.no_grad():
-        scores = net((torch.from_numpy(test.images) / 255 - mean) / std)
-    return float((scores.argmax(1).numpy() == test.labels).mean())
+        return float((net(images).argmax(1) == labels).float().mean())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +15,8 @@ import pytest
 
 from stepscope.cli.data import verify
 from stepscope.data import record_cache
-from stepscope.data.dataset import Split
 from stepscope.data.datasets import shapes
-from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile, pack
+from stepscope.data.samples import RECORD_BYTES, MemorySamples, RecordFile
 
 RECORDS = 600  # a file's: a piece and a part of one
 NOWHERE = Path("no-such-folder")
@@ -32,30 +29,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "stepscope" / shapes.FOLDER
 
 
-@pytest.fixture(scope="module")
-def files() -> dict[Split, tuple[RecordFile, ...]]:
-    """Two files of training samples and one for tests."""
-
-    def file(split: Split, name: str, start: int) -> RecordFile:
-        drawn = shapes.draw(split, start, start + RECORDS)
-        records = pack(drawn.images, drawn.labels).data
-        md5 = hashlib.md5(records, usedforsecurity=False).hexdigest()
-        return RecordFile(name, RECORDS, md5, zlib.crc32(records))
-
-    return {
-        "train": (file("train", "train_1.bin", 0), file("train", "train_2.bin", RECORDS)),
-        "test": (file("test", "test.bin", 0),),
-    }
-
-
 @pytest.fixture(autouse=True)
-def _small_files(
-    files: dict[Split, tuple[RecordFile, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shapes, "FILES", dict(files))
-    monkeypatch.setattr(shapes, "RECORDS_PER_FILE", RECORDS)
-    monkeypatch.setattr(shapes, "TRAIN_SAMPLES", 2 * RECORDS)
-    monkeypatch.setattr(shapes, "TEST_SAMPLES", RECORDS)
+def files_of_600_records(small_files, monkeypatch) -> None:
+    small_files(2, RECORDS)
     monkeypatch.setattr(shapes, "CACHED_FROM", 100)
 
 

@@ -135,11 +135,7 @@ class TestBatches:
     def test_workers_make_the_batches_that_one_process_makes(self, reading):
         batches = describe(reading).open("train", reading).batches
         order = EpochOrder(40, 15, seed=0, shuffle="full", epoch=1)
-        options = {"prefetch": 2, "persistent_workers": False, "pin_memory": False}
-        one, two = (
-            list(make_loader(batches, list(order), workers=workers, **options))
-            for workers in (0, 2)
-        )
+        one, two = (list(make_loader(batches, list(order), workers=workers)) for workers in (0, 2))
         assert [len(labels) for _, labels in one] == [15, 15, 10]
         for here, there in zip(one, two, strict=True):
             assert all(map(torch.equal, here, there))

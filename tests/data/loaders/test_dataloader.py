@@ -58,9 +58,7 @@ class Setting:
         self.told = []
         self.worker_pool = WorkerPool(workers, self.told.append)
 
-        make = partial(
-            make_loader, dataset, prefetch=2, persistent_workers=persistent, pin_memory=False
-        )
+        make = partial(make_loader, dataset, persistent_workers=persistent)
         self.loader = RecoveringLoader("train", self.order, make, self.worker_pool)
 
     def assert_whole(self, given) -> None:

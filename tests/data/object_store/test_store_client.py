@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, serving, status
+from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, status
 
 from stepscope.data.dataset import DataSource, Split
 from stepscope.data.datasets import shapes
@@ -31,12 +30,6 @@ SAMPLES = 60
 HASTE = RetryPolicy(answer_within_s=5, first_wait_s=0.02, longest_wait_s=0.2, give_up_after_s=3)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Proxy]]:
-    with serving(tmp_path_factory.mktemp("s3")) as both:
-        yield both
-
-
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN"):
@@ -44,14 +37,6 @@ def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-
-
-@pytest.fixture
-def proxy(servers: tuple[Server, Proxy]) -> Iterator[Proxy]:
-    servers[1].requests.clear()
-    servers[1].most_in_flight = 0
-    yield servers[1]
-    servers[1].well()
 
 
 def load(split: Split) -> MemorySamples:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, serving, status
+from s3_server import BUCKET, KEY, SECRET, Proxy, Request, Server, rclone, status
 from stepscope_command import Stepscope
 
 from stepscope.records.run_reader import Run, load_run
@@ -23,23 +22,15 @@ TRAINING = ("--model", "lenet", "--batch-size", 100, "--epochs", 2)
 SECRETS = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Proxy]]:
-    with serving(tmp_path_factory.mktemp("s3")) as both:
-        person = Stepscope(both[0].folder)
-        for layout, samples in SAMPLES_OF.items():
-            put = ("data", "put", "shapes", f"s3://{BUCKET}/{layout}", "--layout", layout)
-            where = ("--samples", samples, "--endpoint-url", both[1].url)
-            done = person(*put, *where, env=SECRETS)
-            assert done.code == 0, done.err
-        yield both
-
-
-@pytest.fixture
-def proxy(servers: tuple[Server, Proxy]) -> Iterator[Proxy]:
-    servers[1].requests.clear()
-    yield servers[1]
-    servers[1].well()
+@pytest.fixture(scope="module", autouse=True)
+def stored(servers: tuple[Server, Proxy]) -> None:
+    """Put samples into the bucket, in both layouts."""
+    person = Stepscope(servers[0].folder)
+    for layout, samples in SAMPLES_OF.items():
+        put = ("data", "put", "shapes", f"s3://{BUCKET}/{layout}", "--layout", layout)
+        where = ("--samples", samples, "--endpoint-url", servers[1].url)
+        done = person(*put, *where, env=SECRETS)
+        assert done.code == 0, done.err
 
 
 def train(

@@ -61,9 +61,9 @@ def make_loader(
     keys: Iterable[BatchKey],
     *,
     workers: int,
-    prefetch: int,
-    persistent_workers: bool,
-    pin_memory: bool,
+    prefetch: int = 2,
+    persistent_workers: bool = False,
+    pin_memory: bool = False,
     on_worker_start: Callable[[int], None] | None = None,
 ) -> DataLoader[Any]:
     """Return a loader that yields `dataset[key]` for each of `keys`."""
