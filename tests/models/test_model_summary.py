@@ -26,11 +26,6 @@ FLOAT = 4
 MB = 2**20
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def count(model: nn.Module, *shape: int) -> NetworkSummary:
     return count_network(model, shape, "mine")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,16 +32,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     yield write_module
     for name in set(sys.modules) - before:
         del sys.modules[name]
-
-
-def refusal(name: str) -> str:
-    """Return what a person reads."""
-    with pytest.raises(RequestError) as caught:
-        build(name, classes=7)
-    message = str(caught.value)
-    assert f"model '{name}'" in message
-    assert "Traceback" not in message
-    return message
 
 
 @pytest.mark.parametrize(
@@ -100,111 +89,89 @@ def test_modules_imported_only_when_the_network_is_made_are_found(write):
     assert isinstance(build("theirs:make", classes=7), nn.Linear)
 
 
-def test_a_missing_module_says_where_it_was_sought(write, tmp_path):
-    message = refusal("nowhere:make")
-    assert "No module named 'nowhere'" in message
-    assert f"Looked in {tmp_path}" in message
-    assert "Check the spelling" in message
-
-
-def test_a_file_in_place_of_a_module_is_told_to_lose_its_ending(write):
-    write("def make(): ...")
-    assert "Leave out '.py'" in refusal("theirs.py:make")
-
-
-def test_a_module_that_raises_is_named_with_the_line(write):
-    path = write("x = 1\ny = 2\nraise ValueError('no such width')\n")
-    message = refusal("theirs:make")
-    assert f"raised ValueError: no such width (at {path}:3)" in message
-    assert "python -c 'import theirs'" in message
-
-
-def test_a_module_whose_own_import_is_missing_is_not_called_missing(write):
-    path = write("import torchvisionn")
-    message = refusal("theirs:make")
-    assert "cannot import the module" in message
-    assert f"No module named 'torchvisionn' (at {path}:1)" in message
-
-
-def test_a_syntax_error_is_named_with_its_line(write):
-    path = write("x = 1\ndef make(:\n")
-    message = refusal("theirs:make")
-    assert re.search(rf"SyntaxError: .* \(at {re.escape(str(path))}:2\)", message)
-
-
-def test_a_script_that_exits_on_import_does_not_end_us(write):
-    path = write("import sys\nsys.exit('usage: train.py')")
-    assert f"SystemExit: usage: train.py (at {path}:2)" in refusal("theirs:make")
-
-
-def test_a_missing_factory_suggests_the_nearest_callable(write):
-    path = write("from torch.nn import Linear\nmake_nets = 3\ndef make_net(): ...")
-    message = refusal("theirs:make_nett")
-    assert f"module 'theirs' ({path}) has no 'make_nett'" in message
-    assert "Did you mean 'make_net'?" in message
-
-
-def test_a_module_with_nothing_to_call_says_so(write):
-    write("width = 3")
-    assert "has no 'make'. It defines no function or class." in refusal("theirs:make")
-
-
-def test_a_missing_method_is_sought_in_its_class(write):
-    write("class Net:\n    def small(self): ...")
-    message = refusal("theirs:Net.smal")
-    assert "the class Net" in message
-    assert "Did you mean 'small'?" in message
-
-
-def test_a_part_that_fails_when_it_is_looked_up_is_named_with_the_line(write):
-    path = write("""\
-        def __getattr__(name):
-            if name == "make":
-                raise RuntimeError("lazy")
-            raise AttributeError(name)
-    """)
-    assert f"looking up 'make' raised RuntimeError: lazy (at {path}:3)" in refusal("theirs:make")
-
-
-def test_a_factory_that_cannot_be_called_says_what_it_is(write):
-    write("make = 3")
-    assert "make is an int, not a function or class" in refusal("theirs:make")
-
-
-def test_a_network_already_made_is_no_factory(write):
-    write("from torch import nn\nnet = nn.Linear(3, 4)")
-    message = refusal("theirs:net")
-    assert "a network already made (a Linear)" in message
-    assert "or the class" in message
-
-
-def test_a_factory_that_needs_more_shows_its_signature(write):
-    write("def make(width, num_classes): ...")
-    message = refusal("theirs:make")
-    assert "(width, num_classes)" in message
-    assert "missing a required argument: 'width'" in message
-
-
-def test_a_factory_that_raises_inside_torch_is_named_with_the_persons_line(write):
-    path = write("""\
-        from torch import nn
-        def make(num_classes):
-            return nn.Conv2d(3, 4, 1, groups=2)
-    """)
-    message = refusal("theirs:make")
-    assert "make(num_classes=7) raised ValueError: in_channels must be divisible" in message
-    assert f"(at {path}:3)" in message
+LAZY = """\
+def __getattr__(name):
+    if name == "make":
+        raise RuntimeError("lazy")
+    raise AttributeError(name)
+"""
+INSIDE_TORCH = """\
+from torch import nn
+def make(num_classes):
+    return nn.Conv2d(3, 4, 1, groups=2)
+"""
 
 
 @pytest.mark.parametrize(
-    ("returned", "found"),
-    [("None", "None"), ("[1]", "a list"), ("nn.Linear", "the class Linear")],
+    ("code", "factory", "words"),
+    [
+        # the module
+        ("", "nowhere:make", ("No module named 'nowhere'", "Looked in {folder}", "the spelling")),
+        ("def make(): ...", "theirs.py:make", ("Leave out '.py'",)),
+        (
+            "x = 1\ny = 2\nraise ValueError('no such width')\n",
+            "theirs:make",
+            ("raised ValueError: no such width (at {path}:3)", "python -c 'import theirs'"),
+        ),
+        (
+            "import torchvisionn",
+            "theirs:make",
+            ("cannot import the module", "No module named 'torchvisionn' (at {path}:1)"),
+        ),
+        ("x = 1\ndef make(:\n", "theirs:make", ("SyntaxError: ", " (at {path}:2)")),
+        (
+            "import sys\nsys.exit('usage: train.py')",
+            "theirs:make",
+            ("SystemExit: usage: train.py (at {path}:2)",),
+        ),
+        # the factory in it
+        (
+            "from torch.nn import Linear\nmake_nets = 3\ndef make_net(): ...",
+            "theirs:make_nett",
+            ("module 'theirs' ({path}) has no 'make_nett'", "Did you mean 'make_net'?"),
+        ),
+        ("width = 3", "theirs:make", ("has no 'make'. It defines no function or class.",)),
+        (
+            "class Net:\n    def small(self): ...",
+            "theirs:Net.smal",
+            ("the class Net", "Did you mean 'small'?"),
+        ),
+        (LAZY, "theirs:make", ("looking up 'make' raised RuntimeError: lazy (at {path}:3)",)),
+        ("make = 3", "theirs:make", ("make is an int, not a function or class",)),
+        (
+            "from torch import nn\nnet = nn.Linear(3, 4)",
+            "theirs:net",
+            ("a network already made (a Linear)", "or the class"),
+        ),
+        # its call
+        (
+            "def make(width, num_classes): ...",
+            "theirs:make",
+            ("(width, num_classes)", "missing a required argument: 'width'"),
+        ),
+        (
+            INSIDE_TORCH,
+            "theirs:make",
+            ("make(num_classes=7) raised ValueError: in_channels must be div", "(at {path}:3)"),
+        ),
+        ("def make(): return None", "theirs:make", ("a torch.nn.Module", "it returned None.")),
+        ("def make(): return [1]", "theirs:make", ("a torch.nn.Module", "it returned a list.")),
+        (
+            "from torch import nn\ndef make(): return nn.Linear",
+            "theirs:make",
+            ("a torch.nn.Module", "it returned the class Linear."),
+        ),
+    ],
 )
-def test_a_factory_that_returns_something_else_says_what(write, returned, found):
-    write(f"from torch import nn\ndef make(): return {returned}")
-    message = refusal("theirs:make")
-    assert "should return a torch.nn.Module" in message
-    assert f"it returned {found}." in message
+def test_what_is_wrong_is_told_with_the_line_of_the_users_code(write, code, factory, words):
+    path = write(code)
+    with pytest.raises(RequestError) as caught:
+        build(factory, classes=7)
+    message = str(caught.value)
+    assert f"model '{factory}'" in message
+    assert "Traceback" not in message
+    for expected in words:
+        assert expected.format(path=path, folder=path.parent) in message
 
 
 @pytest.mark.parametrize(

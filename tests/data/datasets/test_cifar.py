@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mini_cifar import MINI, RECORDS, STEMS, records_of
+from mini_cifar import MINI, STEMS, records_of
 
 from stepscope.data.datasets import cifar
 from stepscope.data.datasets.cifar import (
@@ -132,31 +132,36 @@ class TestFaults:
         with pytest.raises(DataError, match=r"missing data_batch_2\.bin \("):
             cifar.check(bin_dir, MINI)
 
-    def test_a_file_that_was_cut_off(self, bin_dir):
+    @pytest.mark.parametrize(
+        ("file", "harm", "reason"),
+        [
+            ("data_batch_2", lambda whole: whole[:5000], "truncated; wanted 15365 bytes, found 5"),
+            ("data_batch_1", lambda whole: whole + b"x", "too long; wanted 15365 bytes, found 1"),
+            (
+                "data_batch_2",
+                lambda whole: whole[: 2 * RECORD_BYTES] + b"M" + whole[2 * RECORD_BYTES + 1 :],
+                "bad label; record 2 has label 77, wanted 0 to 9",
+            ),
+            (
+                "data_batch_1",
+                lambda whole: whole[:-1] + bytes([whole[-1] ^ 1]),
+                f"altered; wanted md5 {MINI.train[0].md5}, found",
+            ),
+        ],
+        ids=["cut off", "too long", "a label that is none", "an altered pixel"],
+    )
+    def test_a_damaged_file(self, bin_dir, file, harm, reason):
+        path = bin_dir / BIN_FOLDER / f"{file}.bin"
+        path.write_bytes(harm(path.read_bytes()))
+        assert reason in self.refused(bin_dir)
+        statuses = {one.file: one.status for one in cifar.verify(bin_dir, MINI)}
+        assert statuses.pop(path.name) == reason.partition(";")[0]
+        assert set(statuses.values()) == {"ok"}
+
+    def test_a_file_of_another_size_is_seen_without_reading_it(self, bin_dir):
         os.truncate(bin_dir / BIN_FOLDER / "data_batch_2.bin", 5000)
-        said = self.refused(bin_dir)
-        assert f"truncated; wanted {RECORDS * RECORD_BYTES} bytes, found 5000" in said
         with pytest.raises(DataError, match="wrong size: wanted 15365 bytes, found 5000"):
             cifar.check(bin_dir, MINI)
-
-    def test_a_file_that_is_too_long(self, bin_dir):
-        with (bin_dir / BIN_FOLDER / "data_batch_1.bin").open("ab") as file:
-            file.write(b"x")
-        assert "too long; wanted 15365 bytes, found 15366" in self.refused(bin_dir)
-
-    def test_a_label_that_is_none(self, bin_dir):
-        records = records_of("data_batch_2")
-        records[2, 0] = 77
-        (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(records.tobytes())
-        assert "bad label; record 2 has label 77, wanted 0 to 9" in self.refused(bin_dir)
-
-    def test_an_altered_pixel(self, bin_dir):
-        records = records_of("data_batch_1")
-        records[3, 3000] ^= 1
-        (bin_dir / BIN_FOLDER / "data_batch_1.bin").write_bytes(records.tobytes())
-        assert f"altered; wanted md5 {MINI.train[0].md5}, found" in self.refused(bin_dir)
-        statuses = [one.status for one in cifar.verify(bin_dir, MINI)]
-        assert statuses == ["altered", "ok", "ok"]
 
     def test_what_is_not_needed_is_not_read(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
