@@ -6,7 +6,6 @@ import atexit
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import torch
@@ -56,7 +55,7 @@ class Scope:
         device: torch.device | str = "cpu",
         quiet: bool = False,
     ) -> None:
-        self._session = Session.begin(out, name, {"device": str(device)}, quiet)
+        self._session = Session(out, name, {"device": str(device)}, quiet)
         self.path = self._session.made.path
         self._device = torch.device(device)
         self._steps = CsvLog(self.path / schema.STEPS)
@@ -149,12 +148,7 @@ class Scope:
     def __enter__(self) -> Scope:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.close(error)
 
     def _close_at_exit(self) -> None:

@@ -7,11 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +17,14 @@ from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.hardware.host import describe_host
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.records import run_folder, run_reader, schema
-from stepscope.records.types import DeviceMemoryPeak, Environment, Instrument, LayerTime
+from stepscope.records.types import (
+    DeviceMemoryPeak,
+    Environment,
+    Instrument,
+    LayerTime,
+    SamplerResult,
+    SettingValue,
+)
 from stepscope.report.terminal.run_tables import print_run
 from stepscope.trace.tracer import Tracer
 
@@ -29,39 +34,30 @@ from stepscope.trace.tracer import Tracer
 _NOT_SAMPLED = "the process beside the program that samples its memory did not live to say it"
 
 
-@dataclass
 class Session:
     """An open run folder and the process that samples this one."""
 
-    made: run_folder.RunFolder
-    quiet: bool
-    origin_ns: int = field(default_factory=now_ns)
-    process: int = field(default_factory=os.getpid)
-    _held: ExitStack = field(default_factory=ExitStack)
-
-    @classmethod
-    def begin(cls, out: str | Path, name: str, spec: dict[str, Any], quiet: bool) -> Session:
-        """Create a folder and start sampling."""
+    def __init__(
+        self, out: str | Path, name: str, spec: Mapping[str, SettingValue], quiet: bool
+    ) -> None:
         program = {"script": sys.argv[0] or "interactive", "directory": str(Path.cwd())}
         # Absolute: the program may change its working directory before the folder is closed.
-        made = run_folder.create(Path(out).absolute(), name, "trace", {**program, **spec})
-        session = cls(made, quiet)
-        session._held.enter_context(made.held())
-        made.update_info(process=os.getpid(), environment=describe_host())
-        session._sampler = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "stepscope.telemetry.sampler_process", str(made.path)),
-                *("--process", str(os.getpid()), "--origin-ns", str(session.origin_ns)),
-            ],
+        self.made = run_folder.create(Path(out).absolute(), name, "trace", {**program, **spec})
+        self.origin_ns = now_ns()
+        self._quiet = quiet
+        self._process = os.getpid()
+        self._held = ExitStack()
+        self._held.enter_context(self.made.held())
+        self.made.update_info(process=self._process, environment=describe_host())
+        sampler = (sys.executable, "-m", "stepscope.telemetry.sampler_process")
+        program_of = ("--process", str(self._process), "--origin-ns", str(self.origin_ns))
+        self._sampler = subprocess.Popen(
+            [*sampler, str(self.made.path), *program_of],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONSAFEPATH": "1"},
             start_new_session=True,  # the program handles Ctrl-C
         )
-        return session
-
-    def __post_init__(self) -> None:
-        self._sampler: subprocess.Popen[bytes] | None = None
 
     def end(
         self,
@@ -76,12 +72,12 @@ class Session:
 
         `device_memory` is the result of `DevicePool.at_end`, if there is a device.
         """
-        if os.getpid() != self.process:
+        if os.getpid() != self._process:
             return
         sampled = self._end_sampler()
         measured = Measured(
             wall_s=seconds(now_ns() - self.origin_ns),
-            peak_memory_bytes=sampled.get("peak_memory_bytes"),
+            peak_memory_bytes=sampled["peak_memory_bytes"] if sampled else None,
             device_peak_memory_bytes=device_memory["peak_bytes"] if device_memory else None,
             layers=layers,
             absent=(absent or {}) | ({} if sampled else {"peak_memory_bytes": _NOT_SAMPLED}),
@@ -96,24 +92,23 @@ class Session:
             environment={**info["environment"], **environment},
             instrument={
                 **instrument,
-                "beside_cpu_share": sampled.get("beside_cpu_share"),
+                "beside_cpu_share": sampled["beside_cpu_share"] if sampled else None,
                 "off_blocks": summary["off_blocks"],
             },
             summary=summary,
         )
         self._held.close()
-        if not self.quiet:
+        if not self._quiet:
             print_run(Console(file=sys.stderr), run_reader.load_run(self.made.path))
 
-    def _end_sampler(self) -> dict[str, Any]:
-        """Return the sampler's result; empty if it ended without one."""
-        assert self._sampler is not None
+    def _end_sampler(self) -> SamplerResult | None:
+        """Return the sampler's result; None if it ended without one."""
         said, _ = self._sampler.communicate()  # closes its input, on which it ends
         try:
-            found = json.loads(said.strip().rpartition(b"\n")[2])
+            found: SamplerResult = json.loads(said.strip().rpartition(b"\n")[2])
         except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+            return None
+        return found
 
 
 def _judge(error: BaseException | None) -> tuple[str, str | None]:
@@ -140,7 +135,7 @@ def watch(
         layers: look at every layer for so many steps in the middle.
         quiet: print no table at the end.
     """
-    session = Session.begin(out, name, {"layers": layers}, quiet)
+    session = Session(out, name, {"layers": layers}, quiet)
     tracer = Tracer(session.made.path, session.origin_ns, layers_steps=layers)
     tracer.start()
     raised: BaseException | None = None

@@ -871,6 +871,13 @@ class ProgressMessage(TypedDict):
     data_share: float | None
 
 
+class SamplerResult(TypedDict):
+    """What the process that samples a watched program says at its end."""
+
+    peak_memory_bytes: int | None
+    beside_cpu_share: float
+
+
 class DeviceMemoryMessage(TypedDict):
     """The memory in use on the device; `unified` memory is the host's too."""
 

@@ -15,6 +15,7 @@ import psutil
 
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
+from stepscope.records.types import SamplerResult
 from stepscope.telemetry.sampling_budget import CpuShare
 from stepscope.telemetry.telemetry_sampler import Sampler
 
@@ -34,7 +35,7 @@ def main() -> None:
             if closed:
                 sampler.sample(is_last=True)
                 break
-    found = {
+    found: SamplerResult = {
         "peak_memory_bytes": sampler.peak_memory_bytes,
         "beside_cpu_share": own_cpu.share(),
     }

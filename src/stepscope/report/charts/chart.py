@@ -12,10 +12,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
 from stepscope.stats import Interval
+
+if TYPE_CHECKING:
+    from stepscope.report.charts.vega_lite import Drawn
 
 # `areas` are stacked and `bands` show lines with their extremes, both against numbers. `rows` and
 # `waterfall` are horizontal. In a `scatter` only chosen points are joined. `roofline` has
@@ -161,7 +164,7 @@ def _render(chart: Chart, form: str) -> bytes:
     return _page(chart.title, drawn, script).encode()
 
 
-def _page(title: str, drawn: dict[str, Any], script: str) -> str:
+def _page(title: str, drawn: Drawn, script: str) -> str:
     # Escape `<`: it could only close the script.
     data = json.dumps(drawn).replace("<", "\\u003c")
     return (

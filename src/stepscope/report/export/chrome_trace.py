@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
+from typing_extensions import TypedDict
+
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
@@ -25,7 +27,22 @@ from stepscope.report.export.parquet import nothing_recorded
 
 FILE = "trace.json"
 
-Event = dict[str, Any]
+Args = dict[str, Any]  # what a block shows when it is selected: any columns of its row
+
+
+class TraceEvent(TypedDict, total=False):
+    """An event of the format; times are in microseconds."""
+
+    ph: str
+    pid: int
+    tid: int
+    cat: str
+    name: str
+    ts: float
+    dur: float
+    s: str
+    args: Args
+
 
 TICKS_PER_US = 8
 _TICKS_PER_S = TICKS_PER_US * 1_000_000
@@ -59,9 +76,9 @@ class _Thread(NamedTuple):
     tid: int
     kind: str
 
-    def block(self, name: str, begin: int, end: int, args: Event | None = None) -> Event:
+    def block(self, name: str, begin: int, end: int, args: Args | None = None) -> TraceEvent:
         """Return a block from one tick to another."""
-        event = {
+        event: TraceEvent = {
             "ph": "X",
             "pid": self.pid,
             "tid": self.tid,
@@ -100,7 +117,7 @@ def encode(run: Run) -> Iterator[tuple[str, int]]:
     yield f'\n],"displayTimeUnit":"ms","otherData":{encoder.encode(known)}}}\n', 0
 
 
-def events(run: Run) -> Iterator[Event]:
+def events(run: Run) -> Iterator[TraceEvent]:
     """Yield the events of a run; those of one thread or counter are ordered by time.
 
     The tables of one rank are in memory at a time.
@@ -127,7 +144,7 @@ def _ranks(run: Run) -> list[tuple[str, Run]]:
     return ranks or [("training", run)]
 
 
-def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterator[Event]:
+def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterator[TraceEvent]:
     steps = run.steps
     spans = in_a_row(steps["start_s"], steps["step_s"])
     yield from _name_process(pid, name)
@@ -154,7 +171,7 @@ def _process(pid: int, name: str, run: Run, happened: list[RunEvent]) -> Iterato
 
 def _epochs(
     thread: _Thread, epochs: Table, trained: dict[int | None, tuple[int, int]]
-) -> Iterator[Event]:
+) -> Iterator[TraceEvent]:
     """Yield every epoch; one whose row is not written yet is derived from its steps."""
     rows = list(epochs.rows())
     lying: list[Span] = []
@@ -175,14 +192,14 @@ def _epochs(
         yield thread.block(_epoch_name(row), span.begin, span.end, _known(row))
 
 
-def _epoch_name(row: dict[str, Any]) -> str:
+def _epoch_name(row: Args) -> str:
     epoch, split = row.get("epoch"), row.get("split")
     if split == "train":
         return f"epoch {epoch}" + (", unfinished" if row.get("unfinished") else "")
     return f"{split} before training" if epoch == 0 else f"{split} after epoch {epoch}"
 
 
-def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
     shown = ("epoch", "step", "samples", "loss", "detail")
     columns = [steps[name] for name in shown]
     for begin, end, row in spans:
@@ -195,7 +212,7 @@ def _steps(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
         yield thread.block(f"step {args.get('step', '?')}", begin, end, args)
 
 
-def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
     columns = [steps[f"{phase}_s"] for phase in schema.PHASES]
     detail = steps["detail"]
     for begin, end, row in spans:
@@ -206,7 +223,7 @@ def _phases(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]
             yield thread.block(phase, since, until)
 
 
-def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]:
+def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[TraceEvent]:
     """Lay out the device's steps end to end: it may run behind the host, never ahead."""
     columns = [steps[f"{phase}_device_s"] for phase in _DEVICE_PHASES]
     epochs, numbers = steps["epoch"], steps["step"]
@@ -219,7 +236,7 @@ def _device(thread: _Thread, steps: Table, spans: list[Span]) -> Iterator[Event]
             at = until
 
 
-def _loading(pid: int, steps: Table) -> Iterator[Event]:
+def _loading(pid: int, steps: Table) -> Iterator[TraceEvent]:
     shown = {name: steps[name] for name in ("epoch", "step", "load_s", "load_cpu_s")}
     starts, lengths = steps["load_start_s"], steps["load_s"]
     rows_of: dict[int, list[int]] = {}
@@ -235,7 +252,7 @@ def _loading(pid: int, steps: Table) -> Iterator[Event]:
             yield thread.block(f"load {args.get('step', '?')}", begin, end, args)
 
 
-def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[Event]:
+def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[TraceEvent]:
     timed = [(_ticks(event.get("time_s")), event) for event in happened]
     known = [(at, event) for at, event in timed if at is not None]
     for at, event in sorted(known, key=lambda each: each[0]):
@@ -251,7 +268,7 @@ def _instants(thread: _Thread, happened: list[RunEvent]) -> Iterator[Event]:
         }
 
 
-def _counters(pid: int, telemetry: Table) -> Iterator[Event]:
+def _counters(pid: int, telemetry: Table) -> Iterator[TraceEvent]:
     """Yield telemetry. A counter holds its value until the next, so a share is put at its start."""
     samples = in_a_row(telemetry["time_s"], [0.0] * len(telemetry))
     for name, unit, column in _GAUGES:
@@ -268,7 +285,7 @@ def _counters(pid: int, telemetry: Table) -> Iterator[Event]:
                 yield _count(pid, name, at, "%", round(100 * (after - before) / (later - at), 3))
 
 
-def _count(pid: int, name: str, at: int, unit: str, value: float) -> Event:
+def _count(pid: int, name: str, at: int, unit: str, value: float) -> TraceEvent:
     return {
         "ph": "C",
         "pid": pid,
@@ -349,7 +366,7 @@ def _ticks(time_s: Any) -> int | None:
     return None
 
 
-def _known(values: dict[str, Any]) -> Event:
+def _known(values: Args) -> Args:
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
@@ -368,7 +385,7 @@ def _thread(pid: int, number: int, kind: str) -> _Thread:
     return _Thread(pid, pid * 100_000 + number, kind)
 
 
-def _name_process(pid: int, name: str) -> Iterator[Event]:
+def _name_process(pid: int, name: str) -> Iterator[TraceEvent]:
     for what, args in (
         ("process_name", {"name": name}),
         ("process_sort_index", {"sort_index": pid}),
@@ -376,7 +393,7 @@ def _name_process(pid: int, name: str) -> Iterator[Event]:
         yield {"ph": "M", "pid": pid, "name": what, "ts": 0, "args": args}
 
 
-def _name_thread(thread: _Thread) -> Iterator[Event]:
+def _name_thread(thread: _Thread) -> Iterator[TraceEvent]:
     pid, tid, name = thread
     for what, args in (("thread_name", {"name": name}), ("thread_sort_index", {"sort_index": tid})):
         yield {"ph": "M", "pid": pid, "tid": tid, "name": what, "ts": 0, "args": args}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from stepscope.analyze.findings import Finding
@@ -11,7 +11,7 @@ from stepscope.analyze.phase_shares import dropped_note
 from stepscope.analyze.run_summary import figures_so_far, flat_environment
 from stepscope.analyze.verdict import verdict_on
 from stepscope.records.run_reader import Run
-from stepscope.records.types import EnergyFigures, PhaseEnergy, Summary
+from stepscope.records.types import EnergyFigures, PhaseEnergy, RecordedSpec, Summary
 from stepscope.report.charts.run_charts import sections_of
 from stepscope.report.html.page_content import Document
 from stepscope.report.terminal.run_tables import about_throttling, epoch_figures
@@ -175,7 +175,7 @@ def _events(run: Run) -> FigureList:
     return FigureList("Events", ["time", "event", "detail"], rows, f"{more:,} more" if more else "")
 
 
-def _mapping(title: str, values: Mapping[str, Any]) -> FigureList:
+def _mapping(title: str, values: RecordedSpec) -> FigureList:
     rows = [[name, "" if value is None else str(value)] for name, value in values.items()]
     return FigureList(title, ["name", "value"], rows)
 

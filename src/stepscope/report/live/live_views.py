@@ -18,6 +18,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, load_sweep
 from stepscope.records.table import Table, read_table
+from stepscope.records.types import RunRecord, SweepRecord
 from stepscope.report.charts.vega_lite import Drawn
 from stepscope.report.html.chart_embed import for_page
 from stepscope.report.html.html_page import body, document_of
@@ -112,7 +113,7 @@ _MOST_SHOWN = 1_000
 _SILENT_S = 60.0  # a run samples its memory, and so writes, at least this often
 _NOT_DONE = (schema.PENDING, schema.RUNNING, schema.INTERRUPTED)
 _COLUMNS = ('<span class="unseen">compare</span>', "name", "state", "kind", "what", "started")
-_FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
+_FIGURES: dict[str, Callable[[Any], str]] = {
     "samples/s": lambda summary: f"{summary['samples_per_s']:,.0f}",
     "waiting for data": lambda summary: format_share(summary["phases"]["data"]["share"]),
     "test accuracy": lambda summary: format_share(summary["test_accuracy"]),
@@ -123,7 +124,10 @@ _FIGURES: dict[str, Callable[[dict[str, Any]], str]] = {
 def view_of_list(root: Path, entries: Sequence[RunEntry], now_unix_s: float) -> View:
     """Return the list of all records, the newest first."""
     html = "".join(_body(root, entries, now_unix_s))
-    goes_on = any(entry.info.get("status") == schema.RUNNING for entry in entries)
+    goes_on = any(
+        not isinstance(entry.info, str) and entry.info.get("status") == schema.RUNNING
+        for entry in entries
+    )
     return View("Runs", html, [], goes_on)
 
 
@@ -158,37 +162,38 @@ def _nothing_yet(root: Path) -> Iterator[str]:
 
 def _row(entry: RunEntry, now_unix_s: float) -> str:
     name, info = escape(entry.name), entry.info
-    shown = escape(str(info.get("name") or entry.name.rpartition("/")[2]))
-    to = escape(address(entry.name))
-    choice = ""
-    if not entry.problem and info.get("kind") in ("run", "trace"):
-        choice = f'<input type="checkbox" name="run" value="{name}" aria-label="Compare {name}">'
-    named = f'<a href="{to}">{shown}</a><span class="folder">{name}</span>'
-    state = _state(entry, now_unix_s)
-    cells = (escape(str(info.get("kind", "?"))), _what(info), _started(info), *_figures(info))
+    to, shown = escape(address(entry.name)), entry.name.rpartition("/")[2]
+    choice, cells = "", ["?", *[""] * (2 + len(_FIGURES))]
+    if isinstance(info, str):
+        state = f'<td class="state failed">unreadable<span>{escape(info)}</span></td>'
+    else:
+        shown = str(info.get("name") or shown)
+        state = _state(info, now_unix_s - entry.changed_unix_s)
+        kind = str(info.get("kind", "?"))
+        cells = [escape(kind), escape(_what(info)), _started(info), *_figures(info)]
+        if kind in ("run", "trace"):
+            compare = f'aria-label="Compare {name}"'
+            choice = f'<input type="checkbox" name="run" value="{name}" {compare}>'
+    named = f'<a href="{to}">{escape(shown)}</a><span class="folder">{name}</span>'
     return (
         f'<tr id="{to}"><td>{choice}</td><th scope="row">{named}</th>{state}'
         f"{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
     )
 
 
-def _state(entry: RunEntry, now_unix_s: float) -> str:
-    if entry.problem:
-        return f'<td class="state failed">unreadable<span>{escape(entry.problem)}</span></td>'
-    status = str(entry.info.get("status", "?"))
-    why = str(entry.info.get("reason") or "")
+def _state(info: RunRecord | SweepRecord, silent_s: float) -> str:
+    status = str(info.get("status", "?"))
+    why = str(info.get("reason") or "")
     why = "" if why == status else why
-    silent_s = now_unix_s - entry.changed_unix_s
     if status == schema.RUNNING and silent_s > _SILENT_S:
         # In minutes, so that the list does not change with every request.
         why = f"nothing written for {format_duration(silent_s // 60 * 60)}: was it killed?"
     more = f"<span>{escape(why)}</span>" if why else ""
-    known = (schema.RUNNING, schema.COMPLETED)
-    kind = status if status in known else "failed"
+    kind = status if status in (schema.RUNNING, schema.COMPLETED) else "failed"
     return f'<td class="state {kind}">{escape(status.replace("_", " "))}{more}</td>'
 
 
-def _what(info: dict[str, Any]) -> str:
+def _what(info: RunRecord | SweepRecord) -> str:
     spec, trials = info.get("spec"), info.get("trials")
     if isinstance(trials, list):
         states = [each.get("status") for each in trials if isinstance(each, dict)]
@@ -198,21 +203,20 @@ def _what(info: dict[str, Any]) -> str:
         return ""
     script = spec.get("module") or spec.get("script") or info.get("script")
     if script or not spec.get("model"):
-        return escape(str(script or ""))
-    return escape(f"{spec['model']} on {spec.get('data', '?')}")
+        return str(script or "")
+    return f"{spec['model']} on {spec.get('data', '?')}"
 
 
-def _started(info: dict[str, Any]) -> str:
+def _started(info: RunRecord | SweepRecord) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(info.get("started_unix_s") or None))
     except (TypeError, ValueError, OverflowError, OSError):  # not a number
         return ""
 
 
-def _figures(info: dict[str, Any]) -> Iterator[str]:
-    summary = info.get("summary")
+def _figures(info: RunRecord | SweepRecord) -> Iterator[str]:
     for form in _FIGURES.values():
         try:
-            yield escape(form(summary or {}))
+            yield escape(form(info.get("summary") or {}))
         except (KeyError, TypeError, ValueError):  # unknown for this record
             yield ""

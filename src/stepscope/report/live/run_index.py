@@ -7,11 +7,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.run_folder import read_record
+from stepscope.records.types import RunRecord, SweepRecord
 
 Stamp = tuple[tuple[str, int, int], ...]
 
@@ -29,8 +29,7 @@ class RunEntry:
     """A record in the list: the content of its JSON file, or why it cannot be read."""
 
     name: str
-    info: dict[str, Any]
-    problem: str | None
+    info: RunRecord | SweepRecord | str
     changed_unix_s: float
 
 
@@ -39,7 +38,7 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self._known: dict[Path, tuple[Stamp, dict[str, Any], str | None]] = {}
+        self._known: dict[Path, tuple[Stamp, RunRecord | SweepRecord | str]] = {}
 
     def find(self, name: str) -> Path:
         """Return the folder of a record.
@@ -135,22 +134,23 @@ class Library:
             stamp = _stamp_of(own)
         except (NotThereError, OSError) as error:
             why = f"not shown: {error} is gone, or a link that leads out of the folder"
-            return RunEntry(name, {}, why, 0.0)
+            return RunEntry(name, why, 0.0)
         # A run in progress changes its tables; its JSON file is read again only when it changes.
         record = tuple(each for each in stamp if Path(each[0]).name in _RECORDS)
         known = self._known.get(folder)
         if known is None or known[0] != record:
-            known = self._known[folder] = (record, *_read(folder))
+            known = self._known[folder] = (record, _read(folder))
         changed_ns = max(at_ns for _, at_ns, _ in stamp)
-        return RunEntry(name, known[1], known[2], changed_ns / 1e9)
+        return RunEntry(name, known[1], changed_ns / 1e9)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], str | None]:
+def _read(folder: Path) -> RunRecord | SweepRecord | str:
     file = schema.SWEEP if (folder / schema.SWEEP).exists() else schema.RUN
     try:
-        return read_record(folder, file, _RECORDS[file])[1], None
+        info: RunRecord | SweepRecord = read_record(folder, file, _RECORDS[file])[1]
     except (RequestError, RecursionError) as error:
-        return {}, str(error)
+        return str(error)
+    return info
 
 
 def _stamp_of(files: Mapping[Path, os.stat_result]) -> Stamp:
@@ -158,5 +158,5 @@ def _stamp_of(files: Mapping[Path, os.stat_result]) -> Stamp:
 
 
 def _started_unix_s(entry: RunEntry) -> float:
-    started = entry.info.get("started_unix_s")
+    started = None if isinstance(entry.info, str) else entry.info.get("started_unix_s")
     return float(started) if isinstance(started, int | float) else entry.changed_unix_s
