@@ -7,7 +7,7 @@ import re
 import time
 import traceback
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from stepscope.trace import dataloader_hooks
 from stepscope.trace import event_buffer as e
-from stepscope.trace.sample_count import samples_of
 
 Pair = namedtuple("Pair", ["image", "label"])
 
@@ -178,46 +177,6 @@ def test_iterations_of_one_loader_are_known_to_be_of_one_and_of_two_of_two() -> 
     assert len({loader for _, loader in iterations}) == 3
 
 
-class WithoutEnd(Sequence):
-    """A batch whose parts are made when they are asked for."""
-
-    def __len__(self) -> int:
-        return 10**9
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        assert index == 0, "the first tells enough"
-        return torch.zeros(6, 2)
-
-
-def test_no_more_of_a_batch_is_asked_for_than_tells_its_samples() -> None:
-    assert samples_of(WithoutEnd()) == 6
-
-
-def test_images_of_any_size_with_a_description_each_are_counted_one_by_one() -> None:
-    images = tuple(torch.zeros(3, 20 + side, 30) for side in range(5))
-    targets = tuple({"boxes": torch.zeros(side, 4)} for side in range(5))
-    assert samples_of((images, targets)) == 5
-    assert samples_of([{"image": image} for image in images]) == 5
-    assert (
-        samples_of([{"image": image, "boxes": torch.zeros(3, 4), "id": 7} for image in images]) == 5
-    )
-    assert samples_of((images, tuple(torch.zeros(side) for side in range(5)))) == 5
-    assert (
-        samples_of(([torch.zeros(7, 2), torch.zeros(7, 3)], [torch.zeros(7), torch.zeros(7)])) == 7
-    )
-
-
-def test_what_is_put_together_of_mappings_and_tuples_is_counted_by_its_tensors() -> None:
-    tokens = {"ids": torch.zeros(7, 5), "mask": torch.zeros(7, 5), "names": ["x"] * 7}
-    labels = torch.zeros(7)
-    assert samples_of([{"image": torch.zeros(7, 3), "mask": torch.zeros(7, 1)}, labels]) == 7
-    assert samples_of((tokens, labels)) == 7
-    assert samples_of([tokens, tokens]) == 7
-    assert samples_of(([tokens, tokens], labels)) == 7
-    lengths = torch.zeros(7, dtype=torch.long)
-    assert samples_of(((torch.zeros(7, 9), lengths), (torch.zeros(7, 4), lengths))) == 7
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_call_tells_its_samples_where_it_is_not_sure_that_the_last_batch_is_used(
     workers: int,
@@ -253,9 +212,7 @@ def test_cpu_time_is_read_of_some_steps_where_reading_it_would_take_too_much_of_
         for (batch,) in DataLoader(of_each_step, batch_size=4):
             net(batch).sum().backward()
             optimizer.step()
-    known = [
-        detail[1][3] is not None for kind, _, _, detail, _ in events_of(hooks) if kind == e.FETCHED
-    ]
+    known = [detail[1][3] is not None for detail in details(hooks, e.FETCHED)]
     assert all(known[:200]), "the first hundred steps have it all"
     one_in = dataloader_hooks._CPU_OF_ONE_STEP_IN if are_quick else 1
     assert [at for at, is_known in enumerate(known[200:]) if is_known] == [*range(0, 200, one_in)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -63,41 +63,77 @@ class Shy:
         raise AssertionError("asked for a property")
 
 
+class WithoutEnd(Sequence):
+    """A batch whose parts are made when they are asked for."""
+
+    def __len__(self) -> int:
+        return 10**9
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        assert index == 0, "the first tells enough"
+        return IMAGES
+
+
+OBJECTS = [
+    Nested(IMAGES),
+    Pair("train", IMAGES, LABELS),
+    Slotted(IMAGES),
+    SimpleNamespace(step=torch.tensor(3), meta={"id": 4}, image=IMAGES),
+    SimpleNamespace(images=[IMAGES, IMAGES]),
+    SimpleNamespace(batch_size=7, tokens=torch.zeros(30, 7)),
+    {"inputs": Nested(IMAGES)},
+]
+DATA_SET = SimpleNamespace(samples=torch.zeros(60_000, 2))
+TOKENS = {"ids": torch.zeros(7, 5), "mask": torch.zeros(7, 5), "names": ["x"] * 7}
+SIZED = tuple(torch.zeros(3, 20 + side, 30) for side in range(5))  # images of any size
+
+
+def targets(*boxes: int) -> tuple[dict[str, torch.Tensor], ...]:
+    return tuple({"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in boxes)
+
+
 @pytest.mark.parametrize(
-    "batch",
+    ("batch", "samples"),
     [
-        Nested(IMAGES),
-        Pair("train", IMAGES, LABELS),
-        Slotted(IMAGES),
-        SimpleNamespace(step=torch.tensor(3), meta={"id": 4}, image=IMAGES),
-        SimpleNamespace(images=[IMAGES, IMAGES]),
-        SimpleNamespace(batch_size=7, tokens=torch.zeros(30, 7)),
-        (Nested(IMAGES), LABELS),
-        {"inputs": Nested(IMAGES)},
+        *((batch, 7) for batch in (*OBJECTS, (Nested(IMAGES), LABELS), WithoutEnd())),
+        # An object for each sample, or for each input.
+        ([Pair(str(n), torch.zeros(3, 9 + n), torch.zeros(2)) for n in range(5)], 5),
+        ([Slotted(torch.zeros(n + 1), torch.zeros(n + 1)) for n in range(5)], 5),
+        ([Slotted(IMAGES, LABELS), Slotted(IMAGES, LABELS)], 7),
+        # An object that an object holds is not a batch.
+        (SimpleNamespace(data_set=DATA_SET, size=3), None),
+        (SimpleNamespace(data_set=DATA_SET, images=IMAGES), 7),
+        # A target for each image.
+        (targets(2, 1, 3, 2), 4),
+        ((object(), targets(2, 1, 3, 2)), 4),
+        ((object(), [*targets(2, 1, 3, 2)]), 4),
+        ([*targets(8, 8)], 8),  # two batches of one kind
+        ((SIZED, tuple({"boxes": torch.zeros(side, 4)} for side in range(5))), 5),
+        ([{"image": image} for image in SIZED], 5),
+        ([{"image": image, "boxes": torch.zeros(3, 4), "id": 7} for image in SIZED], 5),
+        ((SIZED, tuple(torch.zeros(side) for side in range(5))), 5),
+        (([torch.zeros(7, 2), IMAGES], [LABELS, LABELS]), 7),
+        # Mappings and tuples of all samples.
+        ([{"image": IMAGES, "mask": torch.zeros(7, 1)}, LABELS], 7),
+        ((TOKENS, LABELS), 7),
+        ([TOKENS, TOKENS], 7),
+        (([TOKENS, TOKENS], LABELS), 7),
+        (((torch.zeros(7, 9), LABELS.long()), (torch.zeros(7, 4), LABELS.long())), 7),
     ],
 )
-def test_an_object_of_the_scripts_own_is_counted_by_the_first_tensor_that_it_holds(
-    batch: Any,
+def test_the_samples_of_a_batch_are_found_whatever_it_is_made_of(
+    batch: Any, samples: int | None
 ) -> None:
-    assert samples_of(batch) == 7
-    assert isinstance(batch, tuple) or samples_of_arguments((None, batch)) == 7
+    assert samples_of(batch) == samples
 
 
-def test_an_object_is_looked_into_without_calling_anything_of_it() -> None:
-    assert samples_of(Shy()) == 7
-    assert samples_of((Shy(), LABELS)) == 7
+def test_nothing_of_an_object_is_called() -> None:
+    assert samples_of(Shy()) == samples_of((Shy(), LABELS)) == 7
 
 
-def test_a_list_with_an_object_for_each_sample_is_counted_by_these() -> None:
-    assert samples_of([Pair(str(n), torch.zeros(3, 9 + n), torch.zeros(2)) for n in range(5)]) == 5
-    assert samples_of([Slotted(torch.zeros(n + 1), torch.zeros(n + 1)) for n in range(5)]) == 5
-    assert samples_of([Slotted(IMAGES, LABELS), Slotted(IMAGES, LABELS)]) == 7
-
-
-def test_an_object_that_an_object_holds_is_no_batch() -> None:
-    data_set = SimpleNamespace(samples=torch.zeros(60_000, 2))
-    assert samples_of(SimpleNamespace(data_set=data_set, size=3)) is None
-    assert samples_of(SimpleNamespace(data_set=data_set, images=IMAGES)) == 7
+@pytest.mark.parametrize("batch", OBJECTS)
+def test_an_object_among_the_arguments_of_a_call_tells_its_samples(batch: Any) -> None:
+    assert samples_of_arguments((None, batch)) == 7
 
 
 class Strange(dict):
@@ -129,22 +165,11 @@ def test_a_long_list_beside_the_batch_is_not_gone_through() -> None:
     assert words.taken < 100
 
 
-def test_targets_whose_tensors_differ_in_length_are_one_each() -> None:
-    def target(boxes: int) -> dict[str, torch.Tensor]:
-        return {"boxes": torch.zeros(boxes, 4), "labels": torch.zeros(boxes)}
-
-    targets = tuple(target(boxes) for boxes in (2, 1, 3, 2))
-    assert samples_of(targets) == 4
-    assert samples_of((object(), targets)) == 4
-    assert samples_of((object(), list(targets))) == 4
-    assert samples_of([target(8), target(8)]) == 8, "two batches of one kind"
-
-
 def test_a_list_of_images_tells_only_with_a_target_for_each() -> None:
-    images = [torch.zeros(3, 20 + side, 30) for side in range(4)]
+    images = [*SIZED]
     assert samples_of_arguments((images,)) is None
-    assert samples_of_arguments((images, [{"boxes": torch.zeros(2, 4)} for _ in images])) == 4
-    assert samples_of_arguments(([{"image": image} for image in images],)) == 4
+    assert samples_of_arguments((images, [{"boxes": torch.zeros(2, 4)} for _ in images])) == 5
+    assert samples_of_arguments(([{"image": image} for image in images],)) == 5
 
 
 class OfAnObject(nn.Linear):
