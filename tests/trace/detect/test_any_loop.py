@@ -249,15 +249,13 @@ def _updates_in_a_closure(loop: Loop) -> None:
     loop.fetch()
     with loop.stepping():
         loop.zero()
-        loop.call()
-        loop.backward()
+        loop.accumulate()
 
 
 def _accumulates(loop: Loop) -> None:
     for _ in range(3):
         loop.fetch()
-        loop.call()
-        loop.backward()
+        loop.accumulate()
     loop.update()
 
 

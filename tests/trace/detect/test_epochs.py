@@ -206,8 +206,7 @@ def test_detail_goes_with_the_steps_that_begin_under_it(loop: Loop) -> None:
 
 def test_detail_without_a_loader_turns_between_two_updates(loop: Loop) -> None:
     for number in range(6):
-        loop.call(2)
-        loop.backward(4)
+        loop.accumulate()
         with loop.stepping():
             loop.wait(3)
             if number in (1, 3):

@@ -47,8 +47,7 @@ def test_what_follows_a_metric_is_no_forward_pass(loop: Loop) -> None:
 def test_nor_is_what_follows_one_between_the_backward_pass_and_the_update(loop: Loop) -> None:
     loop.iterate()
     loop.fetch(1)
-    loop.call(2)
-    loop.backward(4)
+    loop.accumulate()
     loop.call(0.5, METRIC)
     loop.wait(5)
     loop.update(3)
@@ -104,8 +103,7 @@ def test_what_lies_between_a_generator_and_its_critic_is_the_forward_pass(loop: 
     loop.iterate()
     for _ in range(3):
         loop.fetch(1)
-        loop.call(2, CRITIC)
-        loop.backward(4)
+        loop.accumulate(CRITIC)
         for optimizer in (ADAM, SGD):
             loop.call(1)
             loop.wait(5)
@@ -198,8 +196,7 @@ def test_batches_that_are_fetched_together_and_used_one_by_one_are_too(loop: Loo
         for _ in range(4):
             loop.fetch(1)
         for number in range(4):
-            loop.call(2, samples=None if number else 8)
-            loop.backward(4)
+            loop.accumulate(samples=None if number else 8)
         loop.update(3)
     loop.exhaust()
     loop.learn()
@@ -219,8 +216,7 @@ def test_batches_fetched_together_are_all_used_after_steps_without_detail(
         for _ in range(4):
             loop.fetch(1)
         for _ in range(0 if is_off else 4):
-            loop.call(2, samples=8)
-            loop.backward(4)
+            loop.accumulate(samples=8)
         loop.update(3)
     assert loop.detected().samples == [32] * 9
 
@@ -231,8 +227,7 @@ def test_an_accumulation_that_grows_uses_all_that_was_fetched_for_it(loop: Loop)
         for _ in range(batches):
             loop.fetch()
         for _ in range(batches):
-            loop.call(2, samples=8)
-            loop.backward(4)
+            loop.accumulate(samples=8)
         loop.update(3)
     loop.exhaust()
     assert loop.detected().samples == [16, 16, 32, 32, 64]

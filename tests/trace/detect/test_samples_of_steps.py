@@ -20,8 +20,7 @@ def loop() -> Loop:
 def train_without_loader(loop: Loop, steps: int, off: range) -> None:
     for number in range(steps):
         if number not in off:
-            loop.call(2, samples=8)
-            loop.backward(4)
+            loop.accumulate(samples=8)
         else:
             loop.wait(6)
         if number + 1 in (off.start, off.stop):

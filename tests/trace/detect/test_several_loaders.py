@@ -50,8 +50,7 @@ def test_a_loader_that_is_only_drawn_from_does_not_decide_the_epochs(loop: Loop)
                 loop.exhaust(1, labelled)
                 labelled += 1
                 loop.iterate(labelled, ms=2, of=LABELLED)
-            loop.fetch(1, labelled)
-            loop.learn()
+            loop.step(labelled)
         loop.exhaust(1, unlabelled)
     sheet = loop.detected()
     assert sheet.numbers == [(epoch, step) for epoch in (1, 2) for step in (1, 2, 3, 4)]

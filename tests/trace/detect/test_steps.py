@@ -60,8 +60,7 @@ def test_batches_that_lead_to_one_update_are_one_step(loop: Loop) -> None:
     loop.iterate()
     for number in range(6):
         loop.fetch(1)
-        loop.call(2)
-        loop.backward(4, loss=0.25)
+        loop.accumulate(loss=0.25)
         if number % 3 == 2:
             loop.update(3)
             loop.zero(1)
@@ -78,8 +77,7 @@ def test_batches_left_over_at_an_epochs_end_belong_to_its_last_step(loop: Loop) 
         loop.iterate(ms=5)
         for number in range(5):
             loop.fetch(1)
-            loop.call(2)
-            loop.backward(4)
+            loop.accumulate()
             if number % 2:
                 loop.update(3)
         loop.exhaust(1)
@@ -217,8 +215,7 @@ def test_phases_inside_a_closure_are_phases_and_the_rest_is_the_optimisers(loop:
             for _ in range(3):
                 loop.wait(0.5)
                 loop.zero(1)
-                loop.call(2)
-                loop.backward(4, loss=1.0)
+                loop.accumulate(loss=1.0)
                 loop.wait(5)  # the line search
     loop.exhaust()
     sheet = loop.detected()
@@ -233,8 +230,7 @@ def test_a_closure_that_goes_through_all_of_the_data_is_one_update(loop: Loop) -
                 loop.iterate(key, ms=5)
                 for _ in range(3):
                     loop.fetch(1, key)
-                    loop.call(2)
-                    loop.backward(4)
+                    loop.accumulate()
                 loop.exhaust(1, key)
     sheet = loop.detected()
     assert sheet.lasted_ms == [54, 54]
@@ -263,8 +259,7 @@ def test_a_scaler_around_an_optimiser_is_one_update(loop: Loop) -> None:
     loop.iterate()
     for _ in range(2):
         loop.fetch(1)
-        loop.call(2)
-        loop.backward(4)
+        loop.accumulate()
         with loop.stepping():
             loop.wait(1)
             loop.update(3)
@@ -292,8 +287,7 @@ def test_our_own_work_is_other_and_never_a_wait_for_data(loop: Loop) -> None:
 def test_an_update_that_raised_does_not_spoil_the_steps_after_it(loop: Loop) -> None:
     loop.iterate()
     loop.fetch(1)
-    loop.call(2)
-    loop.backward(4)
+    loop.accumulate()
     loop.record(e.STEP, ADAM)
     loop.wait(1)  # it raised, the loop caught it and went on
     for _ in range(2):
@@ -338,8 +332,7 @@ def test_a_closure_is_called_with_the_same_samples_again_and_again(loop: Loop) -
     for _ in range(2):
         with loop.stepping():
             for _ in range(3):
-                loop.call(2, samples=300)
-                loop.backward(4)
+                loop.accumulate(samples=300)
     assert loop.detected().samples == [300, 300]
 
 
@@ -384,8 +377,7 @@ def test_a_model_that_was_tried_before_a_closure_calls_it_was_not_trained_then(l
     loop.wait(50)
     for _ in range(2):
         with loop.stepping():
-            loop.call(2)
-            loop.backward(4)
+            loop.accumulate()
     sheet = loop.detected()
     assert sheet.lasted_ms == [6, 6]
     assert len(sheet.of("train")) == 1
