@@ -1,31 +1,30 @@
-"""What is in the network? Its layers, counted while two samples go through it once.
+"""Count the layers, parameters, multiply-adds and memory of a network.
 
-The forward pass is a real one, in training mode and on the CPU. It takes two samples, since a batch
-norm may refuse to train on one. Figures are for one sample, half of what was seen; what does not
-grow with the batch, such as the means of a batch norm, is halved with the rest.
+The counts come from one real forward pass in training mode, on the CPU. It has two samples, because
+batch norm may refuse to train on one. Figures are per sample: half of what was measured, also where
+something does not grow with the batch, such as the means of a batch norm.
 
-A layer's figures are its own, without those of its children, so that every column adds up.
+The figures of a module exclude those of its children, so every column adds up to the total.
 
-- `macs`: multiply-adds of the forward pass, from the shapes of each call (`models.multiply_adds`).
-  Where a module of another class calls functions, from the operations that torch then ran.
-- `kept_bytes`: what autograd really saved for the backward pass. Every block of memory counts once,
-  for the layer that saved it first; parameters and buffers are left out, the input is in.
-- `forward_backward_mb`: torchsummary's figure, which people publish. It is 2 x 4 bytes x the values
-  that come out of every leaf with parameters of its own and out of every block. A block is a
-  composite module that is no `nn.Sequential` or `nn.ModuleList` and not the network itself.
-  Activations, pools and identities are modules in our zoo, where the published networks call
-  functions that torchsummary cannot see; they have no parameters and do not count.
+- `macs`: multiply-adds of the forward pass, from the shapes of each call (`models.multiply_adds`),
+  or from the operations that torch ran, for modules that call functions.
+- `kept_bytes`: the memory that autograd saved for the backward pass. A storage counts once, for the
+  module that saved it first; parameters and buffers are excluded, the input is included.
+- `forward_backward_mb`: torchsummary's figure, which is often published: 2 x 4 bytes x the output
+  values of every leaf with parameters and of every block. A block is a composite module other than
+  `nn.Sequential`, `nn.ModuleList` and the network itself. Activations and pools without parameters
+  do not count, because published networks call them as functions, which torchsummary cannot see.
 
-Every `_mb` is in MiB (2**20 bytes), with 4 bytes a value and a batch of one.
+Every `_mb` is in MiB (2**20 bytes), with 4 bytes per value and a batch of one.
 
-Blind spot. What a network keeps by itself is not seen, such as what a `torch.autograd.Function`
-puts on its context without saving it.
+Memory that a network holds without saving it for autograd is not seen, such as attributes of the
+context of a `torch.autograd.Function`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
@@ -40,6 +39,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stepscope.errors import RequestError
 from stepscope.models.multiply_adds import (
     convolves,
+    first_names,
     multiply_adds,
     multiply_adds_of_operation,
     tensors_in,
@@ -48,23 +48,18 @@ from stepscope.models.step_tensors import weigh_optimizer
 from stepscope.models.user_model import describe_their_failure
 from stepscope.records.types import OptimizerCounts
 
-# --- Let a network run as it was written, whatever of it is compiled
-
 
 def eagerly() -> contextlib.AbstractContextManager[object]:
-    """Return a context in which nothing is compiled, or remembered as not to be compiled."""
+    """Return a context in which torch compiles nothing."""
     if hasattr(torch.compiler, "set_stance"):  # from torch 2.6 on
         stance: contextlib.AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
         return stance
     return contextlib.nullcontext()
 
 
-# --- One forward pass, watched: which module is running, what it multiplies, makes and keeps
-
-
 @dataclass(slots=True, eq=False)
-class Seen:
-    """What was seen of one module in its own calls, over the whole batch."""
+class ModuleCalls:
+    """The calls of one module, over the whole batch, without those of its children."""
 
     name: str
     module: nn.Module
@@ -79,38 +74,39 @@ class Seen:
 
     @property
     def macs(self) -> int | None:
-        """Count by what is known of the layer, else by its operations; None where both fail."""
+        """Multiply-adds from the layer's shapes, else from its operations; None if unknown."""
         if self.layer_macs is not None:
             return self.layer_macs
         return None if self.uncounted else self.operation_macs
 
     @property
     def label(self) -> str:
-        """Name the module as a sentence does."""
+        """The name and class of the module, for messages."""
         return f"{self.name} ({type(self.module).__name__})"
 
 
 class ForwardWatch(TorchDispatchMode):
-    """Watch a network while it is called once; afterwards no hook is left in it.
+    """Record one forward pass of a network; its hooks are removed afterwards.
 
-    `running` are the modules whose calls are under way, the innermost last. After a call that
-    failed, the last of them is where it failed.
+    `running` is the stack of modules that are being called. If the call fails, the last of them is
+    where it failed.
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model = model
         self.seen = {
-            module: Seen(_shown(name, module), module) for name, module in model.named_modules()
+            module: ModuleCalls(_shown(name, module), module)
+            for name, module in model.named_modules()
         }
-        self.last_layer: Seen | None = None
+        self.last_layer: ModuleCalls | None = None
         self.last_layer_input: tuple[int, ...] | None = None
-        self.running: list[Seen] = []
-        # Kept alive, so that no address is given out twice.
-        self._saved: dict[int, tuple[torch.UntypedStorage, Seen]] = {}
+        self.running: list[ModuleCalls] = []
+        # Kept alive, so that no address is reused.
+        self._saved: dict[int, tuple[torch.UntypedStorage, ModuleCalls]] = {}
 
     def call(self, make_batch: Callable[[], torch.Tensor]) -> Any:
-        """Call the network in training mode, and return what it returns."""
+        """Call the network in training mode, and return its output."""
         handles: list[Any] = []
         training = {module: module.training for module in self.seen}
         try:
@@ -119,7 +115,7 @@ class ForwardWatch(TorchDispatchMode):
                     handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
                     handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
             self.model.train()
-            saving = saved_tensors_hooks(self._save, _give_back)
+            saving = saved_tensors_hooks(self._save, lambda saved: saved)
             with eagerly(), torch.enable_grad(), saving, self:
                 output = self.model(make_batch())
         finally:
@@ -153,7 +149,7 @@ class ForwardWatch(TorchDispatchMode):
     ) -> None:
         seen = self.seen[module]
         while self.running and self.running.pop() is not seen:
-            pass  # a call inside it failed, and the network went on without it
+            pass  # a call inside it failed, and the network caught the exception
         made = list(tensors_in(output))
         seen.calls += 1
         seen.output = tuple(made[0].shape) if made else seen.output
@@ -172,7 +168,7 @@ class ForwardWatch(TorchDispatchMode):
         return tensor.detach()
 
     def _add_up_saved(self) -> None:
-        # Only now, since a lazy layer had no parameters before.
+        # Only now, because lazy layers have no parameters before the call.
         for own in (*self.model.parameters(), *self.model.buffers()):
             if own.layout == torch.strided:
                 self._saved.pop(own.untyped_storage()._cdata, None)
@@ -181,12 +177,8 @@ class ForwardWatch(TorchDispatchMode):
         self._saved.clear()
 
 
-def _give_back(saved: torch.Tensor) -> torch.Tensor:
-    return saved
-
-
 def _shown(name: str, module: nn.Module) -> str:
-    """Name the network itself by its class, and what was compiled as it was called before."""
+    """Return the name of a module without wrappers of `torch.compile`, or its class."""
     plain = ".".join(part for part in name.split(".") if part != "_orig_mod")
     return plain or f"({type(module).__name__})"
 
@@ -194,14 +186,13 @@ def _shown(name: str, module: nn.Module) -> str:
 _SAMPLES = 2
 _VALUE_BYTES = 4
 _MB = 2**20
-_MOST_NAMES = 5  # in one sentence
 
 MakeOptimizer = Callable[[list[nn.Parameter]], optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class LayerSummary:
-    """One module. Unknown multiply-adds are None; so is the shape of one that was never called."""
+    """One module; its multiply-adds may be unknown, and it has no output if it was not called."""
 
     name: str
     kind: str
@@ -214,7 +205,7 @@ class LayerSummary:
 
 @dataclass(frozen=True)
 class NetworkSummary:
-    """A network and one sample. `macs` leaves out what is unknown; `not_counted` tells of it."""
+    """A network and one sample; `not_counted` describes what the figures exclude."""
 
     parameters: int
     trainable_parameters: int
@@ -235,13 +226,12 @@ class NetworkSummary:
 def count_network(
     model: nn.Module, sample_shape: Sequence[int], name: str, tokens: int | None = None
 ) -> NetworkSummary:
-    """Send two random samples through a network in training mode and count what is in it.
+    """Return the counts of a network for samples of a shape.
 
-    `name` is the network's in messages, and tells whose code it is that fails. A network of texts
-    is given tokens, of which it can tell so many apart.
+    `name` is the model's name for messages. `tokens` is the vocabulary size of a network for texts.
 
     Raises:
-        RequestError: the network fails on samples of this shape, or gives no tensor.
+        RequestError: the network fails on samples of this shape, or returns no tensor.
     """
     watch = ForwardWatch(model)
     output = _call(watch, partial(_random_samples, sample_shape, tokens), sample_shape, name)
@@ -271,7 +261,7 @@ def count_network(
 
 
 def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerCounts:
-    """Return the state of an optimizer, measured with a small parameter and scaled up."""
+    """Return the state of an optimiser, measured with a small parameter and scaled up."""
     values = weigh_optimizer(make).state
     return {
         "values_per_parameter": int(values) if float(values).is_integer() else values,
@@ -307,7 +297,7 @@ def _call(
 
 
 def _random_samples(sample_shape: Sequence[int], tokens: int | None) -> torch.Tensor:
-    # Not blank: a network that divides by a deviation or inverts a matrix would fail on those.
+    # Not constant: a network that divides by a deviation would fail.
     random = torch.Generator().manual_seed(0)
     if tokens is not None:
         return torch.randint(1, tokens, (_SAMPLES, *sample_shape), generator=random)
@@ -315,7 +305,7 @@ def _random_samples(sample_shape: Sequence[int], tokens: int | None) -> torch.Te
 
 
 def _layers(watch: ForwardWatch) -> Iterator[LayerSummary]:
-    """Give every module that was called or has parameters; a shared parameter counts once."""
+    """Yield the modules that were called or have parameters; a shared parameter counts once."""
     counted: set[int] = set()
     for module, seen in watch.seen.items():
         own = [each for each in module.parameters(recurse=False) if id(each) not in counted]
@@ -333,7 +323,7 @@ def _layers(watch: ForwardWatch) -> Iterator[LayerSummary]:
 
 
 def _without_batch(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    """Leave the samples out; a first dimension that is something else stays as it is."""
+    """Remove the batch dimension, if the first dimension is one."""
     return shape[1:] if shape and shape[0] == _SAMPLES else shape
 
 
@@ -350,7 +340,7 @@ def _values_of_torchsummary(watch: ForwardWatch) -> int:
 
 
 def _reached_by_gradients(output: Any) -> set[int]:
-    """Find the tensors that a backward pass from the output would give gradients, by their ids."""
+    """Return the ids of the tensors that a backward pass would give gradients."""
     reached: set[int] = set()
     known: set[Any] = set()
     ahead: list[Any] = [tensor.grad_fn for tensor in tensors_in(output)]
@@ -360,7 +350,7 @@ def _reached_by_gradients(output: Any) -> set[int]:
             continue
         known.add(node)
         ahead += [before for before, _ in node.next_functions]
-        if hasattr(node, "variable"):  # the node that adds up the gradients of a leaf
+        if hasattr(node, "variable"):  # the node that accumulates the gradients of a leaf
             reached.add(id(node.variable))
     return reached
 
@@ -368,14 +358,15 @@ def _reached_by_gradients(output: Any) -> set[int]:
 def _not_counted(watch: ForwardWatch, reached: set[int]) -> Iterator[str]:
     for module, seen in watch.seen.items():
         if seen.macs is None:
-            yield f"multiply-adds of {seen.label}: unknown for {_listed(sorted(seen.uncounted))}"
+            unknown = first_names(sorted(seen.uncounted))
+            yield f"multiply-adds of {seen.label}: unknown for {unknown}"
         if seen.convolves and not isinstance(module, _ConvNd):
             yield f"{seen.label} convolves by a function, which is not among the convolutions"
         if isinstance(module, torch.jit.ScriptModule):
             yield f"{seen.label} is scripted: what it does counts for the module that calls it"
     for module in dict.fromkeys(_never_called(watch, watch.model)):
         values = sum(each.numel() for each in module.parameters())
-        if values:  # a dropout that the network does by a function is no loss
+        if values:  # a dropout that the network calls as a function is not worth a line
             yield f"{watch.seen[module].label} was never called; it has {values:,} parameters"
     without = {
         name: each.numel()
@@ -385,22 +376,17 @@ def _not_counted(watch: ForwardWatch, reached: set[int]) -> Iterator[str]:
     if without:
         yield (
             f"gradients of {sum(without.values()):,} trainable parameters: "
-            f"the output does not depend on {_listed(without)}"
+            f"the output does not depend on {first_names(without)}"
         )
 
 
 def _never_called(watch: ForwardWatch, module: nn.Module) -> Iterator[nn.Module]:
-    """Find the topmost modules of which nothing was called."""
+    """Yield the outermost modules that were never called, nor any part of them."""
     if isinstance(module, nn.MultiheadAttention):
-        return  # it takes the weights of its children and never calls them
+        return  # it uses the weights of its children without calling them
     for child in module.children():
         called = any(watch.seen[below].calls for below in child.modules())
         if called or isinstance(child, nn.ModuleList | nn.ModuleDict):
             yield from _never_called(watch, child)
         elif not isinstance(child, nn.ParameterList | nn.ParameterDict | torch.jit.ScriptModule):
             yield child
-
-
-def _listed(names: Collection[str]) -> str:
-    first, more = list(names)[:_MOST_NAMES], len(names) - _MOST_NAMES
-    return ", ".join(first) + (f" and {more} more" if more > 0 else "")

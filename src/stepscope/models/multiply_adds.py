@@ -1,8 +1,8 @@
-"""How often does a layer multiply? Counted from the shapes of one real call."""
+"""The multiply-adds of a layer or an operation, from the shapes of a call."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import prod
 from typing import Any
@@ -12,18 +12,19 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.rnn import RNNBase, RNNCellBase
 
-_DEEPEST = 8  # how deep tensors may lie in what a module takes and returns
+_DEEPEST = 8  # the maximum nesting of tensors in arguments and outputs
+_MOST_NAMES = 5  # in one sentence
 
 
 def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> int | None:
-    """Count the multiply-adds of one forward call by its real shapes; None where it is unknown.
+    """Return the multiply-adds of a forward call, without its children; None if unknown.
 
     Only products with a matrix or a kernel count, biases do not. torch's other layers have none
-    (activations, pooling, norms, dropout, embeddings, containers). What any other class computes
-    itself, beside calling its children, is unknown. `inputs` are the arguments and the named ones.
+    (activations, pooling, norms, dropout, embeddings, containers); other classes are unknown.
+    `inputs` are the positional and the keyword arguments.
 
-    Shapes are taken from the tensors and the module's settings, never from its weights: reading the
-    weight of a module with spectral norm would change it.
+    Shapes come from tensors and settings, never from weights: reading the weight of a module with
+    spectral norm would change it.
     """
     taken, made = next(tensors_in(inputs), None), next(tensors_in(output), None)
     if taken is None or made is None:
@@ -48,7 +49,7 @@ def multiply_adds(module: nn.Module, inputs: Any, output: Any) -> int | None:
 
 
 def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Find the tensors in what a module takes or returns, in lists, mappings and dataclasses."""
+    """Yield the tensors in arguments or outputs: in lists, mappings and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
         return
@@ -79,7 +80,7 @@ def _of_a_time_step(module: RNNBase) -> int:
 def _of_attention(
     module: nn.MultiheadAttention, args: tuple[Any, ...], named: Mapping[str, Any]
 ) -> int | None:
-    """Add up the projections of query, key and value, the scores, their use, and the last one."""
+    """Add up the projections, the scores and their weighted sum."""
     given = dict(zip(("query", "key", "value"), args, strict=False)) | dict(named)
     query, key, value = given["query"], given["key"], given["value"]
     if query.is_nested:
@@ -91,8 +92,13 @@ def _of_attention(
     return int(width * projected + 2 * queries * attended * width)
 
 
-# --- How often does one operation of torch multiply? For what a network computes outside its
-# layers.
+def first_names(names: Collection[str]) -> str:
+    """Return the first names of a collection, and the number of the others."""
+    first, more = list(names)[:_MOST_NAMES], len(names) - _MOST_NAMES
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+# --- operations of torch, for computations outside of layers
 
 
 # By name, since not every version of torch has every one of them.
@@ -107,22 +113,21 @@ _ATTENTIONS = frozenset(
         "_scaled_dot_product_cudnn_attention",
     }
 )
-# They multiply, and how often is not written down here.
+# Operations that multiply, and whose cost is unknown here.
 _UNCOUNTED = frozenset({"_trilinear", "_cdist_forward", "addbmm", "conv_tbc", "mkldnn_rnn_layer"})
 _UNCOUNTED_FAMILIES = ("linalg_", "_linalg_", "_fft_")
 _OF_TORCH = frozenset({"aten", "prim", "prims"})
 
 
 def convolves(operation: Any) -> bool:
-    """Say whether an operation is a convolution."""
+    """Return whether an operation is a convolution."""
     return _name(operation) in _CONVOLUTIONS
 
 
 def multiply_adds_of_operation(operation: Any, args: Sequence[Any], made: Any) -> int | None:
-    """Count the multiply-adds of one call by its shapes; None where they are unknown.
+    """Return the multiply-adds of a call; None if unknown, as for operations of other libraries.
 
-    As with layers, only products with a matrix or a kernel count: element by element there are
-    none. An operation that is not torch's own may do anything, and is unknown.
+    Only products with a matrix or a kernel count, as for layers.
     """
     name = _name(operation)
     if operation.namespace not in _OF_TORCH or name in _UNCOUNTED:
@@ -145,5 +150,5 @@ def multiply_adds_of_operation(operation: Any, args: Sequence[Any], made: Any) -
 
 
 def _name(operation: Any) -> str:
-    """Name an operation without its namespace and its variant: `mm` of `aten::mm.out`."""
+    """Return `mm` for `aten::mm.out`."""
     return str(operation._schema.name).partition("::")[2]

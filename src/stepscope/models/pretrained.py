@@ -1,7 +1,6 @@
-"""Start a MobileBERT from a checkpoint of the transformers library that lies on this machine.
+"""Load the weights of a local MobileBERT checkpoint of the transformers library.
 
-Only safetensors are read: a file of numbers, where `pytorch_model.bin` is a pickle, which may run
-code when it is opened.
+Only safetensors are read: `pytorch_model.bin` is a pickle, which may run code.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from stepscope.models.mobilebert import MobileBert
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-# What belongs to a task, not to the language: left out where it does not fit, and trained anew.
+# Layers of a task, not of the language: not loaded if they do not fit.
 _HEAD = ("classifier.", "mobilebert.pooler.")
-# What must agree beside the shapes: it changes what the same weights compute.
+# Settings that must agree besides the shapes, because they change the computation.
 _SAME = (
     *("vocab_size", "embedding_size", "hidden_size", "true_hidden_size", "intra_bottleneck_size"),
     *("intermediate_size", "num_hidden_layers", "num_attention_heads", "num_feedforward_networks"),
@@ -35,17 +34,17 @@ _SAME = (
 
 @dataclass(frozen=True)
 class Taken:
-    """What was taken of a checkpoint: how many tensors, and which were left as they were drawn."""
+    """The number of tensors that were loaded, and the names of those that keep fresh weights."""
 
     tensors: int
     fresh: tuple[str, ...]
 
 
 def check_weights(model_name: str, folder: Path) -> None:
-    """Refuse a folder that no network of this name could start from. Needs no torch.
+    """Check that a folder has weights for a network of this name. Needs no torch.
 
     Raises:
-        RequestError: the network takes no weights, or the folder has none that are safetensors.
+        RequestError: the network takes no weights, or the folder has no safetensors.
     """
     takes = [name for name, entry in ZOO.items() if entry.tokens is not None]
     if model_name not in takes:
@@ -70,11 +69,11 @@ def check_weights(model_name: str, folder: Path) -> None:
 
 
 def load_weights(model: nn.Module, model_name: str, folder: Path) -> Taken:
-    """Put the weights of a checkpoint into a network; its head stays fresh where it does not fit.
+    """Load the weights of a checkpoint into a network; a head that does not fit stays fresh.
 
     Raises:
         RequestError: the checkpoint is of another network.
-        DataError: it cannot be read.
+        DataError: the checkpoint cannot be read.
     """
     check_weights(model_name, folder)
     from stepscope.models.mobilebert import MobileBert
@@ -99,7 +98,7 @@ def load_weights(model: nn.Module, model_name: str, folder: Path) -> Taken:
 
 
 def _check_config(model: MobileBert, model_name: str, file: Path) -> None:
-    """Compare what the checkpoint says of its network with ours; one that says nothing may pass."""
+    """Compare the checkpoint's configuration, if it has one, with the network's."""
     if not file.is_file():
         return
     try:
@@ -111,7 +110,7 @@ def _check_config(model: MobileBert, model_name: str, file: Path) -> None:
         raise RequestError(
             f"weights: wanted a checkpoint of {model.config.model_type}, {file} says {kind!r}."
         )
-    theirs = type(model.config)().to_dict() | said  # what it leaves out has the library's default
+    theirs = type(model.config)().to_dict() | said  # with the library's defaults
     ours = model.config.to_dict()
     differ = [
         f"{name} is {theirs[name]} there and {ours[name]} here"

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """Where a network of the zoo is made, and what it was laid out for.
+    """A network of the zoo: its module and factory, and its usual input.
 
-    `module` is a file of this room. `input_shape` is channels, height, width of an image, or the
-    length of a text, for which `tokens` is how many tokens the network can tell apart. `classes` is
-    what the table of parameters counts with; `build` makes any number.
+    `input_shape` is channels, height and width of an image, or the length of a text, and `tokens`
+    the vocabulary size of a network for texts. `classes` is the default; `build` takes any number.
     """
 
     module: str
@@ -85,12 +84,10 @@ ZOO: Mapping[str, ZooEntry] = MappingProxyType(
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is not in the zoo, no design, and not like `package.module:factory`.
-
-    Of the last form only the syntax is looked at: nothing is imported.
+    """Check the name of a model; of `package.module:factory` only the syntax.
 
     Raises:
-        RequestError: the name can be no model.
+        RequestError: no model has this name.
     """
     if is_design(name):
         read_design(name)
@@ -104,7 +101,7 @@ def check_name(name: str) -> None:
 
 
 def check_installed(name: str) -> None:
-    """Refuse a network of the zoo whose library is not there. Nothing is imported.
+    """Check that the library of a network is installed, without importing it.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -114,19 +111,15 @@ def check_installed(name: str) -> None:
 
 
 def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") -> nn.Module:
-    """Build a network by its name, with fresh weights, on the CPU.
+    """Return the network of a name, with fresh weights, on the CPU.
 
-    For `package.module:factory` the current directory is put on `sys.path`, and stays there, as
-    with `python -m`. The factory is handed `num_classes=` or `classes=` if it takes either.
-
-    Args:
-        name: A name of the zoo, `efficient:DESIGN`, or `package.module:factory`.
-        classes: How many scores the network gives a sample.
-        norm: `none` takes out every batch norm.
+    For `package.module:factory` the current directory is added to `sys.path`, as with `python -m`.
+    The factory gets `num_classes=` or `classes=` if it takes either. `norm="none"` removes every
+    batch norm.
 
     Raises:
-        RequestError: the name is unknown, or the person's own code did not give a network.
-        MissingExtraError: torch, or what this network is made with, is not installed.
+        RequestError: the name is unknown, or the user's code did not return a network.
+        MissingExtraError: torch, or the library of this network, is not installed.
     """
     check_name(name)
     if classes < 1:

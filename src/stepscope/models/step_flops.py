@@ -1,24 +1,21 @@
-"""The work of a training step: operations counted, and bytes moved as far as tensors tell.
+"""The work of a training step: floating-point operations, and an estimate of the bytes moved.
 
-**Operations** are floating-point ones of matrix products, convolutions and attention, as torch's
-`FlopCounterMode` counts them from shapes: a multiply and an add are two. What goes element by
-element (activations, norms, the optimiser) is not counted, as everywhere in the field. Where
-activations are recomputed, the second forward pass is in the backward's count: it is done.
+**Operations** are those of matrix products, convolutions and attention, counted from shapes by
+torch's `FlopCounterMode`; a multiply-add is two. Element-wise operations (activations, norms, the
+optimiser) are not counted, as is usual. Recomputed activations count for the backward pass.
 
-**Bytes** are an estimate, as if no cache held anything from one operation to the next, and every
-tensor were written once and read once:
+**Bytes** assume that no cache holds a tensor between two operations:
 
-    forward     weights and batch are read; every tensor made is written and read
-    backward    weights and kept activations are read; every temporary is written and read;
-                gradients are written
+    forward     reads weights and batch; writes and reads every new tensor
+    backward    reads weights and kept activations; writes and reads every temporary;
+                writes gradients
 
-Operations that work in place make no tensor and are missed; a cache that holds a tensor makes the
-real traffic less.
+In-place operations are missed. Caches make the real traffic smaller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -31,15 +28,13 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from stepscope.models.multiply_adds import multiply_adds_of_operation
+from stepscope.models.multiply_adds import first_names, multiply_adds_of_operation
 from stepscope.models.step_tensors import FORWARD, NO_OPTIMIZER, Mark, StepLog, add_up, watch_step
-
-_MOST_NAMES = 5  # in one sentence
 
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """What a phase computes, and by estimate what it moves if no cache helps."""
+    """The operations of a phase, and its estimated memory traffic without caches."""
 
     flop: int
     moved_bytes: int
@@ -47,14 +42,14 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a step."""
+    """The work of a step, by phase."""
 
     forward: PhaseWork
     backward: PhaseWork
 
 
 class NotCounted(Exception):  # noqa: N818 - it is no error: such a network has no count
-    """The network does something whose operations nobody has written down."""
+    """The network runs operations whose cost is unknown; the message names them."""
 
 
 def count_work(
@@ -65,7 +60,7 @@ def count_work(
     """Run a step once and count its work.
 
     Raises:
-        NotCounted: it runs operations that multiply in a way that is unknown.
+        NotCounted: the cost of some operations is unknown.
     """
     unknown = _Unknown()
     counter = FlopCounterMode(display=False, custom_mapping=_BESIDE_TORCH_S_TABLE)
@@ -81,7 +76,7 @@ def count_work(
 
     log = watch_step(counted, parameters, batch, batch_size=0)
     if unknown.names:
-        raise NotCounted(_listed(sorted(unknown.names)))
+        raise NotCounted(first_names(sorted(unknown.names)))
     forward_flop = flop_by_phase[FORWARD]
     forward_bytes, backward_bytes = _traffic(log)
     return StepWork(
@@ -112,7 +107,7 @@ def _traffic(log: StepLog) -> tuple[int, int]:
 
 
 class _Unknown(TorchDispatchMode):
-    """Note the operations that multiply in a way that is not written down."""
+    """Record the names of operations whose cost is unknown."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -125,23 +120,18 @@ class _Unknown(TorchDispatchMode):
         return made
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
 def _convolution_backward(*given: Any, **named: Any) -> int:
-    """Count what is done again for the gradient of the input, and of the kernels, where wanted.
+    """Count the operations for the gradients of the input and of the kernels, where wanted.
 
-    Torch's own formula takes a grouped convolution for a full one: the backward pass of
-    MobileNetV2 would come out 20 times as large as its forward pass.
+    Torch's formula ignores groups: the backward pass of MobileNetV2 would be 20 times its forward
+    pass.
     """
     made, taken, kernels, transposed, wanted = (given[at] for at in (0, 1, 2, 7, 10))
     done: int = 2 * prod(taken if transposed else made) * prod(kernels[1:]) * sum(wanted[:2])
     return done
 
 
-# What `FlopCounterMode` leaves out or counts otherwise, by shapes as it counts the others.
+# Operations that `FlopCounterMode` lacks or counts differently, by shapes.
 _aten: Any = torch.ops.aten
 _BESIDE_TORCH_S_TABLE: dict[Any, Callable[..., int]] = {
     _aten.convolution_backward: _convolution_backward,

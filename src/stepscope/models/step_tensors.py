@@ -1,16 +1,15 @@
-"""The tensors of a training step: when each is made, when it goes, and its size at any batch.
+"""The tensors of a training step: when each is allocated and freed, and its size at any batch.
 
-A step of a few samples is watched twice, with two batch sizes. Both make the same blocks of memory
-in the same order; a block's size at another batch lies on the line through its two sizes. So the
-peak of a step of 1,024 samples is known from steps of two and four, and with it what is alive then:
-the peak may fall into another phase of a large batch than of a small one.
+A step is recorded with two small batch sizes. Both allocate the same blocks of memory in the same
+order, and the size of a block at another batch size is extrapolated linearly. The peak of a step of
+1,024 samples is thus known from steps of two and four samples, and so are the tensors that are
+alive then; the peak of a large batch may be in another phase than that of a small one.
 
-    forward            backward                     optimizer
-    activations grow   activations go, gradients    state, temporaries of one
-                       come, temporaries in between parameter at a time
+    forward                backward                        optimizer
+    activations allocated  activations freed, gradients    state; temporaries of one
+                           allocated, and temporaries      parameter at a time
 
-Counted are torch's own tensors. What a library takes inside an operation, and what the allocator
-keeps for later, is not.
+Only torch's tensors are counted, not the workspace of a library or the reserve of an allocator.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Mark = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Block:
-    """One piece of memory: what it is for and how large it is."""
+    """A block of memory: its purpose and size."""
 
     kind: Kind
     size_bytes: int
@@ -44,10 +43,10 @@ class Block:
 
 @dataclass(frozen=True)
 class StepLog:
-    """Blocks in the order in which they were made.
+    """The blocks of a step, in the order of their allocation.
 
-    `events` names a block by its number from 1, below zero where it goes; `phase_ends` counts the
-    events up to the end of a phase.
+    An event is the number of a block, counted from 1, negative when it is freed. `phase_ends` is
+    the number of events up to the end of a phase.
     """
 
     batch_size: int
@@ -58,7 +57,7 @@ class StepLog:
 
 @dataclass(frozen=True)
 class ForecastPhaseMemory:
-    """What the tensors of a step took in one of its phases: at most, and when it ended."""
+    """The memory of a step's tensors in one phase: the peak, and at the end."""
 
     peak_bytes: int
     end_bytes: int
@@ -66,10 +65,10 @@ class ForecastPhaseMemory:
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What the tensors of a step take.
+    """The memory of a step's tensors.
 
-    `at_peak` splits the peak by kind. `kept_bytes` are the activations that wait for the backward
-    pass when the forward pass has ended.
+    `at_peak` splits the peak by kind. `kept_bytes` are the activations at the end of the forward
+    pass, kept for the backward pass.
     """
 
     batch_size: int
@@ -82,9 +81,9 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class OptimizerMemory:
-    """What an optimiser holds, as a multiple of the parameters: for ever, and for a moment.
+    """The memory of an optimiser, as a multiple of the parameters: its state, and temporaries.
 
-    The moment is that of the largest parameter, or of all of them `all_at_once`.
+    Temporaries are those of the largest parameter, or of all parameters if it steps `all_at_once`.
     """
 
     state: float
@@ -92,7 +91,7 @@ class OptimizerMemory:
     all_at_once: bool = False
 
     def temporary_bytes(self, parameters: Iterable[int]) -> int:
-        """Return what is held for a moment while parameters of these sizes are stepped."""
+        """Return the size of the temporaries for parameters of these sizes."""
         of = sum(parameters) if self.all_at_once else max(parameters, default=0)
         return round(of * self.temporary)
 
@@ -101,7 +100,7 @@ NO_OPTIMIZER = OptimizerMemory(0.0, 0.0)
 
 
 class UnlikeSteps(Exception):  # noqa: N818 - it is no error: such a network is counted otherwise
-    """Two steps that differ only in their batch size did not make the same blocks."""
+    """Two steps that differ only in the batch size allocated different blocks."""
 
 
 def watch_step(
@@ -110,9 +109,9 @@ def watch_step(
     batch: Iterable[torch.Tensor],
     batch_size: int,
 ) -> StepLog:
-    """Run a step and note every tensor that it makes and lets go.
+    """Run a step, and record every allocation and release of a tensor.
 
-    `parameters` are those that are there before, buffers included.
+    `parameters` exist before the step, and include buffers.
     """
     parameters = list(parameters)
     ledger = _Ledger()
@@ -124,7 +123,7 @@ def watch_step(
 
     def mark(phase: str) -> None:
         ends[phase] = len(ledger.events)
-        ledger.making = "temporaries"  # what comes after the forward pass, gradients apart
+        ledger.making = "temporaries"  # after the forward pass, besides gradients
 
     ledger.making = "activations"
     with ledger:
@@ -138,7 +137,7 @@ def watch_step(
 
 
 class _Ledger(TorchDispatchMode):
-    """Note the birth and the end of every block of memory that an operation returns."""
+    """Record the allocation and release of every block of memory that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -179,10 +178,10 @@ class _Ledger(TorchDispatchMode):
 
 
 def at_batch(small: StepLog, large: StepLog, batch_size: int) -> StepLog:
-    """Return the log of the same step with another batch.
+    """Return the log of the same step with another batch size.
 
     Raises:
-        UnlikeSteps: the two steps did not do the same things.
+        UnlikeSteps: the two steps allocated different blocks.
     """
     alike = small.events == large.events and [block.kind for block in small.blocks] == [
         block.kind for block in large.blocks
@@ -202,7 +201,7 @@ def at_batch(small: StepLog, large: StepLog, batch_size: int) -> StepLog:
 
 
 def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
-    """Go through a step's log and say what was alive when."""
+    """Return the memory of a step: its peak and its phases."""
     trained = trained_bytes(log)
     state_bytes = round(sum(trained) * optimizer.state)
     alive: dict[str, int] = dict.fromkeys(KINDS, 0)
@@ -235,7 +234,7 @@ def add_up(log: StepLog, optimizer: OptimizerMemory) -> StepMemory:
 
 
 def trained_bytes(log: StepLog) -> list[int]:
-    """Return the size of each parameter that is trained, by its gradient."""
+    """Return the sizes of the parameters that have gradients."""
     return [block.size_bytes for block in log.blocks if block.kind == "gradients"]
 
 
@@ -246,7 +245,7 @@ def weigh_optimizer(
     all_at_once: bool = False,
     elements: int = 16384,
 ) -> OptimizerMemory:
-    """Let an optimiser step a single parameter, and see what it holds then and meanwhile.
+    """Measure the memory of an optimiser with a single parameter.
 
     On a GPU torch steps all parameters at once (`foreach`); on a CPU one after the other.
     """
@@ -254,7 +253,7 @@ def weigh_optimizer(
     parameter.grad = torch.zeros(elements, device=device)
     size_bytes = parameter.untyped_storage().nbytes()
     optimizer = make([parameter])
-    optimizer.step()  # the first step makes the state
+    optimizer.step()  # the first step allocates the state
     state = [
         value
         for value in tree_iter(optimizer.state_dict()["state"])

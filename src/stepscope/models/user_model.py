@@ -1,7 +1,7 @@
-"""Build a network from a user's code, and explain what went wrong in it.
+"""Build a network from a user's code, and explain errors in it.
 
-Whatever that code raises comes back as one `RequestError` that names the line, because a traceback
-through our frames hides the one line that the person can change.
+Any exception becomes a `RequestError` that names the line in the user's code, which a traceback
+through our frames would hide.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WHATEVER_THEY_RAISE = (Exception, SystemExit)
 
 
 def build_own(module_name: str, factory_name: str, *, classes: int) -> nn.Module:
-    """Import a module as `python -m` would, call its factory, and check that a network came back.
+    """Import a module as `python -m` would, call its factory, and return the network.
 
     Raises:
-        RequestError: any step failed; the message names the file and line.
+        RequestError: a step failed; the message names the file and line.
     """
     wanted = f"model '{module_name}:{factory_name}'"
     module = _import(module_name, wanted)
@@ -54,32 +54,32 @@ def build_own(module_name: str, factory_name: str, *, classes: int) -> nn.Module
 def _import(module_name: str, wanted: str) -> ModuleType:
     here = str(Path.cwd())
     if here not in sys.path:
-        # It stays: the person's code may import more of itself when it is called.
+        # It stays: the user's code may import more of itself when it is called.
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
         return importlib.import_module(module_name)
     except _WHATEVER_THEY_RAISE as error:
-        if isinstance(error, ModuleNotFoundError) and _is_the_search_itself(error, module_name):
+        # It may also be a missing module that the user's module imports.
+        is_missing = (
+            isinstance(error, ModuleNotFoundError)
+            and f"{module_name}.".startswith(f"{error.name}.")
+            and _line_in_their_code(error, module_name) is None
+        )
+        if is_missing:
             advice = (
                 "Leave out '.py': a module is named, not a file"
                 if module_name.endswith(".py")
                 else "Check the spelling, or start stepscope in the folder that holds it"
             )
             raise RequestError(
-                f"cannot find the module of {wanted}: {error.msg}. Looked in {here} and among "
+                f"cannot find the module of {wanted}: {error}. Looked in {here} and among "
                 f"the installed packages. {advice}."
             ) from error
         raise RequestError(
             f"cannot import the module of {wanted}: it raised {_described(error, module_name)}. "
             f"Make `python -c 'import {module_name}'` work in {here}, then try again."
         ) from error
-
-
-def _is_the_search_itself(error: ModuleNotFoundError, module_name: str) -> bool:
-    """Tell the wanted module missing from one that its own imports miss."""
-    on_the_way = f"{module_name}.".startswith(f"{error.name}.")
-    return on_the_way and _line_in_their_code(error, module_name) is None
 
 
 def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., Any]:
@@ -91,13 +91,13 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
         except AttributeError as error:
             where = f"module '{module.__name__}'" if owner is module else _typed(owner)
             choices = _callables(owner, module.__name__)
+            file = getattr(module, "__file__", None) or "no file"
             advice = nearest(part, choices) if choices else " It defines no function or class."
             raise RequestError(
-                f"cannot find the factory of {wanted}: {where} ({_file_of(module)}) "
-                f"has no {part!r}.{advice}"
+                f"cannot find the factory of {wanted}: {where} ({file}) has no {part!r}.{advice}"
             ) from error
         except _WHATEVER_THEY_RAISE as error:
-            # A module may import its parts only when they are asked for.
+            # A module may import its parts lazily.
             raise RequestError(
                 f"cannot find the factory of {wanted}: looking up {part!r} raised "
                 f"{_described(error, module.__name__)}. Mend it there, then try again."
@@ -117,7 +117,7 @@ def _find(module: ModuleType, factory_name: str, wanted: str) -> Callable[..., A
 
 
 def _callables(owner: Any, module_name: str) -> list[str]:
-    """Return the public callables of a module or class: its own, or else the imported ones too."""
+    """Return the public callables that a module or class defines; if none, also imported ones."""
     every = {
         name: value
         for name, value in getattr(owner, "__dict__", {}).items()
@@ -133,15 +133,14 @@ def _callables(owner: Any, module_name: str) -> list[str]:
 
 
 def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[str, int]:
-    """Return what the factory is to be called with.
+    """Return the arguments for the factory.
 
-    `**kwargs` counts as taking `num_classes`: most factories hand it on to their network.
+    `**kwargs` counts as taking `num_classes`: most factories pass it to their network.
     """
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
-        # Some callables written in C tell no signature.
-        return {}
+        return {}  # some callables written in C have no signature
     kinds = {name: parameter.kind for name, parameter in signature.parameters.items()}
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     arguments = {}
@@ -164,7 +163,7 @@ def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[s
 
 
 def describe_their_failure(error: BaseException, name: str) -> str | None:
-    """Say what went wrong in the code of `package.module:factory`; None when it was not there."""
+    """Return the error in the code of `package.module:factory`; None if it was elsewhere."""
     package = name.partition(":")[0].partition(".")[0]
     frames = traceback.walk_tb(error.__traceback__)
     theirs = (str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in frames)
@@ -172,18 +171,16 @@ def describe_their_failure(error: BaseException, name: str) -> str | None:
 
 
 def _described(error: BaseException, module_name: str) -> str:
-    """Return the exception's type, its message, and the line in the person's code."""
-    message = str(error)
-    if isinstance(error, SyntaxError):
-        # Its text repeats the file and line, which the place names already.
-        message = error.msg
+    """Return the exception's type, its message, and the line in the user's code."""
+    # The text of a syntax error repeats the file and line.
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = _line_in_their_code(error, module_name)
     return f"{text} (at {place})" if place else text
 
 
 def _line_in_their_code(error: BaseException, module_name: str) -> str | None:
-    """Return `file:line` of the deepest frame that the person wrote, or None without one."""
+    """Return `file:line` of the innermost frame in the user's code, or None."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
         return f"{error.filename}:{error.lineno}"
     place = None
@@ -197,19 +194,15 @@ def _line_in_their_code(error: BaseException, module_name: str) -> str | None:
 
 
 def _is_installed(file: str) -> bool:
-    """Tell library code, which the person cannot mend, by where it lies."""
+    """Return whether a file belongs to a library."""
     return file.startswith(("<", sysconfig.get_path("stdlib") + os.sep)) or not {
         "site-packages",
         "dist-packages",
     }.isdisjoint(Path(file).parts)
 
 
-def _file_of(module: ModuleType) -> str:
-    return getattr(module, "__file__", None) or "no file"
-
-
 def _typed(value: object) -> str:
-    """Return `a Net` or `an int`; a class is called by its own name."""
+    """Return `a Net`, `an int` or `the class Net`."""
     if value is None:
         return "None"
     if isinstance(value, type):

@@ -1855,7 +1855,7 @@ class LayerCounts(TypedDict):
 
 
 class OptimizerCounts(TypedDict):
-    """The state of an optimizer: values per parameter, and the total size."""
+    """The state of an optimiser: values per parameter, and the total size."""
 
     values_per_parameter: float
     bytes: int
