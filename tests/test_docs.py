@@ -34,21 +34,22 @@ def tables_of(text: str) -> list[list[list[str]]]:
     return found
 
 
-def test_every_setting_is_in_the_table_with_its_default_in_order() -> None:
-    wanted = [[name, default_of(name)] for name in RunSpec.model_fields]
-    assert [row[:2] for row in tables_of(text_of("docs/run.md"))[0]] == wanted
+def test_every_setting_is_in_one_table_with_its_default() -> None:
+    section = text_of("docs/reference/settings.md").split("<!-- end: generated -->")[0]
+    rows = [row[:2] for table in tables_of(section) for row in table]
+    assert sorted(rows) == sorted([name, default_of(name)] for name in RunSpec.model_fields)
 
 
 def default_of(name: str) -> str:
     default = RunSpec.model_fields[name].default
     if default is None:
         return "unset"
-    return "off" if default is False else f"`{default}`"
+    return {False: "off", True: "on"}[default] if type(default) is bool else f"`{default}`"
 
 
 @pytest.mark.parametrize("file", schema.COLUMNS)
 def test_every_column_is_in_the_table_of_its_file_in_order(file: str) -> None:
-    text = text_of("docs/run-folder.md")
+    text = text_of("docs/reference/run-folder.md")
     section = text.split(f"\n## `{file}`\n")[1].split("\n## ")[0]
     assert [row[0] for row in tables_of(section)[0]] == list(schema.COLUMNS[file])
 
@@ -57,7 +58,9 @@ def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
     from stepscope.analyze.run_summary import Measured, summarize
     from stepscope.records.run_reader import Run
 
-    documented = {row[0] for rows in tables_of(text_of("docs/run-folder.md")) for row in rows}
+    tables = tables_of(text_of("docs/reference/run-folder.md"))
+    # One row may name several fields: `energy_j`, `energy`.
+    documented = {name for rows in tables for row in rows for name in re.findall(r"\w+", row[0])}
     statuses = {schema.RUNNING, schema.COMPLETED, schema.INTERRUPTED, schema.OUT_OF_MEMORY}
     assert statuses | {schema.FAILED} <= documented
     assert set(summarize(Run(Path("nowhere"), {}), Measured())) <= documented
@@ -67,26 +70,30 @@ def test_every_option_of_trace_is_on_its_page() -> None:
     options = [
         name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
     ]
-    section = text_of("docs/trace.md").split("\n## Options\n")[1].split("\n## ")[0]
-    documented = set(re.findall(r"`(--?[a-z-]+)`", section.split("```")[0]))
+    page = text_of("docs/reference/commands.md")
+    section = page.split("\n## `stepscope trace`\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(--?[a-z-]+)`", section))
     assert {name for name in options if name.startswith("-")} == documented
 
 
 def test_every_field_of_a_trace_s_spec_is_documented() -> None:
-    section = text_of("docs/run-folder.md").split("\n### Spec of a trace\n")[1].split("\n### ")[0]
+    page = text_of("docs/reference/run-folder.md")
+    section = page.split("\n### Spec of a trace\n")[1].split("\n### ")[0]
     documented = set(re.findall(r"`(\w+)`", section))
     assert {each.name for each in fields(TraceRequest)} | {"directory", "rank"} <= documented
 
 
 def test_the_versions_of_frameworks_are_those_that_are_pinned() -> None:
     pinned = text_of("constraints.txt")
-    section = text_of("docs/trace.md").split("\n## Frameworks\n")[1].split("\n## ")[0]
+    page = text_of("docs/explanation/trace.md")
+    section = page.split("\n## Frameworks\n")[1].split("\n## ")[0]
     for library, version, _ in tables_of(section)[0]:
         assert f"\n{library}=={version}" in pinned
 
 
-def test_what_a_phase_is_in_a_foreign_script_is_told_of_each() -> None:
-    section = text_of("docs/trace.md").split("\n## What a phase is\n")[1].split("\n## ")[0]
+def test_every_phase_is_defined_for_a_script() -> None:
+    page = text_of("docs/explanation/trace.md")
+    section = page.split("\n## What a phase is\n")[1].split("\n## ")[0]
     assert [row[0] for row in tables_of(section)[0]] == list(schema.PHASES)
 
 
@@ -98,7 +105,8 @@ def test_every_exit_code_is_documented() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.StepscopeError)
     }
-    section = text_of("docs/run-folder.md").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    page = text_of("docs/reference/run-folder.md")
+    section = page.split("\n## Exit codes\n")[1].split("\n## ")[0]
     assert {row[0] for row in tables_of(section)[0]} == codes | {"0"}
 
 
@@ -115,12 +123,18 @@ def test_the_zoo_table_equals_the_registry() -> None:
         shape = "x".join(map(str, entry.input_shape))
         counts = [str(entry.classes), f"{parameters:,}", str(convolutions)]
         found.append([name, entry.about, shape, *counts])
-    assert tables_of(text_of("docs/models.md"))[0] == found
+    assert tables_of(text_of("docs/reference/models-and-data.md"))[0] == found
 
 
 def test_the_package_table_equals_the_one_that_is_tested() -> None:
     rows = tables_of(text_of("docs/architecture.md"))[0]
     assert {row[0]: frozenset(re.findall(r"`(\w+)`", row[2])) for row in rows} == MAY_IMPORT
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = set(re.findall(r": (\S+\.md)$", text_of("mkdocs.yml"), re.MULTILINE))
+    docs = ROOT / "docs"
+    assert listed == {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
 
 
 # --- links and places -----------------------------------------------------------------------------

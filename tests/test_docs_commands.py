@@ -30,8 +30,9 @@ SHORTER = {
     "sweep": shlex.split("--repeats 1"),
     "trace": shlex.split("--max-steps 20"),
 }
-# A network or 180 MB of data would be needed; a server goes on until Ctrl-C.
-ONLY_PARSED = ("cifar10", "serve")
+# A network, 180 MB of data or a folder of photographs would be needed; a server runs until Ctrl-C;
+# `workers` takes a minute, and has tests of its own.
+ONLY_PARSED = ("cifar10", "photos", "serve", "workers")
 
 
 def shortened(arguments: list[str]) -> list[str]:

@@ -1,0 +1,82 @@
+"""The generated pages of docs/reference: up to date, and complete."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from cyclopts import App
+
+from stepscope.cli.main import make_app
+from stepscope.settings.run_settings import RunSpec
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "write_reference", ROOT / "tools/write_reference.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["write_reference"] = module  # where its dataclass looks for itself
+    spec.loader.exec_module(module)
+    return module
+
+
+OUT_OF_DATE = "out of date: run .venv/bin/python tools/write_reference.py"
+
+
+def test_the_page_of_commands_is_up_to_date(tool: ModuleType) -> None:
+    page = tool.REFERENCE / "commands.md"
+    assert page.read_text(encoding="utf-8") == tool.commands_page(make_app()), OUT_OF_DATE
+
+
+def test_the_tables_of_settings_are_up_to_date(tool: ModuleType) -> None:
+    page = (tool.REFERENCE / "settings.md").read_text(encoding="utf-8")
+    assert page == tool.settings_page(page), OUT_OF_DATE
+
+
+def test_every_setting_is_in_one_group(tool: ModuleType) -> None:
+    grouped = [name for names in tool.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(RunSpec.model_fields)
+
+
+def test_a_command_shows_its_options_with_defaults_and_its_aliases(tool: ModuleType) -> None:
+    app = App(name="stepscope", help_format="plaintext")
+
+    @app.command
+    def weigh(model: str, /, *, repeats: int = 3, chart: str | None = None) -> None:
+        """Weigh a model.
+
+        Exits with 1 where --repeats are too few.
+
+        Parameters
+        ----------
+        model
+            A network.
+        repeats
+            How many rounds.
+        chart
+            A file for it [default: none is written].
+        """
+
+    page = tool.commands_page(app)
+    assert "## `stepscope weigh`" in page
+    assert "`stepscope weigh [OPTIONS] MODEL`" in page
+    assert "Exits with 1 where `--repeats` are too few." in page
+    assert "| `MODEL` | A network |" in page
+    assert "| `--repeats` | `3` | How many rounds |" in page
+    assert "| `--chart` | none is written | A file for it |" in page
+
+
+def test_text_written_by_hand_around_the_tables_stays(tool: ModuleType) -> None:
+    page = tool.settings_page(f"before\n{tool.BEGIN}\nstale tables\n{tool.END}\nafter\n")
+    assert page.startswith(f"before\n{tool.BEGIN}\n")
+    assert page.endswith(f"{tool.END}\nafter\n")
+    assert "stale tables" not in page
