@@ -175,5 +175,5 @@ def _check(name: str, design: EfficientDesign) -> None:
 def _wrong(name: str, why: str) -> RequestError:
     return RequestError(
         f"cannot read the model name {name!r}: {why}. A design is written like {_EXAMPLE} "
-        "(docs/search.md)."
+        "(docs/how-to/accelerator.md)."
     )

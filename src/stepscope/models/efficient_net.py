@@ -17,7 +17,7 @@ from stepscope.models.efficient_design import EfficientDesign, read_design
 _COLOURS = 3
 _FEWEST_HIDDEN = 8
 
-# The best of many designs on held-out images of CIFAR-10 (docs/labs.md).
+# The best of many designs on held-out images of CIFAR-10 (docs/how-to/accelerator.md).
 ACCURATE = "efficient:s2d2_w64-96-192_d0-3-2_skip_silu_se8_mirror_max_meanmax_drop5-10-30"
 SMALL = "efficient:s2d2_w48-80-128_d0-2-2_skip_silu_se8_mirror_max_meanmax_drop5-10-30"
 

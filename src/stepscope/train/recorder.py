@@ -35,7 +35,7 @@ from stepscope.train.stop_request import Send
 RECORD_EVERY = 100
 PROGRESS_EVERY_S = 0.5
 
-# Row types of the published record format (docs/run-folder.md).
+# Row types of the published record format (docs/reference/run-folder.md).
 _TRAIN_EPOCH, _TEST_EPOCH, _TRAIN_BATCH = 0, 1, 2
 
 

@@ -202,7 +202,7 @@ def cold_epoch_hook(
 # --- Object stores
 
 
-# Row types of the published record format (docs/run-folder.md).
+# Row types of the published record format (docs/reference/run-folder.md).
 _ROW_TYPES: dict[Split, int] = {"train": 10, "test": 11}
 
 
