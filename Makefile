@@ -12,7 +12,7 @@ BENCHES := $(filter-out bench/_%,$(sort $(wildcard bench/*.py)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run train-cifar test test-all check format bench clean
+.PHONY: help run train-cifar test test-all check format bench docs clean
 
 help: ## List the targets
 	@echo "make TARGET [NAME=value ...]"
@@ -60,6 +60,10 @@ bench: .venv/.stamp-run ## Run the scripts in bench/ one after the other
 	@if [ -z "$(BENCHES)" ]; then echo "bench/ has no scripts"; fi
 	@for script in $(BENCHES); do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
 
+docs: .venv/.stamp-run ## Build the documentation as a site in site/
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mkdocs-material >>.venv/setup.log
+	$(BIN)/mkdocs build --quiet --strict
+
 clean: ## Remove caches and build products; .venv, data and runs stay
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 	find $(wildcard src tests tools bench) -name __pycache__ -type d -prune -exec rm -rf {} +

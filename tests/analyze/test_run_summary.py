@@ -71,7 +71,7 @@ def summary(tmp_path: Path) -> dict[str, Any]:
         ("dropped_epochs", [1]),
         ("unattributed_share", 0.15 / 3.6),  # that of `other`
         # Epoch 1: 0.5 + 3.0 + 0.25 = 3.75 of 3.75. Epoch 2: 0.2 + 4.8 + 0.1 = 5.1 of 5.2.
-        ("closure", (3.75 + 5.1) / (3.75 + 5.2)),
+        ("accounted_share", (3.75 + 5.1) / (3.75 + 5.2)),
         ("samples_per_s", 32 / 5.2),  # of the epochs that are kept, by their own clock
         ("train_accuracy", 0.5),
         ("test_accuracy", 0.45),
@@ -142,7 +142,7 @@ def test_the_only_epoch_is_not_dropped(tmp_path: Path) -> None:
     assert summary["dropped_epochs"] == []
     assert summary["phases"]["data"]["share"] == pytest.approx(1.2 / 3.0)
     assert summary["samples_per_s"] == pytest.approx(16 / 3.75)
-    assert summary["closure"] == pytest.approx(1)
+    assert summary["accounted_share"] == pytest.approx(1)
     assert set(summary["absent"]) == nones(summary)
 
 
@@ -151,7 +151,7 @@ def test_an_epoch_that_was_not_finished_has_no_part_in_accounted_share_and_rate(
 ) -> None:
     run = make_run(tmp_path, STEPS, first_lines(EPOCHS, 4))  # stopped in epoch 2
     summary = summarize(run, MEASURED)
-    assert summary["closure"] == pytest.approx(1)
+    assert summary["accounted_share"] == pytest.approx(1)
     assert (summary["epochs"], summary["steps"]) == (1, 6)
     assert summary["phases"]["data"]["share"] == pytest.approx(0.9 / 3.6)
     assert summary["samples_per_s"] is None, "only the dropped epoch was finished"
@@ -172,7 +172,7 @@ def test_a_run_without_steps_has_a_reason_for_every_figure_that_it_lacks(
     assert (summary["epochs"], summary["steps"], summary["samples"]) == (0, 0, 0)
     assert summary["dropped_epochs"] == []
     assert summary["phases"] is None
-    assert {"closure", "samples_per_s", "test_accuracy", "wall_s"} < nones(summary)
+    assert {"accounted_share", "samples_per_s", "test_accuracy", "wall_s"} < nones(summary)
     assert set(summary["absent"]) == nones(summary)
     assert all(summary["absent"].values())
     json.dumps(summary, allow_nan=False)

@@ -189,7 +189,7 @@ def test_a_scope_that_nobody_closes_is_closed_with_its_program_and_says_how_that
     assert stepscope.load_run(tmp_path / "dies" / "latest").status == "failed"
     run = stepscope.load_run(tmp_path / "latest")
     assert (run.status, run.summary["steps"], run.summary["samples"]) == ("completed", 5, 20)
-    assert "closure" in done.stderr
+    assert "profiling overhead" in done.stderr
     assert done.stdout == ""
 
 

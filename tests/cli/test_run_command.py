@@ -34,7 +34,7 @@ def with_workers(here: Stepscope) -> Answer:
 def test_a_run_leaves_the_whole_folder_and_says_where_the_time_went(stepscope, tiny):
     answer = stepscope("run", *tiny)
     assert answer.code == 0, answer.err
-    for word in ("phase", "data", "forward", "backward", "optimizer", "closure", "run folder"):
+    for word in ("phase", "data", "forward", "backward", "optimizer", "overhead", "run folder"):
         assert word in answer.out
     run = load_run(stepscope.folder / "runs" / "latest")
     names = {path.name for path in run.path.iterdir()}
@@ -202,7 +202,7 @@ def test_lenet_learns_cifar10_in_three_epochs(stepscope, shared_data):
     )
     summary = answer.json["summary"]
     assert summary["test_accuracy"] >= 0.50
-    assert 0.99 <= summary["closure"] <= 1.01
+    assert 0.99 <= summary["accounted_share"] <= 1.01
     assert summary["unattributed_share"] <= 0.03
     epochs = load_run(stepscope.folder / answer.json["path"]).epochs
     assert (epochs["split"].count("train"), epochs["split"].count("test")) == (3, 4)

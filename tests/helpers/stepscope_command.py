@@ -51,12 +51,12 @@ class Answer:
 def closes(run: Run, within: float = 0.02) -> bool:
     """Say whether steps account for the time of their epochs, but for a share or a few ms of it.
 
-    Between the two clocks that closure compares another process may be served: a tiny run has no
-    time in which that would not show.
+    Between the two clocks that are compared another process may be served: a tiny run has no time
+    in which that would not show.
     """
     parts = zip(run.epochs["split"], run.epochs["total_s"], strict=True)
     total_s = sum(took_s for split, took_s in parts if split == "train")
-    return abs(run.summary["closure"] - 1) * total_s <= max(within * total_s, 0.005)
+    return abs(run.summary["accounted_share"] - 1) * total_s <= max(within * total_s, 0.005)
 
 
 class Stepscope:

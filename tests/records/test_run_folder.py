@@ -184,7 +184,7 @@ def test_what_json_cannot_say_is_refused_and_the_old_run_json_stays(out: Path) -
     made = make(out)
     before = {entry.name for entry in made.path.iterdir()}
     with pytest.raises(ValueError, match="not JSON compliant"):
-        made.update_info(summary={"closure": float("nan")})
+        made.update_info(summary={"accounted_share": float("nan")})
     assert made.read_info()["summary"] == {}
     assert {entry.name for entry in made.path.iterdir()} == before
 

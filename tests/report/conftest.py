@@ -43,7 +43,7 @@ INFO: dict[str, Any] = {
         "steps": 1250,
         "wall_s": 21.4,
         "dropped_epochs": [1],
-        "closure": 0.99987,
+        "accounted_share": 0.99987,
         "unattributed_share": 0.0125,
         "peak_memory_bytes": 450 * 2**20,
         "phases": {

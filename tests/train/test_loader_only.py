@@ -82,7 +82,7 @@ def test_its_summary_says_why_figures_of_a_network_are_not_there(load):
         assert summary[name] is None
         assert summary["absent"][name] == "nothing was trained: the loader ran alone"
     assert summary["samples_per_s"] > 0
-    assert summary["closure"] == pytest.approx(1, abs=0.1)
+    assert summary["accounted_share"] == pytest.approx(1, abs=0.1)
     assert summary["dropped_epochs"] == [1]
 
 

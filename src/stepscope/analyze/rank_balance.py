@@ -64,7 +64,7 @@ def figures_of_rank(rank: Run) -> RankFigures:
         "share": distributed["share"] if distributed else None,
         "steps": summary.get("steps"),
         "samples": summary.get("samples"),
-        "closure": summary.get("closure"),
+        "accounted_share": summary.get("accounted_share"),
         "phases": phases,
         "communication": communication,
         "peak_memory_bytes": summary.get("peak_memory_bytes"),

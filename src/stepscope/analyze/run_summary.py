@@ -94,7 +94,7 @@ def summarize(run: Run, measured: Measured) -> Summary:
         "wall_s": measured.wall_s,
         "preparation_s": measured.preparation_s,
         "samples_per_s": _rate(kept),
-        "closure": accounted_share(steps, trained),
+        "accounted_share": accounted_share(steps, trained),
         "unattributed_share": phases["other"]["share"] if phases else None,
         "phases": phases,
         "device": device_time(steps, dropped),
@@ -167,7 +167,7 @@ def _reasons(run: Run, summary: Summary, kept: list[EpochRow]) -> dict[str, str]
     if device is None or device.startswith("cpu"):
         no_device_peak = "the device is the CPU, whose memory is the host's"
     return {
-        **dict.fromkeys(("closure", "train_accuracy"), "no epoch was finished"),
+        **dict.fromkeys(("accounted_share", "train_accuracy"), "no epoch was finished"),
         "samples_per_s": no_rate,
         **dict.fromkeys(("test_accuracy", "test_top5"), "no test was finished"),
         "validation_accuracy": no_validation,
@@ -271,7 +271,7 @@ def _rate(epochs: list[EpochRow]) -> float | None:
 
 NOT_CLOSED = "the run has not been closed"
 _ONLY_WHEN_CLOSED = (
-    *("wall_s", "closure", "peak_memory_bytes", "device_peak_memory_bytes", "memory_bill"),
+    *("wall_s", "accounted_share", "peak_memory_bytes", "device_peak_memory_bytes", "memory_bill"),
     *("layers", "device"),
 )
 

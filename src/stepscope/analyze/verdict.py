@@ -45,17 +45,23 @@ def verdict_on(run: Run, figures: Summary) -> Iterator[str]:
             yield f"{name}: left out {cut:,} line{'s' * (cut > 1)} that could not be read."
 
 
+def about_accounted_share(figures: Summary) -> Iterator[str]:
+    """Yield how much of the epochs' own clock the steps account for, if it is off by over 1 %."""
+    accounted = figures.get("accounted_share")
+    if accounted is not None and abs(accounted - 1) > 0.01:
+        yield f"steps account for {format_share(accounted)} of the time of their epochs"
+
+
 def _reliability(run: Run, figures: Summary) -> Iterator[str]:
     yield f"{figures.get('steps', 0):,} steps"
     if dropped := dropped_note(figures):
         yield f"figures {dropped}"
-    if (accounted := figures.get("closure")) is not None:
-        yield f"closure {accounted:.4f} (1 is: no time is lost)"
+    yield from about_accounted_share(figures)
     if (share := figures.get("unattributed_share")) is not None:
         yield f"{format_share(share)} of it in no phase"
     cost = (run.info.get("instrument") or {}).get("overhead_share")
     if cost is not None:
-        yield f"measuring cost {format_share(cost)}"
+        yield f"profiling overhead {format_share(cost)}"
 
 
 def _ending(run: Run) -> str:

@@ -143,7 +143,7 @@ class Summary(TypedDict, total=False):
     wall_s: float | None
     preparation_s: float | None
     samples_per_s: float | None
-    closure: float | None
+    accounted_share: float | None
     unattributed_share: float | None
     phases: dict[str, PhaseTime] | None
     device: DeviceTime | None
@@ -271,7 +271,7 @@ class RankFigures(TypedDict):
     share: int | None
     steps: int | None
     samples: int | None
-    closure: float | None
+    accounted_share: float | None
     phases: dict[str, PhaseTime] | None
     communication: PhaseTime | None
     peak_memory_bytes: int | None

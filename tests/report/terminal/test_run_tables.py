@@ -38,9 +38,8 @@ def test_the_agreed_words_hold_what_a_person_looks_for() -> None:
         "completed",
         "1,250 steps",
         "42.5 %",
-        "0.9999",
         "450.0 MiB",
-        "leave out epoch 1",
+        "first epoch excluded",
     ):
         assert figure in wanted
     assert "runs/20260102-030405-lenet-shapes" in wanted
@@ -99,7 +98,7 @@ def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run: Ru
 
 def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run: RunMaker) -> None:
     absent = {"phases": "no step was finished"}
-    summary = {"steps": 0, "wall_s": 1.5, "phases": None, "closure": None, "absent": absent}
+    summary = {"steps": 0, "wall_s": 1.5, "phases": None, "accounted_share": None, "absent": absent}
     text = printed(make_run(NO_ROWS, status="failed", reason="x", summary=summary, instrument={}))
     assert text == (
         "\nlenet on shapes, cpu: failed, 0 steps in 1.5 s\n"
@@ -120,11 +119,19 @@ def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run: Ru
     assert row.split() == ["1", "1", "s", "2", "s", "3", "s", "?", "?", "?", "?", "?"]
 
 
-def test_an_unattributed_share_that_is_unknown_does_not_hide_the_closure(
-    make_run: RunMaker,
+@pytest.mark.parametrize(("share", "said"), [(0.98, "98.0 %"), (1.02, "102.0 %")])
+def test_the_accounted_share_is_shown_where_it_is_off(
+    make_run: RunMaker, share: float, said: str
 ) -> None:
-    summary = {"steps": 1, "phases": None, "closure": 1.0, "unattributed_share": None}
-    assert "closure 1.0000, unattributed ?" in printed(make_run(summary=summary))
+    summary = {"steps": 1, "phases": None, "accounted_share": share}
+    assert f"steps account for {said} of the time of their epochs" in printed(
+        make_run(summary=summary)
+    )
+
+
+def test_the_accounted_share_is_not_shown_where_it_is_right(make_run: RunMaker) -> None:
+    summary = {"steps": 1, "phases": None, "accounted_share": 0.995}
+    assert "account for" not in printed(make_run(summary=summary))
 
 
 def test_a_folder_elsewhere_is_named_in_full(

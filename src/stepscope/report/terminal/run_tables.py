@@ -10,6 +10,7 @@ from rich.text import Text
 
 from stepscope.analyze.memory_use import pools_of
 from stepscope.analyze.run_summary import evaluation_split, evaluations
+from stepscope.analyze.verdict import about_accounted_share
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.types import (
@@ -265,18 +266,15 @@ def epoch_figures(run: Run) -> FigureList:
 def _closing_lines(run: Run) -> Iterator[str]:
     summary, instrument = run.summary, run.info.get("instrument") or {}
     if dropped := summary.get("dropped_epochs"):
-        which = f"epoch {dropped[0]}: it carries"
-        if len(dropped) > 1:
-            which = f"epochs {dropped[0]} to {dropped[-1]}: they carry"
-        yield f"shares and medians leave out {which} start-up cost"
+        first = "first epoch" if len(dropped) == 1 else f"first {len(dropped)} epochs"
+        yield f"{first} excluded from medians and shares (warm-up)"
     if layers := summary.get("layers"):
         yield _about_layers(run, layers)
-    if summary.get("closure") is not None:
-        unattributed = format_known(summary.get("unattributed_share"), format_share)
-        cost = _about_cost(instrument)
-        yield f"closure {summary['closure']:.4f}, unattributed {unattributed}{cost}"
-        if blocks := instrument.get("off_blocks"):
-            yield _about_blocks(blocks)
+    yield from about_accounted_share(summary)
+    if cost := _about_cost(instrument):
+        yield cost
+    if blocks := instrument.get("off_blocks"):
+        yield _about_blocks(blocks)
     if device := summary.get("device"):
         yield _BOUND_BY.get(device["bound_by"] or "", "")
     if bad := summary.get("bad_samples"):
@@ -285,8 +283,6 @@ def _closing_lines(run: Run) -> Iterator[str]:
         line = f"peak memory {format_bytes(peak_bytes)}"
         if device_peak_bytes := summary.get("device_peak_memory_bytes"):
             line += f", and {format_bytes(device_peak_bytes)} of the device"
-        if (share := instrument.get("beside_cpu_share")) is not None:
-            line += f"; watching took {format_share(share)} of a core"
         yield line
     if (energy := summary.get("energy")) and energy["joules"] is not None:
         yield _about_energy(energy)
@@ -311,7 +307,10 @@ def _about_cost(instrument: Instrument) -> str:
     share, cost_s = instrument.get("overhead_share"), instrument.get("overhead_per_step_s")
     if share is None or cost_s is None:
         return ""
-    return f", measuring cost {format_duration(cost_s)} a step ({format_share(share)})"
+    said = f"profiling overhead {format_duration(cost_s)} per step ({format_share(share)})"
+    if (of_a_core := instrument.get("beside_cpu_share")) is not None:
+        said += f", and {format_share(of_a_core)} of one core for sampling"
+    return said
 
 
 def _about_blocks(blocks: OffBlockCost) -> str:
