@@ -42,8 +42,8 @@ class _Warm:
     ) -> ForkedProcess | None:
         wanted = _at_start(environment)
         if self.server is None or self.server.reason is not None:
-            self.server, self.environment = ForkServer(), wanted
-            self.server._start({**environment, "PYTHONPATH": _TESTS})
+            self.server, self.environment = ForkServer(), _at_start(os.environ)
+            self.server._start({**os.environ, "PYTHONPATH": _TESTS})
             atexit.register(self.server.close)
         if wanted != self.environment:
             return None
