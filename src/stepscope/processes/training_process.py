@@ -47,32 +47,14 @@ class ProcessOptions:
     checkpoint: bool = True
     distributed: bool = False
 
-    def switches(self) -> list[str]:
-        """Return the options as command-line switches."""
-        wanted = {
-            "--force": self.force,
-            "--no-forecast": not self.forecast,
-            "--no-checkpoint": not self.checkpoint,
-            "--distributed": self.distributed,
-        }
-        return [switch for switch, on in wanted.items() if on]
+    def to_json(self) -> str:
+        """Return the options as an argument of the process."""
+        return json.dumps(vars(self))
 
     @staticmethod
-    def add_to(parser: argparse.ArgumentParser) -> None:
-        """Add the switches to a parser."""
-        everything = ProcessOptions(force=True, forecast=False, checkpoint=False, distributed=True)
-        for switch in everything.switches():
-            parser.add_argument(switch, action="store_true")
-
-    @staticmethod
-    def of(arguments: argparse.Namespace) -> ProcessOptions:
-        """Return the options of parsed arguments."""
-        return ProcessOptions(
-            force=arguments.force,
-            forecast=not arguments.no_forecast,
-            checkpoint=not arguments.no_checkpoint,
-            distributed=arguments.distributed,
-        )
+    def from_json(text: str) -> ProcessOptions:
+        """Return the options of an argument."""
+        return ProcessOptions(**json.loads(text))
 
 
 def main(argv: list[str]) -> int:
@@ -82,7 +64,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
-    ProcessOptions.add_to(parser)
+    parser.add_argument("--options", type=ProcessOptions.from_json, default=ProcessOptions())
     args = parser.parse_args(argv)
     die_with_parent(args.parent)
     warnings.showwarning = _show_warning
@@ -94,7 +76,7 @@ def main(argv: list[str]) -> int:
             messages.write(json.dumps(message) + "\n")
 
         folder = RunFolder(args.folder)
-        outcome = _run(folder, args.origin_ns, stop, send, ProcessOptions.of(args))
+        outcome = _run(folder, args.origin_ns, stop, send, args.options)
         send({**outcome, "main_peak_bytes": peak_bytes()})
     return outcome["exit_code"]
 

@@ -107,27 +107,25 @@ class Limits:
 
 def decide(reading: MemoryReading, limits: Limits) -> Action:
     """Return the action that a reading calls for."""
-    own_pools = [pool for pool in reading.pools if _fills(reading, pool, limits)]
-    swapped = bool(own_pools) and _is_swapped(reading, limits)
-    if _is_over(reading, own_pools, limits) or (
-        swapped and reading.asked_s is not None and reading.asked_s > limits.patience_s
-    ):
+    # Pools of which the run itself holds most of what is in use.
+    own_pools = [
+        pool
+        for pool in reading.pools
+        if reading.used_bytes > limits.own_share * (pool.total_bytes - pool.available_bytes)
+    ]
+    swapped = (
+        bool(own_pools)
+        and reading.swap_growth_bytes > 0
+        and (reading.pressure_percent or 0.0) > limits.pressure_percent
+    )
+    asked_in_vain = reading.asked_s is not None and reading.asked_s > limits.patience_s
+    if _is_over(reading, own_pools, limits) or (swapped and asked_in_vain):
         return Action.KILL
     if not (swapped or _is_near(reading, own_pools, limits)) or reading.asked_s is not None:
         return Action.NOTHING
     if reading.acted_s is not None and reading.acted_s < limits.pause_s:
         return Action.NOTHING
     return Action.END_WORKER if reading.workers else Action.ASK
-
-
-def _fills(reading: MemoryReading, pool: MemoryPool, limits: Limits) -> bool:
-    in_use = pool.total_bytes - pool.available_bytes
-    return reading.used_bytes > limits.own_share * in_use
-
-
-def _is_swapped(reading: MemoryReading, limits: Limits) -> bool:
-    waited = reading.pressure_percent
-    return reading.swap_growth_bytes > 0 and waited is not None and waited > limits.pressure_percent
 
 
 def _is_over(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
@@ -138,18 +136,13 @@ def _is_over(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits
 
 
 def _is_near(reading: MemoryReading, own_pools: list[MemoryPool], limits: Limits) -> bool:
-    if limits.limit_bytes is not None:
-        near = reading.used_bytes > limits.near_share * limits.limit_bytes
-    else:
-        near = False
-    return near or any(pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools)
+    limit_bytes = limits.limit_bytes
+    if limit_bytes is not None and reading.used_bytes > limits.near_share * limit_bytes:
+        return True
+    return any(pool.available_bytes < limits.floor_bytes(pool) for pool in own_pools)
 
 
 # --- The memory limit, enforced by the kernel or by the watchdog
-
-
-CONTROL_GROUP = "control group"
-WATCHDOG = "watchdog"
 
 
 @dataclass(frozen=True)
@@ -160,30 +153,24 @@ class MemoryLimit:
     group: ControlGroup | None = None
     reason: str | None = None
 
-    @property
-    def held_by(self) -> str:
-        """Return what enforces the limit."""
-        return WATCHDOG if self.group is None else CONTROL_GROUP
-
 
 @contextlib.contextmanager
 def holding(limit_bytes: int | None, *, watchdog: bool = False) -> Iterator[MemoryLimit | None]:
     """Enforce a memory limit while a training runs; `watchdog` uses no control group."""
-    limit = None if limit_bytes is None else _find_holder(limit_bytes, watchdog)
-    try:
-        yield limit
-    finally:
-        if limit is not None and limit.group is not None:
-            limit.group.remove()
-
-
-def _find_holder(limit_bytes: int, watchdog: bool) -> MemoryLimit:
-    if watchdog:
-        return MemoryLimit(limit_bytes, reason="the watchdog was asked for")
-    try:
-        return MemoryLimit(limit_bytes, cgroup.make(limit_bytes))
-    except MachineError as error:
-        return MemoryLimit(limit_bytes, reason=str(error))
+    if limit_bytes is None:
+        yield None
+    elif watchdog:
+        yield MemoryLimit(limit_bytes, reason="the watchdog was asked for")
+    else:
+        try:
+            group = cgroup.make(limit_bytes)
+        except MachineError as error:
+            yield MemoryLimit(limit_bytes, reason=str(error))
+            return
+        try:
+            yield MemoryLimit(limit_bytes, group)
+        finally:
+            group.remove()
 
 
 # --- The watchdog
@@ -213,7 +200,6 @@ class MemoryWatch:
     may_end: bool = True
     unified: bool = False
     killed: bool = False
-    workers_ended: int = 0
 
     # What the last look saw, and the reading that last made us do something.
     seen: MemoryReading = field(default_factory=lambda: MemoryReading(0))
@@ -252,8 +238,12 @@ class MemoryWatch:
     def begin(self) -> None:
         """Record what enforces the limit."""
         if self.limit is not None:
-            held = {"held_by": self.limit.held_by, "reason": self.limit.reason}
-            self._add_event("memory_limit", limit_bytes=self.limit.limit_bytes, **held)
+            self._add_event(
+                "memory_limit",
+                limit_bytes=self.limit.limit_bytes,
+                held_by="watchdog" if self.limit.group is None else "control group",
+                reason=self.limit.reason,
+            )
 
     def take(self, tree: TreeReading) -> None:
         """Store a full reading for the checks until the next one."""
@@ -293,7 +283,7 @@ class MemoryWatch:
 
     def end(self) -> None:
         """Record the memory at the end of a run that ran out of it."""
-        self._note("ended", self.seen)
+        self._add_guard_event("ended")
 
     def what_happened(self) -> str:
         """Return a sentence that says why the run was ended."""
@@ -311,18 +301,13 @@ class MemoryWatch:
 
     def _used_bytes(self) -> int | None:
         """Return what the run holds of the host's memory, a device's part of it included."""
-        of_processes = self._bytes_of_processes()
-        on_device = self.sampler.device_memory_bytes if self.unified else None
-        return None if of_processes is None else of_processes + (on_device or 0)
-
-    def _bytes_of_processes(self) -> int | None:
         if self.limit is not None and self.limit.group is not None:
-            return self.limit.group.used_bytes()
-        resident = resident_bytes(self.sampler.process)
-        if resident is None:
-            return None
-        self.sampler.report_resident(resident)
-        return resident + self.sampler.others_bytes + self._swap_bytes
+            used_bytes = self.limit.group.used_bytes()
+        elif (used_bytes := resident_bytes(self.sampler.process)) is not None:
+            self.sampler.report_resident(used_bytes)
+            used_bytes += self.sampler.others_bytes + self._swap_bytes
+        on_device = self.sampler.device_memory_bytes if self.unified else None
+        return None if used_bytes is None else used_bytes + (on_device or 0)
 
     def _count_kills(self) -> int | None:
         if self.limit is not None and self.limit.group is not None:
@@ -331,7 +316,10 @@ class MemoryWatch:
 
     def _act(self, action: Action, now: float) -> None:
         if not self.may_end:
-            self._warn()
+            if self.cause is None:  # a user's script: only a warning, once
+                self.cause = self.seen
+                self._add_guard_event("warned")
+                self.say(f"stepscope: warning: memory runs short: {self.what_happened()}")
             return
         if action is Action.END_WORKER and not self._end_worker():
             action = Action.ASK
@@ -344,7 +332,7 @@ class MemoryWatch:
             self.child.send_signal(signal.SIGUSR1)
             self.say("memory runs short: ending after this step")
         self._acted_at, self.cause = now, self.seen
-        self._note(action.value, self.seen)
+        self._add_guard_event(action.value)
 
     def _end_worker(self) -> bool:
         worker = youngest_child(self.sampler.process)
@@ -352,27 +340,18 @@ class MemoryWatch:
             return False
         with contextlib.suppress(psutil.Error):  # it has just ended by itself
             worker.kill()
-        self.workers_ended += 1
         self.say("memory runs short: one loader worker was ended")
         return True
 
-    def _warn(self) -> None:
-        if self.cause is None:
-            self.cause = self.seen
-            self._note("warned", self.seen)
-            self.say(f"stepscope: warning: memory runs short: {self.what_happened()}")
-
-    def _note(self, action: str, reading: MemoryReading) -> None:
-        self._add_event("memory_guard", action=action, **self._figures(reading))
-
-    def _figures(self, reading: MemoryReading) -> dict[str, Any]:
-        left = min((pool.available_bytes for pool in reading.pools), default=None)
-        return {
-            "used_bytes": reading.used_bytes,
-            "limit_bytes": self._limits.limit_bytes,
-            "available_bytes": left,
-            "workers": reading.workers,
-        }
+    def _add_guard_event(self, action: str) -> None:
+        self._add_event(
+            "memory_guard",
+            action=action,
+            used_bytes=self.seen.used_bytes,
+            limit_bytes=self._limits.limit_bytes,
+            available_bytes=min((pool.available_bytes for pool in self.seen.pools), default=None),
+            workers=self.seen.workers,
+        )
 
     def _add_event(self, kind: str, **detail: Any) -> None:
         with contextlib.suppress(MachineError):  # the disk is full: the telemetry finds out too

@@ -67,7 +67,7 @@ class RankProcesses(SupervisedProcess):
         torchrun += ["--nproc-per-node", str(self.spec.processes)]
         rank = ["-m", "stepscope.supervisor.rank_processes", str(self.folder.path.resolve())]
         rank += ["--messages", str(messages), "--origin-ns", str(origin_ns)]
-        rank += self.options.switches()
+        rank += ["--options", self.options.to_json()]
         threads = self.spec.threads or max(1, (usable_cpus() or 1) // self.spec.processes)
         environment = {"OMP_NUM_THREADS": str(threads), **os.environ}
         command = [*launcher, *torchrun, *rank]
@@ -219,7 +219,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--messages", type=int, required=True)
     parser.add_argument("--origin-ns", type=int, required=True)
-    ProcessOptions.add_to(parser)
+    parser.add_argument("--options", type=ProcessOptions.from_json, required=True)
     args = parser.parse_args(argv)
     launcher = os.getppid()
     die_with_parent(launcher)
@@ -231,7 +231,7 @@ def main(argv: list[str]) -> int:
     if info.rank == 0 and pipe.exists():
         messages = pipe.open("w", encoding="utf-8", buffering=1)
     spec = validate(run_reader.load_run(args.run).spec)
-    rank = Rank(info, args.run, spec, ProcessOptions.of(args))
+    rank = Rank(info, args.run, spec, args.options)
     _, outcome = run_rank(rank, RankListener(info.rank, messages), args.origin_ns)
     return outcome.exit_code
 

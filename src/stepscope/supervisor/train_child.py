@@ -38,7 +38,7 @@ class TrainingProcess(SupervisedProcess):
         """Start it in its own session."""
         arguments = [str(self.folder.path.resolve()), "--messages", str(messages)]
         arguments += ["--parent", str(os.getpid()), "--origin-ns", str(origin_ns)]
-        arguments += self.options.switches()
+        arguments += ["--options", self.options.to_json()]
         if self.fork_server is not None:
             limit = self.memory_limit
             group = None if limit is None or limit.group is None else limit.group.folder

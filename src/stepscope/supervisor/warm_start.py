@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Protocol
+from typing import IO, TypeAlias
 
 from stepscope.hardware import host
 from stepscope.records.types import ForkAnswer, ForkRequest
@@ -31,35 +31,11 @@ _FORK_WITHIN_S = 30.0
 _MOST_OF_MEMORY = 0.03
 
 
-class ChildProcess(Protocol):
-    """A process that was started here, forked or not: what is used of `subprocess.Popen`."""
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """What it prints, where that is read here."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it lives."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
-
-    def send_signal(self, sig: int) -> None:
-        """Send a signal, if it still lives."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
-
-    def kill(self) -> None:
-        """End it."""
-
-
 class ForkedProcess:
-    """A process forked by the server; the kernel has made it a child of this one."""
+    """A process forked by the server, with what is used of `subprocess.Popen`.
+
+    The kernel has made it a child of this one.
+    """
 
     def __init__(self, pid: int, stdout: IO[bytes]) -> None:
         self.pid = pid
@@ -95,6 +71,10 @@ class ForkedProcess:
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
+
+
+# A process that was started here, forked or not.
+ChildProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProcess"
 
 
 class ForkServer:

@@ -51,14 +51,13 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 def _run(block: nn.Module, forward: Any, *args: Any, **named: Any) -> Any:
     if not block.training:
         return forward(*args, **named)
-    contexts = functools.partial(_contexts, block)
-    return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **named)
-
-
-def _contexts(
-    block: nn.Module,
-) -> tuple[contextlib.AbstractContextManager[None], contextlib.AbstractContextManager[None]]:
-    return contextlib.nullcontext(), _frozen_running_statistics(block)
+    return checkpoint(
+        forward,
+        *args,
+        use_reentrant=False,
+        context_fn=lambda: (contextlib.nullcontext(), _frozen_running_statistics(block)),
+        **named,
+    )
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
 from stepscope.train.probe_step import (
     ProbeStep,
+    WholeStep,
     meta_copy,
     train_mode,
     training_state_restored,
@@ -326,7 +327,7 @@ def has_unused_parameters(spec: RunSpec, model: nn.Module, data_dir: Path) -> bo
 
 def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
     """List the trainable parameters that get no gradient in a step."""
-    step = _ProbedStep(model)
+    step = WholeStep(model)
     weights = {name: meta_copy(each) for name, each in step.named_parameters()}
     buffers = {name: meta_copy(each) for name, each in step.named_buffers()}
     with (
@@ -336,21 +337,10 @@ def unused_parameters(model: nn.Module, blank: torch.Tensor) -> list[str]:
         torch.random.fork_rng(),
         torch.device("meta"),
     ):
-        torch.func.functional_call(step, weights | buffers, (blank.to("meta"),))
-    prefix = "network."
+        batch = (blank.to("meta"), torch.zeros(len(blank), dtype=torch.long))
+        torch.func.functional_call(step, weights | buffers, (*batch, lambda phase: None))
     return [
-        name.removeprefix(prefix)
+        name.removeprefix("network.")
         for name, weight in weights.items()
         if weight.requires_grad and weight.grad is None
     ]
-
-
-class _ProbedStep(nn.Module):
-    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, samples: torch.Tensor) -> None:
-        self.network(samples).sum().backward()

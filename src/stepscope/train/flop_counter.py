@@ -10,17 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from stepscope.data import dataset_registry
 from stepscope.models.model_summary import eagerly
 from stepscope.models.step_flops import NotCounted, StepWork, count_work
-from stepscope.models.step_tensors import BACKWARD, FORWARD, Mark
+from stepscope.models.step_tensors import Mark
 from stepscope.records.types import StepFlops
 from stepscope.settings import RunSpec
 from stepscope.train.device import memory_format_of
-from stepscope.train.probe_step import meta_copy, train_mode
+from stepscope.train.probe_step import WholeStep, meta_copy, train_mode
 from stepscope.train.source_settings import data_source_of
 
 COUNTED_BY = "torch's FlopCounterMode: a multiply and an add are two"
@@ -61,7 +60,7 @@ def count_step(
     Raises:
         NotCounted: the network uses an operation that has no known count.
     """
-    step = _CountedStep(model)
+    step = WholeStep(model)
     weights = {name: meta_copy(each) for name, each in step.named_parameters()}
     weights |= {name: meta_copy(each) for name, each in step.named_buffers()}
     images = (
@@ -75,17 +74,3 @@ def count_step(
 
     with train_mode(model), eagerly(), torch.enable_grad():
         return count_work(take, weights.values(), (images, labels))
-
-
-class _CountedStep(nn.Module):
-    """Forward and backward in one call, so that recomputed activations are on `meta` too."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
-        loss = F.cross_entropy(self.network(images), labels)
-        mark(FORWARD)
-        loss.backward()
-        mark(BACKWARD)

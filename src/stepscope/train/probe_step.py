@@ -81,3 +81,21 @@ def train_mode(model: nn.Module) -> Iterator[None]:
 def meta_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same shape on torch's `meta` device, which has no values."""
     return tensor.detach().to("meta").requires_grad_(tensor.requires_grad)
+
+
+class WholeStep(nn.Module):
+    """Forward and backward in one call, for `torch.func.functional_call` on `meta`.
+
+    In one call, recomputed activations are on `meta` too.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor, mark: Mark) -> None:
+        """Run forward and backward on a batch; call `mark` at the end of each."""
+        loss = F.cross_entropy(self.network(images), labels)
+        mark(FORWARD)
+        loss.backward()
+        mark(BACKWARD)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Literal, Protocol
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from stepscope.data import dataset_registry
 from stepscope.data.dataset import DataSource, Split
@@ -32,8 +32,8 @@ from stepscope.data.object_store.store_client import Account
 from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.page_cache import make_cold
-from stepscope.meter.batch_timing import TimedDataset
-from stepscope.meter.clock import now_ns, seconds
+from stepscope.meter.clock import now_ns, own_cpu_ns, seconds, worker_cpu_ns
+from stepscope.meter.step_rows import LoadTiming
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
@@ -43,6 +43,28 @@ from stepscope.train.epoch_plan import Stage, plan_stages
 from stepscope.train.recorder import PROGRESS_EVERY_S, RunMessages
 from stepscope.train.source_settings import data_source_of
 from stepscope.train.stop_request import StopRequest
+
+
+class TimedDataset(Dataset[tuple[Any, LoadTiming]]):
+    """Return each item of a data set together with its load time.
+
+    The training loop sees the wait for a batch (`data_s`). The work (`load_s`, `load_cpu_s`) is
+    measured in the process that runs the data set, through workers of every start method.
+    """
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: Any) -> tuple[Any, LoadTiming]:
+        info = get_worker_info()
+        cpu_ns = own_cpu_ns if info is None else worker_cpu_ns
+        cpu_start, start = cpu_ns(), now_ns()
+        item = self.dataset[key]
+        wall, cpu = now_ns() - start, cpu_ns() - cpu_start
+        return item, LoadTiming(-1 if info is None else info.id, start, wall, cpu)
 
 
 class Loader(Protocol):

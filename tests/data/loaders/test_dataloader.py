@@ -20,7 +20,7 @@ from stepscope.data.loaders.dataloader import DelayedDataset, RecoveringLoader, 
 from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.sample_order import BatchKey, EpochOrder
 from stepscope.errors import DataError
-from stepscope.meter.batch_timing import TimedDataset
+from stepscope.train.split_loaders import TimedDataset
 
 BATCHES = 12
 
