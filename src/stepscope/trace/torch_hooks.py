@@ -33,6 +33,7 @@ from stepscope.trace.detect.spans import value_of
 from stepscope.trace.event_buffer import HookState
 from stepscope.trace.patches import Patches
 from stepscope.trace.sample_count import samples_of_call
+from stepscope.trace.transfer_hooks import watch_transfers
 
 # Most calls have these fields; they share one object.
 _PLAIN_CALL = (True, True, None)  # the garbage collector skips plain tuples
@@ -59,11 +60,7 @@ def install(state: HookState, patches: Patches | None = None) -> Patches:
     patches.replace(nn.Module, "__call__", functools.partial(_call, state))
     watch_loaders(state, patches)
     watch_allreduce(state, patches)
-    state.watch_moves = lambda: patches.replace(
-        torch.Tensor, "to", functools.partial(_to, state, patches)
-    )
-    if state.idle_moves_left != 0:
-        state.watch_moves()
+    watch_transfers(state, patches)
     patches.replace(torch.Tensor, "cuda", functools.partial(_record_span, state, e.MOVE, e.MOVED))
     patches.replace(torch.autograd, "backward", functools.partial(_backward, state))
     patches.replace(torch.amp.GradScaler, "scale", functools.partial(_scale, state))
@@ -192,49 +189,6 @@ def _register_root(state: HookState, module: nn.Module) -> None:
         if state.idle_moves_left == 0:
             state.watch_moves()
         state.idle_moves_left = None
-
-
-# moves
-
-
-def _to(state: HookState, patches: Patches, original: Any) -> Any:
-    """Record a move of a CPU tensor, unless it stays as it is.
-
-    A script that trains on the CPU still requests moves, twice a step. After many moves without
-    effect during training, and none with one, this hook is removed.
-    """
-    device_kinds = (torch.device, str, int)
-    buffer, extend, begin, end = state.buffer, state.buffer.fields.extend, e.MOVE, e.MOVED
-
-    def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if state.busy or not state.full:
-            return original(tensor, *args, **kwargs)
-        device = args[0] if args else kwargs.get("device")
-        if (
-            not tensor.is_cpu
-            or not isinstance(device, device_kinds)
-            or is_compiling()
-            or (state.has_threads and get_ident() != state.thread)
-        ):
-            return original(tensor, *args, **kwargs)
-        state.busy = True
-        begin_ns, mark = now_ns(), buffer.queue and buffer.queue.mark()
-        moved = None
-        try:
-            moved = original(tensor, *args, **kwargs)
-        finally:
-            state.busy = False
-            if moved is not tensor:
-                state.idle_moves_left = None
-                extend((begin, begin_ns, None, None, mark))
-                extend((end, now_ns(), None, None, buffer.queue and buffer.queue.mark()))
-            elif state.idle_moves_left and state.steps:  # no moves of weights
-                state.idle_moves_left -= 1
-                if not state.idle_moves_left:
-                    patches.restore_one(torch.Tensor, "to")
-        return moved
-
-    return to
 
 
 # backward passes
