@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stepscope.analyze.bottleneck_shares import Evidence, Stalls, bound_by, data_stalls
+from stepscope.analyze.sweep_summary import mean_step
 
 
 def step(**seconds: float) -> dict[str, Any]:
@@ -52,7 +53,7 @@ WAITS = {"data_s": 0.06, "load_s": 0.06}
         (Evidence(step(data_s=0.02, load_s=0.02), 0, 2), "compute"),
         (Evidence(step(data_s=0.02, load_s=0.2, load_cpu_s=0.2), 2, 2), "preprocessing"),
         (Evidence({**step(data_s=0.06), "load_s": None}, 2, 2), "unclear"),
-        (Evidence({}, 0, 2), "unclear"),
+        (Evidence(mean_step([]), 0, 2), "unclear"),
     ],
 )
 def test_the_word_follows_the_figures(evidence: Evidence, bound: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.sweep_summary import mean_figures, metrics, rate, start_up_steps
+from stepscope.analyze.sweep_summary import mean_step, metrics, rate, start_up_steps
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import StepFigures
 
 
 def a_run(tmp_path: Path, spec: dict[str, Any], steps: int, loss: str = "1.0") -> run_reader.Run:
@@ -68,7 +69,10 @@ def test_a_loss_that_is_no_number_is_none_so_that_a_record_can_hold_it(tmp_path:
 
 
 def test_means_are_over_what_is_known() -> None:
-    assert mean_figures([{"a": 1.0, "b": None}, {"a": 3.0}]) == {"a": 2.0, "b": None}
+    unknown: StepFigures = mean_step([])
+    assert set(unknown.values()) == {None}
+    steps: list[StepFigures] = [{**unknown, "step_s": 1.0}, {**unknown, "step_s": 3.0}]
+    assert mean_step(steps) == {**unknown, "step_s": 2.0}
 
 
 def test_a_rate_is_of_the_steps_that_know_their_samples() -> None:

@@ -7,14 +7,15 @@ are seconds of a mean step after start-up (`sweep_summary.steady_steps`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from stepscope.records.types import StallsSummary, StepFigures
 from stepscope.units import format_duration, format_share
 
 Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
-Figures = Mapping[str, Any]
 
 # Slowdown of the network beside workers from which on it lacks cores.
 SLOWED = 1.15
@@ -37,18 +38,18 @@ class Evidence:
     in memory, None where unknown.
     """
 
-    figures: Figures
+    figures: StepFigures
     workers: int
     cpus: int
-    alone: Figures | None = None
-    from_memory: Figures | None = None
+    alone: StepFigures | None = None
+    from_memory: StepFigures | None = None
     reads_files: bool | None = None
     read_bytes_per_s: float | None = None
 
 
 def bound_by(evidence: Evidence) -> tuple[Bound, str]:
     """Name what binds, and say why."""
-    step_s = evidence.figures.get("step_s")
+    step_s = evidence.figures["step_s"]
     if not step_s:
         return "unclear", "no step was measured"
     waiting = wait_share(evidence.figures)
@@ -57,9 +58,9 @@ def bound_by(evidence: Evidence) -> tuple[Bound, str]:
     return bound, f"{said}; {why}"
 
 
-def wait_share(figures: Figures) -> float:
+def wait_share(figures: StepFigures) -> float:
     """Return the share of a step in which it waits for data."""
-    return float(figures.get("data_s") or 0.0) / float(figures["step_s"])
+    return (figures["data_s"] or 0.0) / (figures["step_s"] or math.inf)
 
 
 def lags(waiting: float, workers: int) -> bool:
@@ -70,9 +71,12 @@ def lags(waiting: float, workers: int) -> bool:
 def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
     """Name the bottleneck of a training that hardly waits for its loader."""
     figures = evidence.figures
-    names: tuple[tuple[str, Bound], ...] = (("transfer", "transfer"), ("other", "host"))
-    for phase, bound in names:
-        share = (figures.get(f"{phase}_s") or 0.0) / step_s
+    phases: tuple[tuple[str, float | None, Bound], ...] = (
+        ("transfer", figures["transfer_s"], "transfer"),
+        ("other", figures["other_s"], "host"),
+    )
+    for phase, took_s, bound in phases:
+        share = (took_s or 0.0) / step_s
         if share > _MUCH:
             return bound, f"{format_share(share)} goes into {phase}"
     slowed = slowed_by_workers(evidence)
@@ -86,14 +90,14 @@ def _busy(evidence: Evidence, step_s: float) -> tuple[Bound, str]:
 
 def _waiting(evidence: Evidence) -> tuple[Bound, str]:
     """Name the bottleneck of a training whose loader does not keep up."""
-    load_s = evidence.figures.get("load_s")
+    load_s = evidence.figures["load_s"]
     if not load_s:
         return "unclear", "what the loader did meanwhile was not seen"
     fetched = _fetched_share(evidence, load_s)
     made = f"a batch takes {format_duration(load_s)} to make"
     if fetched is not None and fetched > _MOSTLY:
         return "storage", f"{made}, {format_share(fetched)} of it to read the samples"
-    cpu_share = (evidence.figures.get("load_cpu_s") or 0.0) / load_s
+    cpu_share = (evidence.figures["load_cpu_s"] or 0.0) / load_s
     idle = cpu_share < _MOSTLY
     made += f", {format_share(cpu_share)} of it on a CPU"
     if fetched is None and idle and _reads_much(evidence):
@@ -111,17 +115,17 @@ def slowed_by_workers(evidence: Evidence) -> float | None:
     return beside / alone if beside and alone else None
 
 
-def compute_s(figures: Figures) -> float | None:
+def compute_s(figures: StepFigures) -> float | None:
     """Return the time that the network and its optimiser take in a step."""
-    parts = [figures.get(f"{phase}_s") for phase in ("forward", "backward", "optimizer")]
-    return None if None in parts else float(sum(part for part in parts if part is not None))
+    parts = (figures["forward_s"], figures["backward_s"], figures["optimizer_s"])
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 def _fetched_share(evidence: Evidence, load_s: float) -> float | None:
     """Return the share of a batch's loading time that vanishes with the samples in memory."""
-    if evidence.from_memory is None or not evidence.from_memory.get("load_s"):
-        return None
-    return max(0.0, 1 - float(evidence.from_memory["load_s"]) / load_s)
+    from_memory_s = None if evidence.from_memory is None else evidence.from_memory["load_s"]
+    return max(0.0, 1 - from_memory_s / load_s) if from_memory_s else None
 
 
 def _reads_much(evidence: Evidence) -> bool:
@@ -132,8 +136,8 @@ def _reads_much(evidence: Evidence) -> bool:
 
 def _lacks_cores(evidence: Evidence) -> bool:
     """Return whether workers take more than 1.5 times as long for a batch as without others."""
-    alone_s = (evidence.alone or {}).get("load_s")
-    load_s = evidence.figures.get("load_s")
+    alone_s = None if evidence.alone is None else evidence.alone["load_s"]
+    load_s = evidence.figures["load_s"]
     return bool(alone_s and load_s and evidence.workers and load_s > 1.5 * alone_s)
 
 
@@ -170,7 +174,7 @@ class Stalls:
             return "preprocessing" if self.preprocessing_s >= self.fetching_s else "storage"
         return "contention" if self.share(self.contention_s) >= _LITTLE else "compute"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> StallsSummary:
         """Return the stalls and the rates as plain values."""
         return {
             "bound_by": self.bound_by,
@@ -200,16 +204,17 @@ class Stalls:
         )
 
 
-def data_stalls(ways: Mapping[Way, Figures], samples_a_step: float, workers: int) -> Stalls:
+def data_stalls(ways: Mapping[Way, StepFigures], samples_a_step: float, workers: int) -> Stalls:
     """Combine the figures of the three ways, each in seconds of a mean step.
 
     All parts belong to the step from the source and add up to it. The other two ways divide its
     waiting time, and show the time of the network without a loader beside it.
     """
     synthetic, memory, source = ways["synthetic"], ways["memory"], ways["source"]
-    alone_s, total_s = float(synthetic["step_s"]), float(source["step_s"])
-    wait_s = max(0.0, float(source["data_s"]) - float(synthetic["data_s"]))
-    preprocessing_s = min(wait_s, max(0.0, float(memory["data_s"]) - float(synthetic["data_s"])))
+    alone_s, total_s = _known(synthetic["step_s"]), _known(source["step_s"])
+    base_s = _known(synthetic["data_s"])
+    wait_s = max(0.0, _known(source["data_s"]) - base_s)
+    preprocessing_s = min(wait_s, max(0.0, _known(memory["data_s"]) - base_s))
     fetching_s = wait_s - preprocessing_s
     contention_s = _contention_s(synthetic, source) if workers else 0.0
     network_s = total_s - wait_s - contention_s
@@ -221,22 +226,27 @@ def data_stalls(ways: Mapping[Way, Figures], samples_a_step: float, workers: int
         contention_s=contention_s / samples_a_step,
         total_s=total_s / samples_a_step,
         compute_rate=samples_a_step / alone_s,
-        preprocessing_rate=_rate(samples_at_once, memory.get("load_s")),
+        preprocessing_rate=_rate(samples_at_once, memory["load_s"]),
         fetching_rate=_rate(samples_at_once, _fetch_s(memory, source)),
         workers=workers,
     )
 
 
-def _contention_s(synthetic: Figures, source: Figures) -> float:
+def _contention_s(synthetic: StepFigures, source: StepFigures) -> float:
     beside_s, alone_s = compute_s(source), compute_s(synthetic)
     return 0.0 if beside_s is None or alone_s is None else max(0.0, beside_s - alone_s)
 
 
-def _fetch_s(memory: Figures, source: Figures) -> float | None:
-    from_memory_s, from_source_s = memory.get("load_s"), source.get("load_s")
+def _fetch_s(memory: StepFigures, source: StepFigures) -> float | None:
+    from_memory_s, from_source_s = memory["load_s"], source["load_s"]
     if from_memory_s is None or from_source_s is None:
         return None
-    return float(from_source_s - from_memory_s)
+    return from_source_s - from_memory_s
+
+
+def _known(seconds: float | None) -> float:
+    assert seconds is not None, "a way without steady steps gave no figures"
+    return seconds
 
 
 def _rate(samples: float, seconds: float | None) -> float | None:

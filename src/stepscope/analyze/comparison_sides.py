@@ -80,7 +80,8 @@ def kinds_of(sweep: Sweep) -> dict[str, str]:
     """
     found = (_kind_of(trial) for trial in sweep.trials)
     kinds = dict.fromkeys(kind for kind in found if kind is not None)
-    if len(kinds) < 2 or (sweep.info.get("on") or {}).get("mix_nodes"):
+    place = sweep.info.get("on")
+    if len(kinds) < 2 or (place and place.get("mix_nodes")):
         return {}
     return {_letters(place): kind for place, kind in enumerate(kinds)}
 
@@ -93,8 +94,8 @@ def by_node_kind(sweep: Sweep) -> Sweep:
     letters: dict[str | None, str] = {kind: letter for letter, kind in kinds.items()}
     letters[None] = _NOT_YET
     trials = [
-        {**each, "values": {**each["values"], NODE: letters[_kind_of(trial)]}}
-        for each, trial in zip(sweep.info["trials"], sweep.trials, strict=True)
+        replace(trial, values={**trial.values, NODE: letters[_kind_of(trial)]}).to_json()
+        for trial in sweep.trials
     ]
     settings: list[Setting] = [
         {**values, NODE: letter}

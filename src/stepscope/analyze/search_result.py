@@ -120,7 +120,7 @@ def _row(
         **_costs(proposal),
         "settings": settings,
         "rung": longest.repeat,
-        "epochs": longest.values["epochs"],
+        "epochs": int(str(longest.values["epochs"])),
         "status": last.status,
         "reason": last.reason,
         "validation_accuracy": longest.metrics.get("validation_accuracy") if done else None,

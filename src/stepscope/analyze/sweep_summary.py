@@ -7,9 +7,9 @@ rounds of each setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import by_node_kind, settings_of
 from stepscope.analyze.throughput import rate_of_trial
@@ -17,7 +17,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.table import Table
-from stepscope.records.types import RateInterval, SweepRow
+from stepscope.records.types import RateInterval, StepFigures, SweepRow, TrialMetrics
 from stepscope.stats import Interval, interval_of, known_mean, known_median
 
 
@@ -37,17 +37,15 @@ def _row(trials: Sequence[Trial]) -> SweepRow:
     done = [trial.metrics for trial in trials if trial.status == schema.COMPLETED]
     known = [rate_of_trial(each) for each in done]
     rates = [each.samples_per_s for each in known if each.samples_per_s is not None]
-    rate = rate_interval(interval_of(rates) if rates else None)
     return {
         "values": trials[0].values,
         "runs": len(trials),
         "completed": len(done),
-        "samples_per_s": rate,
+        "samples_per_s": rate_interval(interval_of(rates) if rates else None),
         "step_s": known_median(each.get("step_s") for each in done),
         "data_share": known_median(map(_data_share, done)),
         "peak_memory_bytes": max(
-            (each["peak_memory_bytes"] for each in done if each.get("peak_memory_bytes")),
-            default=None,
+            (peak for each in done if (peak := each.get("peak_memory_bytes"))), default=None
         ),
         "test_accuracy": known_median(each.get("test_accuracy") for each in done),
         "validation_accuracy": known_median(each.get("validation_accuracy") for each in done),
@@ -60,7 +58,7 @@ def rate_interval(found: Interval | None) -> RateInterval:
     return {"median": median, "low": low, "high": high}
 
 
-def _data_share(metrics: Mapping[str, Any]) -> float | None:
+def _data_share(metrics: TrialMetrics) -> float | None:
     phases = metrics.get("phases") or {}
     total = sum(phases.values())
     return phases["data"] / total if total else None
@@ -69,11 +67,10 @@ def _data_share(metrics: Mapping[str, Any]) -> float | None:
 # --- Figures of one trial
 
 
-_OF_A_STEP = ("step_s", "load_s", "load_cpu_s", *(f"{phase}_s" for phase in schema.PHASES))
 _WARM_UP_STEPS = 2  # the first steps include the libraries' initialisation
 
 
-def metrics(run: Run) -> dict[str, Any]:
+def metrics(run: Run) -> TrialMetrics:
     """Return the figures of a run; unknown ones are None."""
     summary, steps = run.summary, run.steps
     phases = summary.get("phases") or {}
@@ -86,7 +83,7 @@ def metrics(run: Run) -> dict[str, Any]:
         "dropped_epochs": summary.get("dropped_epochs") or [],
         "steady_samples_per_s": rate(steady),
         "steady_steps": len(steady),
-        "steady": {name: known_mean([row[name] for row in steady]) for name in _OF_A_STEP},
+        "steady": mean_step(cast("list[StepFigures]", steady)),
         "wall_s": summary.get("wall_s"),
         "epoch_s": known_mean([row["total_s"] for row in trained]),
         "step_s": known_mean([row["step_s"] for row in kept]),
@@ -104,7 +101,7 @@ def metrics(run: Run) -> dict[str, Any]:
         "workers_lost": sum(event["event"] == "workers_fallback" for event in run.events),
         **_machine(run.telemetry, since_s=steps["start_s"][0] if len(steps) else 0.0),
     }
-    return {name: _finite(value) for name, value in figures.items()}
+    return cast(TrialMetrics, {name: _finite(value) for name, value in figures.items()})
 
 
 def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
@@ -164,10 +161,20 @@ def whole_turns(steps: int, workers: int) -> int:
     return max(workers, steps // workers * workers) if workers else steps
 
 
-def mean_figures(of_trials: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean of each figure over the trials that have it."""
-    names = dict.fromkeys(name for figures in of_trials for name in figures)
-    return {name: known_mean([figures.get(name) for figures in of_trials]) for name in names}
+def mean_step(steps: Iterable[StepFigures]) -> StepFigures:
+    """Return the mean of each figure over the steps that have it."""
+    known = list(steps)
+    return {
+        "step_s": known_mean(each["step_s"] for each in known),
+        "load_s": known_mean(each["load_s"] for each in known),
+        "load_cpu_s": known_mean(each["load_cpu_s"] for each in known),
+        "data_s": known_mean(each["data_s"] for each in known),
+        "transfer_s": known_mean(each["transfer_s"] for each in known),
+        "forward_s": known_mean(each["forward_s"] for each in known),
+        "backward_s": known_mean(each["backward_s"] for each in known),
+        "optimizer_s": known_mean(each["optimizer_s"] for each in known),
+        "other_s": known_mean(each["other_s"] for each in known),
+    }
 
 
 def rate(rows: list[dict[str, Any]]) -> float | None:

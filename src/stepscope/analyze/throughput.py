@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from stepscope.analyze.phase_shares import dropped_epochs_of
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
+from stepscope.records.types import TrialMetrics
 from stepscope.stats import median, quantile
 from stepscope.units import format_share
 
@@ -56,7 +56,7 @@ def throughput_of(run: Run) -> Throughput:
     return Throughput(rate, f"steps after the first {_START_UP_STEPS}")
 
 
-def rate_of_trial(metrics: Mapping[str, Any]) -> Throughput:
+def rate_of_trial(metrics: TrialMetrics) -> Throughput:
     """Return the throughput by which a trial of a sweep is compared.
 
     Without dropped epochs, the throughput of the whole trial includes the start of the loader, the

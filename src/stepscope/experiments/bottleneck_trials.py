@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from stepscope.analyze.bottleneck_shares import Way, data_stalls
-from stepscope.analyze.sweep_summary import mean_figures, start_up_steps, whole_turns
+from stepscope.analyze.sweep_summary import mean_step, rate_interval, start_up_steps, whole_turns
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
 from stepscope.experiments.sweep_run import SweepListener
@@ -16,8 +15,9 @@ from stepscope.experiments.workload import TrainingWorkload
 from stepscope.hardware.disk import caches_beyond_reach
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
+from stepscope.records.types import BottleneckAnswer, SettingValue, StepFigures, WayFigures
 from stepscope.settings import RunSpec
-from stepscope.stats import Interval, interval_of
+from stepscope.stats import interval_of
 
 REPEATS = 3
 _STEPS = 30
@@ -30,7 +30,7 @@ def find_stalls(
     repeats: int,
     out: Path,
     name: str,
-) -> dict[str, Any]:
+) -> BottleneckAnswer:
     """Run the three ways in rounds, and return what is lost to what.
 
     Raises:
@@ -41,7 +41,8 @@ def find_stalls(
     began = time.monotonic()
     spec = workload.spec({})
     settings = ways_of(spec)
-    short = {"evaluate": False, "epochs": 1, "max_steps": _steps(spec)}
+    steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
+    short: dict[str, SettingValue] = {"evaluate": False, "epochs": 1, "max_steps": steps}
     asked = {**short, **workload.asked, "evaluate": False}
     quick = TrainingWorkload(asked, quick=True)
     request = sweep_run.SweepRequest(list(settings.values()), repeats, out, name, kind="stalls")
@@ -50,46 +51,46 @@ def find_stalls(
     samples_a_step = spec.batch_size * spec.accumulate
     rounds = [data_stalls(figures, samples_a_step, spec.workers) for figures in _rounds(by_way)]
     pooled = data_stalls(
-        {way: _pooled(trials) for way, trials in by_way.items()}, samples_a_step, spec.workers
+        {way: _mean_step_of(trials) for way, trials in by_way.items()}, samples_a_step, spec.workers
     )
-    told = pooled.to_json()
+    summary = pooled.to_json()
+    words = [each.bound_by for each in rounds]
+    agreed = 2 * words.count(pooled.bound_by) > len(words)
     cold = by_way["source"][0].metrics.get("page_cache")
     return {
-        **told,
-        "bound_by": _agreed(pooled.bound_by, [each.bound_by for each in rounds]),
+        "bound_by": pooled.bound_by if agreed else "unclear",
+        "rates": summary["rates"],
+        "lost": summary["lost"],
+        "at_most": summary["at_most"],
+        "why": summary["why"],
         "lost_by_round": [each.to_json()["lost"] for each in rounds],
         "workers": spec.workers,
-        "ways": {way: _told(settings[way], trials) for way, trials in by_way.items()},
+        "ways": {way: _way_figures(settings[way], trials) for way, trials in by_way.items()},
         "page_cache": cold,
         "caches_not_emptied": caches_beyond_reach(
-            Path(spec.data_dir), (cold or {}).get("cold_share")
+            Path(spec.data_dir), None if cold is None else cold["cold_share"]
         ),
         "cost_s": time.monotonic() - began,
         "path": str(sweep.path),
     }
 
 
-def _pooled(trials: list[Trial]) -> dict[str, Any]:
-    return mean_figures([trial.metrics["steady"] for trial in trials])
+def _mean_step_of(trials: Sequence[Trial]) -> StepFigures:
+    return mean_step(trial.metrics["steady"] for trial in trials)
 
 
-def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, Mapping[str, Any]]]:
+def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, StepFigures]]:
     """Put together what the three ways came to in each round that all of them finished."""
     seen = {way: {t.repeat: t.metrics["steady"] for t in trials} for way, trials in by_way.items()}
     shared = set.intersection(*(set(rounds) for rounds in seen.values()))
     return [{way: rounds[number] for way, rounds in seen.items()} for number in sorted(shared)]
 
 
-def _agreed(pooled: str, by_round: list[str]) -> str:
-    """Return the word for all rounds together, where most of them say the same."""
-    return pooled if 2 * by_round.count(pooled) > len(by_round) else "unclear"
-
-
-def ways_of(spec: RunSpec) -> dict[Way, dict[str, Any]]:
+def ways_of(spec: RunSpec) -> dict[Way, dict[str, SettingValue]]:
     """Return the settings of each way. What is slow on purpose is slow only where it belongs."""
     if spec.source == "synthetic":
         raise RequestError("source: synthetic batches are one of the three ways, not a source.")
-    at_hand = {"page_cache": "keep", "source_delay_ms": 0.0}
+    at_hand: dict[str, SettingValue] = {"page_cache": "keep", "source_delay_ms": 0.0}
     source = "local" if spec.source == "memory" else spec.source
     return {
         "synthetic": {
@@ -104,12 +105,7 @@ def ways_of(spec: RunSpec) -> dict[Way, dict[str, Any]]:
     }
 
 
-def _steps(spec: RunSpec) -> int:
-    """Return enough steps to get going, then a window of whole turns of the workers."""
-    return start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
-
-
-def _completed(sweep: Sweep, way: Way, values: Mapping[str, Any]) -> list[Trial]:
+def _completed(sweep: Sweep, way: Way, values: Mapping[str, SettingValue]) -> list[Trial]:
     trials = [trial for trial in sweep.trials if trial.values == values]
     done = [t for t in trials if t.status == schema.COMPLETED and t.metrics["steady_steps"]]
     if not done:
@@ -125,12 +121,11 @@ _WORDS: dict[Way, str] = {
 }
 
 
-def _told(values: Mapping[str, Any], trials: list[Trial]) -> dict[str, Any]:
-    rates = [trial.metrics["steady_samples_per_s"] for trial in trials]
-    interval: Interval = interval_of(rates)
+def _way_figures(values: Mapping[str, SettingValue], trials: Sequence[Trial]) -> WayFigures:
+    rates = (trial.metrics["steady_samples_per_s"] for trial in trials)
     return {
         "settings": dict(values),
-        "samples_per_s": interval._asdict(),
+        "samples_per_s": rate_interval(interval_of([rate for rate in rates if rate is not None])),
         "runs": len(trials),
-        **_pooled(trials),
+        **_mean_step_of(trials),
     }

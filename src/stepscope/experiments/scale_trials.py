@@ -9,70 +9,54 @@ they mean is in `analyze.scaling_answer`.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from stepscope.analyze.scaling import Scale
 from stepscope.analyze.scaling_answer import KIND, gradient_bytes_of, scale_of
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
-from stepscope.data import dataset_registry
-from stepscope.errors import Interrupted, MachineError, OutOfMemoryError, RequestError
-from stepscope.experiments.sweep_run import SweepInterrupted, SweepListener, TrialBench, working_in
-from stepscope.experiments.trial_order import plan_trials
-from stepscope.experiments.workload import TrainingWorkload, workload_of
+from stepscope.errors import MachineError, OutOfMemoryError, RequestError
+from stepscope.experiments import sweep_run
+from stepscope.experiments.sweep_run import SweepListener, SweepRequest, TrialBench
+from stepscope.experiments.workload import TrainingWorkload, training_samples_of
 from stepscope.records import schema
 from stepscope.records.run_reader import load_run
-from stepscope.records.sweep_folder import (
-    Sweep,
-    SweepFolder,
-    create_sweep,
-    load_sweep,
-    load_sweep_of,
-)
-from stepscope.records.types import AllreduceRequest
+from stepscope.records.sweep_folder import Sweep, load_sweep, load_sweep_of
+from stepscope.records.types import AllreduceRequest, ExchangeTime, ScalePlan, SettingValue
 from stepscope.settings import RunSpec
 from stepscope.stats import median
 from stepscope.supervisor.ask_process import ALLREDUCE, ask_process
-from stepscope.train.source_settings import data_source_of
 
 # --- How long does the exchange of gradients take alone? It tells how much of it trials hid
 
 
-def time_exchanges(folder: SweepFolder) -> None:
+def time_exchanges(bench: TrialBench) -> None:
     """Time the exchange of the trials' gradients alone, where a prediction is asked for."""
-    sweep = load_sweep(folder.path)
-    asked = sweep.info[KIND]
+    sweep = load_sweep(bench.folder.path)
+    asked = sweep.info["scale"]
     size_bytes = gradient_bytes_of(sweep)[0] if asked["predict"] else None
     if size_bytes is None:
         return
-    device = _device_of(sweep)
+    done = next(trial for trial in sweep.trials if trial.status == schema.COMPLETED)
+    device = str(load_run(sweep.folder_of(done)).info["environment"]["device"])
     exchanges = [
-        {"processes": count, **_exchange(count, size_bytes, device)}
-        for count in scale_of(sweep).processes
-        if count > 1
+        _exchange(count, size_bytes, device) for count in scale_of(sweep).processes if count > 1
     ]
-    folder.update_info(**{KIND: {**asked, "exchanges": exchanges}})
+    bench.folder.update_info(scale={**asked, "exchanges": exchanges})
 
 
-def _exchange(processes: int, size_bytes: int, device: str) -> dict[str, Any]:
+def _exchange(processes: int, size_bytes: int, device: str) -> ExchangeTime:
     """Return the median of how long an exchange takes alone, or why that is unknown."""
     if not device.startswith("cpu"):
         reason = f"an exchange alone is timed between CPUs, and the trials were on {device}"
-        return {"exchange_s": None, "reason": reason}
+        return {"processes": processes, "exchange_s": None, "reason": reason}
     asked: AllreduceRequest = {"processes": processes, "bytes": size_bytes}
     try:
         answer = ask_process(ALLREDUCE, asked)
     except (MachineError, OutOfMemoryError) as error:
-        return {"exchange_s": None, "reason": str(error)}
-    return {"exchange_s": median(answer["exchange_s"]), "reason": None}
-
-
-def _device_of(sweep: Sweep) -> str:
-    done = next(trial for trial in sweep.trials if trial.status == schema.COMPLETED)
-    return str(load_run(sweep.folder_of(done)).info["environment"]["device"])
+        return {"processes": processes, "exchange_s": None, "reason": str(error)}
+    return {"processes": processes, "exchange_s": median(answer["exchange_s"]), "reason": None}
 
 
 # --- Which measurements of scaling could only fail, or would compare nothing?
@@ -103,7 +87,9 @@ def check_numbers(scale: Scale, predict: Sequence[int]) -> None:
             )
 
 
-def check_trial(workload: TrainingWorkload, values: dict[str, Any], batch_size: int) -> None:
+def check_trial(
+    workload: TrainingWorkload, values: Mapping[str, SettingValue], batch_size: int
+) -> None:
     """Refuse a trial that could only fail; where its batch is not the one asked for, say so.
 
     Raises:
@@ -121,7 +107,7 @@ def check_trial(workload: TrainingWorkload, values: dict[str, Any], batch_size: 
 
 def _check_length(spec: RunSpec) -> None:
     """Refuse an epoch of which nothing is left without its start."""
-    samples, left_out = _training_samples(spec), start_up_steps(spec.model_dump())
+    samples, left_out = training_samples_of(spec), start_up_steps(spec.model_dump())
     in_a_step = spec.batch_size * spec.accumulate
     steps = min(-(-samples // in_a_step), spec.max_steps or samples)
     if steps <= left_out:
@@ -130,11 +116,6 @@ def _check_length(spec: RunSpec) -> None:
             f"found {steps}, of {in_a_step:,} samples each. Give more --samples or --max-steps, "
             "or a smaller --batch-size."
         )
-
-
-def _training_samples(spec: RunSpec) -> int:
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
-    return dataset.count("train", spec.samples) - spec.validation
 
 
 REPEATS = 3
@@ -154,7 +135,7 @@ class Prediction:
 class ScaleRequest:
     """The numbers of processes to try and how often; `asked` are the settings given by the user."""
 
-    asked: Mapping[str, Any]
+    asked: Mapping[str, SettingValue]
     processes: tuple[int, ...]
     repeats: int = REPEATS
     prediction: Prediction | None = None
@@ -170,57 +151,36 @@ def start(request: ScaleRequest, listener: SweepListener) -> Sweep:
     spec = TrainingWorkload(request.asked).spec({"processes": 1})
     scale = Scale(spec.batch_size, tuple(sorted(request.processes)))
     check_numbers(scale, () if request.prediction is None else request.prediction.processes)
-    short = {"epochs": 1, "max_steps": _steps(spec)}
+    steps = start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
+    short: dict[str, SettingValue] = {"epochs": 1, "max_steps": steps}
     # Gradients are counted with the memory forecast, which takes seconds.
     quick = request.prediction is None
     workload = TrainingWorkload({**short, **request.asked, "evaluate": False}, quick=quick)
     for values in scale.settings():
         check_trial(workload, values, spec.batch_size)
-    seed = secrets.randbits(32)
-    trials = plan_trials(scale.settings(), request.repeats, seed)
-    info = {
-        "kind": KIND,
-        "directory": str(Path.cwd()),
-        **workload.to_json(),
-        "settings": scale.settings(),
-        "over": None,
-        "repeats": request.repeats,
-        "seed": seed,
-        "time_limit_s": None,
-        "on": None,
-        KIND: {**vars(scale), **_prediction_info(request.prediction), "exchanges": []},
+    asked = request.prediction
+    plan: ScalePlan = {
+        "scale": {
+            "batch_size": scale.batch_size,
+            "processes": list(scale.processes),
+            "predict": [] if asked is None else sorted(asked.processes),
+            "bandwidth_bytes_per_s": None if asked is None else asked.bandwidth_bytes_per_s,
+            "latency_s": None if asked is None else asked.latency_s,
+            "exchanges": [],
+        }
     }
     name = spec.name or f"{KIND}-{spec.run_name}"
-    return _carry_out(create_sweep(Path(spec.out), name, info, trials), listener)
+    settings = scale.settings()
+    sweep = SweepRequest(settings, request.repeats, Path(spec.out), name, kind=KIND)
+    folder = sweep_run.create(workload, sweep, plan)
+    return sweep_run.run_trials(TrialBench(folder, workload, listener), _measure)
 
 
 def resume(path: Path, listener: SweepListener) -> Sweep:
     """Make the trials that are missing; where none is, the folder is left as it is."""
-    recorded = load_sweep_of(path, KIND)
-    if recorded.info.get("status") == schema.COMPLETED:
-        return recorded
-    with working_in(recorded.info.get("directory")):
-        return _carry_out(SweepFolder(recorded.path), listener)
+    return sweep_run.go_on(load_sweep_of(path, KIND), listener, work=_measure)
 
 
-def _carry_out(folder: SweepFolder, listener: SweepListener) -> Sweep:
-    bench = TrialBench(folder, workload_of(folder.read_info()), listener)
-    try:
-        with bench.open():
-            bench.make_missing()
-            time_exchanges(folder)
-    except Interrupted:
-        raise SweepInterrupted(folder.path, "scale") from None
-    return load_sweep(folder.path)
-
-
-def _steps(spec: RunSpec) -> int:
-    return start_up_steps(spec.model_dump()) + whole_turns(_STEPS, spec.workers)
-
-
-def _prediction_info(prediction: Prediction | None) -> dict[str, Any]:
-    return {
-        "predict": [] if prediction is None else sorted(prediction.processes),
-        "bandwidth_bytes_per_s": None if prediction is None else prediction.bandwidth_bytes_per_s,
-        "latency_s": None if prediction is None else prediction.latency_s,
-    }
+def _measure(bench: TrialBench) -> None:
+    bench.make_missing()
+    time_exchanges(bench)

@@ -63,7 +63,7 @@ def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
 
 def warnings_of(run: Run) -> list[str]:
     """Return what is to be doubted about a script with other settings in its loaders."""
-    found = (each["warning"] for each in loaders_of(run))
+    found = (each.get("warning") for each in loaders_of(run))
     return list(dict.fromkeys(warning for warning in found if warning))
 
 

@@ -7,17 +7,16 @@ or was under way when the sweep itself was killed, is made again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 from stepscope.analyze.sweep_summary import metrics
 from stepscope.errors import Interrupted, RequestError
@@ -34,6 +33,14 @@ from stepscope.records.sweep_folder import (
     command_of,
     create_sweep,
     load_sweep,
+)
+from stepscope.records.types import (
+    RunnerPlace,
+    ScalePlan,
+    SearchPlan,
+    SettingValue,
+    SweepPlan,
+    TrialMetrics,
 )
 from stepscope.supervisor.child_supervisor import Outcome, RunListener
 from stepscope.supervisor.warm_start import ForkServer
@@ -106,32 +113,38 @@ class TrialBench:
                 clock.end(trial)
                 del missing[trial.index]
 
-    def add(self, values: Mapping[str, Any], repeat: int) -> Trial:
-        """Make a trial that was not planned, because of what the others told."""
-        info = self.folder.read_info()
-        trial = Trial(len(info["trials"]), dict(values), repeat)
-        self.folder.write_info({**info, "trials": [*info["trials"], asdict(trial)]})
-        self.listener.trying(trial, None, None)
-        return self.make(trial)
+    def add(self, values: Mapping[str, SettingValue], repeat: int) -> Trial:
+        """Make a trial that was not planned, because of what the others told.
 
-    def have(self, settings: Sequence[Mapping[str, Any]], repeat: int) -> list[Trial]:
+        Raises:
+            Interrupted: a stop was requested.
+        """
+        return self._make_unplanned([Trial(len(self._trials()), dict(values), repeat)])[0]
+
+    def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
         """Return a trial of each of some settings: recorded already, or made now.
 
         Raises:
             Interrupted: a stop was requested.
         """
-        info = self.folder.read_info()
-        recorded = load_sweep(self.folder.path).trials
-        wanted, planned = [], list(recorded)
+        recorded = self._trials()
+        wanted, planned = [], len(recorded)
         for values in settings:
             known = (each for each in recorded if (each.values, each.repeat) == (values, repeat))
-            trial = next(known, None)
-            if trial is None:
-                trial = Trial(len(planned), dict(values), repeat)
-                planned.append(trial)
+            trial = next(known, None) or Trial(planned, dict(values), repeat)
+            planned = max(planned, trial.index + 1)
             wanted.append(trial)
-        if len(planned) > len(recorded):
-            self.folder.write_info({**info, "trials": [asdict(each) for each in planned]})
+        return self._make_unplanned(wanted)
+
+    def _trials(self) -> list[Trial]:
+        return load_sweep(self.folder.path).trials
+
+    def _make_unplanned(self, wanted: list[Trial]) -> list[Trial]:
+        """Plan those of some trials that are not planned yet, and make those without a result."""
+        info = self.folder.read_info()
+        new = [trial.to_json() for trial in wanted if trial.index >= len(info["trials"])]
+        if new:
+            self.folder.write_info({**info, "trials": [*info["trials"], *new]})
         missing = [trial for trial in wanted if trial.is_missing]
         with closing(self._make_all(missing, self._show_begin)) as ended:
             made = {trial.index: trial for trial in ended}
@@ -139,15 +152,6 @@ class TrialBench:
 
     def _show_begin(self, trial: Trial) -> None:
         self.listener.trying(trial, None, None)
-
-    def make(self, trial: Trial) -> Trial:
-        """Make one trial and note its result.
-
-        Raises:
-            Interrupted: a stop was requested.
-        """
-        with closing(self._make_all([trial], lambda trial: None)) as ended:
-            return next(ended)
 
     def _make_all(self, trials: list[Trial], show: Show) -> Generator[Trial, None, None]:
         """Make trials and note their results; give each as soon as it has one.
@@ -163,7 +167,18 @@ class TrialBench:
             else:
                 show(trial)
                 yield self._note(done)
-        planned_trials = self._orders(waiting)
+        sweep = load_sweep(self.folder.path)
+        kinds = {each.repeat: each.node_kind for each in sweep.trials if not each.is_missing}
+        planned_trials = [
+            PlannedTrial(
+                replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
+                TrialRequest(
+                    sweep.folder_of(trial), self.listener, self.time_limit_s, self.fork_server
+                ),
+                kinds.get(trial.repeat),
+            )
+            for trial in waiting
+        ]
 
         def begin(trial: Trial) -> None:
             show(trial)
@@ -175,23 +190,6 @@ class TrialBench:
                 if outcome.asked_to_stop or done.status == schema.INTERRUPTED:
                     raise Interrupted("interrupted")
                 yield done
-
-    def _orders(self, trials: list[Trial]) -> list[PlannedTrial]:
-        sweep = load_sweep(self.folder.path)
-        kinds = {each.repeat: each.node_kind for each in sweep.trials if not each.is_missing}
-        return [
-            PlannedTrial(
-                replace(trial, node=None, node_kind=None),  # it may have been begun elsewhere
-                TrialRequest(
-                    sweep.folder_of(trial),
-                    self.listener,
-                    self.time_limit_s,
-                    self.fork_server,
-                ),
-                kinds.get(trial.repeat),
-            )
-            for trial in trials
-        ]
 
     def _begin(self, trial: Trial) -> None:
         """Make room for a trial's record, and note that it is under way."""
@@ -213,7 +211,7 @@ class TrialBench:
             reason=outcome.reason,
             exit_code=outcome.exit_code,
             run=self._name(path) if recorded else None,
-            metrics=metrics(run_reader.load_run(path)) if recorded else {},
+            metrics=metrics(run_reader.load_run(path)) if recorded else TrialMetrics(),
         )
 
     def _note(self, trial: Trial) -> Trial:
@@ -260,7 +258,7 @@ class _TrialClock:
         return work_s / (len(self.began) + 1)
 
 
-_GO_ON_BY_THEMSELVES = ("search", "scale")
+RESUMABLE = ("sweep", "search", "scale")
 
 
 class SweepInterrupted(Interrupted):
@@ -279,15 +277,15 @@ class SweepRequest:
     `on` says for the record where trials are made; None is this machine.
     """
 
-    settings: Sequence[Mapping[str, Any]]
+    settings: Sequence[Mapping[str, SettingValue]]
     repeats: int
     out: Path
     name: str
     kind: str = "sweep"
-    over: Mapping[str, Sequence[Any]] | None = None
+    over: Mapping[str, Sequence[SettingValue]] | None = None
     seed: int | None = None
     time_limit_s: float | None = None
-    on: Mapping[str, Any] | None = None
+    on: RunnerPlace | None = None
 
 
 def start(
@@ -303,9 +301,20 @@ def start(
         SweepInterrupted: a stop was requested.
     """
     runner.check(workload, request.settings)
+    folder = create(workload, request)
+    return run_trials(TrialBench(folder, workload, listener, request.time_limit_s, runner))
+
+
+def create(
+    workload: Workload, request: SweepRequest, more: ScalePlan | SearchPlan | None = None
+) -> SweepFolder:
+    """Make a sweep folder with the trials that are planned, in their order.
+
+    `more` is what `stepscope scale` and `search` record besides.
+    """
     seed = secrets.randbits(32) if request.seed is None else request.seed
-    trials = plan_trials(request.settings, request.repeats, seed)
-    asked = {
+    planned = plan_trials(request.settings, request.repeats, seed) if request.settings else []
+    plan = {
         "kind": request.kind,
         "directory": str(Path.cwd()),
         **workload.to_json(),
@@ -314,45 +323,67 @@ def start(
         "repeats": request.repeats,
         "seed": seed,
         "time_limit_s": request.time_limit_s,
-        "on": None if request.on is None else dict(request.on),
+        "on": request.on,
+        **(more or {}),
     }
-    made = create_sweep(request.out, request.name, asked, trials)
-    return _carry_out(TrialBench(made, workload, listener, request.time_limit_s, runner))
+    return create_sweep(request.out, request.name, cast(SweepPlan, plan), planned)
+
+
+def run_trials(
+    bench: TrialBench, work: Callable[[TrialBench], None] = TrialBench.make_missing
+) -> Sweep:
+    """Do the work of an experiment on its bench, and return its record.
+
+    Raises:
+        SweepInterrupted: a stop was requested, and the experiment can be resumed.
+    """
+    try:
+        with bench.open():
+            work(bench)
+    except Interrupted:
+        kind = bench.folder.read_info()["kind"]
+        if kind not in RESUMABLE:
+            raise
+        raise SweepInterrupted(bench.folder.path, kind) from None
+    return load_sweep(bench.folder.path)
 
 
 def resume(path: Path, listener: SweepListener, runner: Runner = HERE) -> Sweep:
     """Make the trials of a sweep that are missing; a completed sweep is left as it is."""
     sweep = load_sweep(path)
-    if sweep.info.get("status") == schema.COMPLETED:
-        return sweep
-    if sweep.info.get("kind") != "sweep":
-        kind = str(sweep.info.get("kind"))
+    kind = str(sweep.info.get("kind"))
+    if sweep.info.get("status") != schema.COMPLETED and kind != "sweep":
         command = command_of(kind)
-        if kind in _GO_ON_BY_THEMSELVES:
+        if kind in RESUMABLE:
             again = f"stepscope {command} --resume {sweep.path}"
             raise RequestError(f"{sweep.path} is of `stepscope {command}`. Go on with: {again}")
         raise RequestError(
             f"{sweep.path} is of `stepscope {command}`, which begins anew every time."
         )
-    with working_in(sweep.info.get("directory")):
-        return go_on(sweep, workload_of(sweep.info), listener, runner)
+    return go_on(sweep, listener, runner)
 
 
 def go_on(
     sweep: Sweep,
-    workload: Workload,
     listener: SweepListener,
     runner: Runner = HERE,
+    *,
+    work: Callable[[TrialBench], None] = TrialBench.make_missing,
+    workload: Workload | None = None,
 ) -> Sweep:
-    """Make the trials of a sweep that are missing, whoever began it; a completed one is left."""
+    """Do what is missing of an experiment, in the directory that it was begun in.
+
+    A completed one is left as it is. Without a `workload`, the recorded one is run.
+    """
     if sweep.info.get("status") == schema.COMPLETED:
         return sweep
-    limit_s = sweep.info.get("time_limit_s")
-    folder = SweepFolder(sweep.path)
-    return _carry_out(TrialBench(folder, workload, listener, limit_s, runner))
+    with working_in(sweep.info.get("directory")):
+        workload = workload_of(sweep.info) if workload is None else workload
+        folder, limit_s = SweepFolder(sweep.path), sweep.info.get("time_limit_s")
+        return run_trials(TrialBench(folder, workload, listener, limit_s, runner), work)
 
 
-@contextlib.contextmanager
+@contextmanager
 def working_in(directory: str | None) -> Iterator[None]:
     """Work where the sweep was begun: its scripts and data may be named from there."""
     if directory is None:
@@ -369,14 +400,3 @@ def working_in(directory: str | None) -> Iterator[None]:
         yield
     finally:
         os.chdir(before)
-
-
-def _carry_out(bench: TrialBench) -> Sweep:
-    try:
-        with bench.open():
-            bench.make_missing()
-    except Interrupted:
-        if bench.folder.read_info()["kind"] != "sweep":
-            raise
-        raise SweepInterrupted(bench.folder.path) from None
-    return load_sweep(bench.folder.path)

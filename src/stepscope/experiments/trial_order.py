@@ -10,11 +10,11 @@ import itertools
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments.workload import ARGUMENT, LOADER_SETTINGS
 from stepscope.records.sweep_folder import Trial
+from stepscope.records.types import SettingValue
 from stepscope.settings.run_settings import ALIASES, field_names
 
 if sys.version_info >= (3, 11):
@@ -27,7 +27,7 @@ _NO_AXES = ("name", "out")  # they say where a run is recorded, not what it does
 _MOST_TRIALS = 100_000
 
 
-def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list[Any]]:
+def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list[SettingValue]]:
     """Read `key=v1,v2,…`, once for each axis.
 
     Raises:
@@ -37,7 +37,7 @@ def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list
         raise RequestError(
             "over: wanted at least one axis, found none. Give it like --over workers=0,1,2."
         )
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, list[SettingValue]] = {}
     for each in over:
         name, values = _read_axis(each, of_script)
         if name in axes:
@@ -48,7 +48,7 @@ def read_axes(over: Sequence[str], *, of_script: bool = False) -> dict[str, list
     return axes
 
 
-def _read_axis(text: str, of_script: bool) -> tuple[str, list[Any]]:
+def _read_axis(text: str, of_script: bool) -> tuple[str, list[SettingValue]]:
     argument = text.startswith(ARGUMENT)
     name, equals, listed = text.removeprefix(ARGUMENT).partition("=")
     if not equals:
@@ -60,7 +60,7 @@ def _read_axis(text: str, of_script: bool) -> tuple[str, list[Any]]:
     if "" in words:
         raise RequestError(f"over: {name} wants values between its commas, found {listed!r}.")
     # A script reads its own flags, so they stay as they were written.
-    values: list[Any] = words if argument else [_value(word) for word in words]
+    values = [word if argument else _value(word) for word in words]
     twice = [value for value in values if values.count(value) > 1]
     if twice:
         raise RequestError(f"over: {name} has {twice[0]} twice. --repeats N repeats every trial.")
@@ -82,7 +82,7 @@ def _check_axis(name: str, of_script: bool) -> None:
         raise RequestError(f"over: there is no axis {name!r}.{nearest(name, known)}{also}")
 
 
-def _value(word: str) -> Any:
+def _value(word: str) -> SettingValue:
     """Read a number or a truth value as such; everything else is a word."""
     try:
         value = tomllib.loads(f"value = {word}")["value"]
@@ -91,12 +91,14 @@ def _value(word: str) -> Any:
     return value if isinstance(value, bool | int | float) else word
 
 
-def grid(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def grid(axes: Mapping[str, Sequence[SettingValue]]) -> list[dict[str, SettingValue]]:
     """Return every combination of the axes' values."""
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def plan_trials(settings: Sequence[Mapping[str, Any]], repeats: int, seed: int) -> list[Trial]:
+def plan_trials(
+    settings: Sequence[Mapping[str, SettingValue]], repeats: int, seed: int
+) -> list[Trial]:
     """Lay out all trials in the order in which they are to be run.
 
     Raises:

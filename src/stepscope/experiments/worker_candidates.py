@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stepscope.analyze.sweep_summary import start_up_steps, whole_turns
 from stepscope.data import dataset_registry
@@ -13,6 +12,7 @@ from stepscope.experiments.script_loaders import NO_LOADER, batch_bytes, trainin
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload, Workload
 from stepscope.hardware import host
 from stepscope.records.run_reader import Run
+from stepscope.records.types import SettingValue, WorkerBounds
 from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_count
 
@@ -88,10 +88,11 @@ class Candidate:
     threads: int | None = None
 
     @property
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, SettingValue]:
         """The settings that it stands for."""
-        threads = {} if self.threads is None else {"threads": self.threads}
-        return {"workers": self.workers, **threads}
+        if self.threads is None:
+            return {"workers": self.workers}
+        return {"workers": self.workers, "threads": self.threads}
 
     @property
     def size(self) -> tuple[int, int]:
@@ -141,7 +142,7 @@ class Bounds:
         limits = (by_cpus, self.by_memory, self.by_shared_memory, self.by_epoch)
         return min(limit for limit in limits if limit is not None)
 
-    def to_json(self) -> dict[str, int | None]:
+    def to_json(self) -> WorkerBounds:
         """Say what binds."""
         return {
             "cpus": self.cpus,
@@ -196,7 +197,7 @@ class Setup:
     shares_cpus: bool = False
     warnings: tuple[str, ...] = ()
 
-    def values(self, candidate: Candidate, steps: int) -> dict[str, Any]:
+    def values(self, candidate: Candidate, steps: int) -> dict[str, SettingValue]:
         """Return the settings of a short trial: enough steps to get going, then the window."""
         named = {
             "workers": candidate.workers,

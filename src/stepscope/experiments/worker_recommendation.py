@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
-from stepscope.analyze.bottleneck_shares import Evidence, bound_by
-from stepscope.analyze.sweep_summary import mean_figures
+from stepscope.analyze.bottleneck_shares import Evidence, bound_by, wait_share
+from stepscope.analyze.sweep_summary import mean_step, rate_interval
 from stepscope.experiments.worker_candidates import Candidate, Setup
 from stepscope.experiments.workload import ScriptWorkload
+from stepscope.records.types import StepFigures, TrialMetrics, WorkerCandidate, WorkersAnswer
 from stepscope.stats import (
     SLOWER,
-    Interval,
     Ratio,
     interval_of,
     known_mean,
@@ -43,11 +43,11 @@ class Pick:
 class Board:
     """Figures of trials, by candidate and round; who died, and who is out of the running."""
 
-    seen: dict[Candidate, dict[int, dict[str, Any]]] = field(default_factory=dict)
+    seen: dict[Candidate, dict[int, TrialMetrics]] = field(default_factory=dict)
     died: dict[Candidate, str] = field(default_factory=dict)
     out: set[Candidate] = field(default_factory=set)
 
-    def note(self, candidate: Candidate, round_: int, figures: dict[str, Any]) -> None:
+    def note(self, candidate: Candidate, round_: int, figures: TrialMetrics) -> None:
         """Take the figures of one trial."""
         self.seen.setdefault(candidate, {})[round_] = figures
 
@@ -65,22 +65,22 @@ class Board:
         """Those that may still be the answer."""
         return [each for each in self.alive if each not in self.out]
 
-    def steady(self, candidate: Candidate) -> list[dict[str, Any]]:
+    def steady(self, candidate: Candidate) -> list[StepFigures]:
         """Return the mean step of each of its trials."""
         return [figures["steady"] for figures in self.seen.get(candidate, {}).values()]
 
     def rates(self, candidate: Candidate) -> list[float]:
         """Return samples a second, one a round."""
-        return [_rate(figures) for figures in self.seen[candidate].values()]
+        return [rate_of(figures) for figures in self.seen[candidate].values()]
 
     def wait_share(self, candidate: Candidate) -> float:
         """Return the largest share of its time that a candidate waited for data in any round."""
-        return max(float(each["data_s"] / each["step_s"]) for each in self.steady(candidate))
+        return max(wait_share(each) for each in self.steady(candidate))
 
     def ratio(self, baseline: Candidate, other: Candidate) -> Ratio | None:
         """Compare two candidates by the rounds that both were in."""
         rounds = sorted(self.seen[baseline].keys() & self.seen[other].keys())
-        sides = [[_rate(self.seen[each][n]) for n in rounds] for each in (baseline, other)]
+        sides = [[rate_of(self.seen[each][n]) for n in rounds] for each in (baseline, other)]
         return ratio_of_rounds(sides[0], sides[1])
 
     @property
@@ -91,7 +91,7 @@ class Board:
 
         def speed(candidate: Candidate) -> float:
             rounds = shared or set(self.seen[candidate])
-            return geometric_mean(_rate(self.seen[candidate][number]) for number in rounds)
+            return geometric_mean(rate_of(self.seen[candidate][number]) for number in rounds)
 
         return max(playing, key=speed)
 
@@ -133,8 +133,11 @@ class Board:
         self.out |= {each for each in left if each not in kept}
 
 
-def _rate(figures: dict[str, Any]) -> float:
-    return float(figures["steady_samples_per_s"])
+def rate_of(figures: TrialMetrics) -> float:
+    """Return the samples a second of a trial that gave a result."""
+    rate = figures["steady_samples_per_s"]
+    assert rate is not None, "a trial without a rate is no result"
+    return rate
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class WorkerRecommendation:
     board: Board
     pick: Pick
     verified: Ratio | None
-    from_memory: dict[str, Any] | None
+    from_memory: StepFigures | None
     cost_s: float
 
     @property
@@ -153,8 +156,8 @@ class WorkerRecommendation:
         """The pick, unless the verification showed that what is set now is faster."""
         return self.setup.current if verdict(self.verified) == SLOWER else self.pick.candidate
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain values."""
+    def to_json(self, path: Path) -> WorkersAnswer:
+        """Return it as plain values; `path` is the folder of the trials."""
         bound, bound_why = self._bound_by(self.setup.current)
         after, _ = self._bound_by(self.recommended)
         ratio = self.verified
@@ -174,10 +177,10 @@ class WorkerRecommendation:
             ],
             "verified_speedup": None if ratio is None else ratio.ratio,
             "verified": {
-                **{
-                    name: None if ratio is None else getattr(ratio, name)
-                    for name in ("ratio", "low", "high", "rounds")
-                },
+                "ratio": None if ratio is None else ratio.ratio,
+                "low": None if ratio is None else ratio.low,
+                "high": None if ratio is None else ratio.high,
+                "rounds": None if ratio is None else ratio.rounds,
                 "verdict": verdict(ratio),
                 "reason": self._not_verified(),
             },
@@ -187,6 +190,7 @@ class WorkerRecommendation:
             "steps_an_epoch": self.setup.steps_an_epoch,
             "measured_steps": max(map(self._measured_steps, self.board.seen)),
             "cost_s": self.cost_s,
+            "path": str(path),
         }
 
     def _measured_steps(self, candidate: Candidate) -> int:
@@ -217,39 +221,38 @@ class WorkerRecommendation:
         seen = list(self.board.seen[candidate].values())
         return bound_by(
             Evidence(
-                mean_figures(steady),
+                mean_step(steady),
                 candidate.workers,
                 self.setup.bounds.cpus,
-                alone=mean_figures(alone) if alone else None,
+                alone=mean_step(alone) if alone else None,
                 from_memory=self.from_memory,
                 reads_files=self.setup.reads_files,
                 read_bytes_per_s=known_mean([each.get("read_bytes_per_s") for each in seen]),
             )
         )
 
-    def _row(self, candidate: Candidate) -> dict[str, Any]:
+    def _row(self, candidate: Candidate) -> WorkerCandidate:
         seen = list(self.board.seen.get(candidate, {}).values())
         died = self.board.died.get(candidate)
         rates = self.board.rates(candidate) if seen else []
+        peaks = [peak for figures in seen if (peak := figures.get("peak_memory_bytes"))]
         to_best = self.board.ratio(self.pick.best, candidate) if seen else None
-        steady = mean_figures([figures["steady"] for figures in seen])
+        steady = mean_step(figures["steady"] for figures in seen)
         starts = [figures.get("loader_start_s") for figures in seen]
         return {
             "workers": candidate.workers,
             "threads": candidate.threads,
-            "samples_per_s": (interval_of(rates) if rates else Interval(*_NOTHING))._asdict(),
+            "samples_per_s": rate_interval(interval_of(rates) if rates else None),
             "tied_with_best": died is None and self._is_tied(candidate, to_best),
             "to_best": None if to_best is None else to_best.ratio,
             "rounds": len(seen),
             "wait_share": self.board.wait_share(candidate) if seen else None,
-            "load_s": steady.get("load_s"),
-            "load_cpu_s": steady.get("load_cpu_s"),
+            "load_s": steady["load_s"],
+            "load_cpu_s": steady["load_cpu_s"],
             "loader_start_s": known_mean(starts),
             "pressure_cpu": known_mean([figures.get("pressure_cpu") for figures in seen]),
             "pressure_io": known_mean([figures.get("pressure_io") for figures in seen]),
-            "memory_bytes": max(
-                (f["peak_memory_bytes"] for f in seen if f.get("peak_memory_bytes")), default=None
-            ),
+            "memory_bytes": max(peaks, default=None),
             "reason": died,
         }
 
@@ -257,6 +260,3 @@ class WorkerRecommendation:
         if candidate == self.pick.best or (candidate == self.pick.candidate and self.pick.decided):
             return True
         return tie(to_best, MOST_SLOWDOWN) == "tied"
-
-
-_NOTHING: tuple[Any, ...] = (None, None, None)

@@ -13,10 +13,10 @@ import random
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from stepscope.analyze.bottleneck_shares import SLOWED, compute_s
-from stepscope.analyze.sweep_summary import mean_figures
+from stepscope.analyze.sweep_summary import mean_step
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments.script_loaders import warnings_of
 from stepscope.experiments.sweep_run import SweepListener, TrialBench
@@ -29,10 +29,11 @@ from stepscope.experiments.worker_candidates import (
     setup_of_script,
     setup_of_training,
 )
-from stepscope.experiments.worker_recommendation import Board, Pick, WorkerRecommendation
+from stepscope.experiments.worker_recommendation import Board, Pick, WorkerRecommendation, rate_of
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
+from stepscope.records.types import StepFigures, SweepPlan, WorkersAnswer
 from stepscope.stats import Ratio, ratio_of_rounds
 
 # --- The trials that find the number of workers
@@ -52,7 +53,7 @@ class WorkerSearch:
     bench: TrialBench
     setup: Setup
     board: Board = field(default_factory=Board)
-    from_memory: dict[str, Any] | None = None
+    from_memory: StepFigures | None = None
     chance: random.Random = field(default_factory=random.Random)
     _began: float = field(default_factory=time.monotonic)
 
@@ -109,9 +110,9 @@ class WorkerSearch:
             if best.workers != max(c.workers for c in self.board.alive) or not smaller:
                 return
             gain = self.board.ratio(smaller[-1], best)
-            seen = mean_figures(self.board.steady(best))
+            seen = mean_step(self.board.steady(best))
             bounds = self.setup.bounds
-            larger = next_larger(best.workers, bounds, seen.get("load_s"), seen.get("load_cpu_s"))
+            larger = next_larger(best.workers, bounds, seen["load_s"], seen["load_cpu_s"])
             if larger is None or gain is None or gain.ratio < _CLEARLY_FASTER:
                 return
             self._try(1, larger)
@@ -139,8 +140,9 @@ class WorkerSearch:
 
     def _make(self, candidate: Candidate, steps: int, number: int) -> Trial:
         trial = self.bench.add(self.setup.values(candidate, steps), number)
-        if self.bench.time_limit_s is None and trial.metrics.get("wall_s"):
-            limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * trial.metrics["wall_s"])
+        wall_s = trial.metrics.get("wall_s")
+        if self.bench.time_limit_s is None and wall_s:
+            limit_s = max(_LEAST_LIMIT_S, _TIMES_THE_FIRST * wall_s)
             self.bench = replace(self.bench, time_limit_s=limit_s)
         return trial
 
@@ -156,9 +158,8 @@ class WorkerSearch:
         bounds, seen = self.setup.bounds, trial.metrics
         if candidate.workers == 0 and seen.get("peak_memory_bytes"):
             bounds = replace(bounds, alone_bytes=seen["peak_memory_bytes"])
-        if seen.get("worker_bytes"):
-            largest = max(bounds.worker_bytes or 0, seen["worker_bytes"])
-            bounds = replace(bounds, worker_bytes=largest)
+        if worker_bytes := seen.get("worker_bytes"):
+            bounds = replace(bounds, worker_bytes=max(bounds.worker_bytes or 0, worker_bytes))
         self.setup = replace(self.setup, bounds=bounds)
 
     def _verified(self) -> tuple[Pick, Ratio | None]:
@@ -189,7 +190,7 @@ class WorkerSearch:
                     self.board.note_death(each, reason)
                     return None
             for each in both:
-                rates[each].append(made[each].metrics["steady_samples_per_s"])
+                rates[each].append(rate_of(made[each].metrics))
         return ratio_of_rounds(rates[current], rates[pick])
 
     def _look_at_memory(self) -> None:
@@ -198,8 +199,8 @@ class WorkerSearch:
         if not self.setup.reads_files or current in self.board.died:
             return
         values = self.setup.values(current, self.setup.budget.steps)
-        at_hand = {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
-        trial = self.bench.add({**values, **at_hand}, _FROM_MEMORY)
+        values |= {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
+        trial = self.bench.add(values, _FROM_MEMORY)
         self.from_memory = trial.metrics.get("steady")
 
 
@@ -220,7 +221,7 @@ def find_workers(
     *,
     out: Path,
     name: str,
-) -> dict[str, Any]:
+) -> WorkersAnswer:
     """Find the number of workers to use, and return it with all that carries it.
 
     The trials are kept in a folder like a sweep's.
@@ -231,7 +232,7 @@ def find_workers(
         Interrupted: a stop was requested.
     """
     workload.check({})
-    asked = {"kind": "workers", **workload.to_json(), "over": None}
+    asked = cast(SweepPlan, {"kind": "workers", **workload.to_json(), "over": None})
     bench = TrialBench(create_sweep(out, name, asked, []), workload, listener)
     with bench.open():
         if isinstance(workload, TrainingWorkload):
@@ -239,8 +240,7 @@ def find_workers(
         else:
             setup = _look_at_script(bench, workload)
         search = WorkerSearch(replace(bench, workload=setup.workload), setup)
-        answer = search.run().to_json()
-    return {**answer, "path": str(bench.folder.path)}
+        return search.run().to_json(bench.folder.path)
 
 
 def _look_at_script(bench: TrialBench, workload: ScriptWorkload) -> Setup:

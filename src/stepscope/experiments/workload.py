@@ -13,7 +13,13 @@ from stepscope.experiments.script_trial import run_script, with_argument
 from stepscope.hardware.procfs import system_root
 from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import run_folder, schema
-from stepscope.records.types import LoaderArguments
+from stepscope.records.types import (
+    LoaderArguments,
+    RecordedSpec,
+    ScriptCall,
+    SettingValue,
+    WorkloadRecord,
+)
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
 from stepscope.supervisor import preflight
@@ -67,14 +73,14 @@ class TrialRequest:
 class Workload(Protocol):
     """Something that can be run repeatedly with other values of its settings."""
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, SettingValue]) -> None:
         """Raise for values that could only fail, before anything starts."""
 
-    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
         """Run it once, recorded in a new folder."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `subject_of` makes it again from."""
+    def to_json(self) -> WorkloadRecord:
+        """Return what `workload_of` makes it again from."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +91,12 @@ class TrainingWorkload:
     the settings were chosen, where they were.
     """
 
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, SettingValue] = field(default_factory=dict)
     mode: Mode = "train"
     quick: bool = False
-    choice: Mapping[str, Any] | None = None
+    choice: RecordedSpec | None = None
 
-    def spec(self, values: Mapping[str, Any]) -> RunSpec:
+    def spec(self, values: Mapping[str, SettingValue]) -> RunSpec:
         """Return the settings with some of them changed.
 
         Raises:
@@ -98,7 +104,7 @@ class TrainingWorkload:
         """
         return with_changes(self.asked, values)
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, SettingValue]) -> None:
         """Refuse what could only fail; too little room on this machine is for the trial to find."""
         spec = self.spec(values)
         check_requirements(spec.require, system_root())
@@ -111,7 +117,7 @@ class TrainingWorkload:
         except MachineError:
             return
 
-    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
         """Train, or only load, in a child process."""
         spec = self.spec(values)
         try:
@@ -130,7 +136,7 @@ class TrainingWorkload:
             )
             return run_to_end(made, supervised, trial_request.listener)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> WorkloadRecord:
         """Return the settings as the user gave them."""
         return {"spec": dict(self.asked), "mode": self.mode, "quick": self.quick, "script": None}
 
@@ -141,13 +147,13 @@ class ScriptWorkload:
 
     request: TraceRequest
 
-    def request_with(self, values: Mapping[str, Any]) -> TraceRequest:
+    def request_with(self, values: Mapping[str, SettingValue]) -> TraceRequest:
         """Return what is to be run, with some values changed."""
         loader = dict(self.request.loader or {})
         arguments, max_steps = list(self.request.arguments), self.request.max_steps
         for name, value in values.items():
             if name == "max_steps":
-                max_steps = value
+                max_steps = int(str(value))
             elif name.startswith(ARGUMENT):
                 arguments = with_argument(arguments, name.removeprefix(ARGUMENT), str(value))
             else:
@@ -159,7 +165,7 @@ class ScriptWorkload:
             max_steps=max_steps,
         )
 
-    def check(self, values: Mapping[str, Any]) -> None:
+    def check(self, values: Mapping[str, SettingValue]) -> None:
         """Refuse a script that is not there, and values that no loader takes."""
         check_script(self.request)
         for name, value in values.items():
@@ -172,7 +178,7 @@ class ScriptWorkload:
                 wanted = "true or false" if is_switch else f"a whole number of {least} or more"
                 raise RequestError(f"over: {name} wants {wanted}, found {value!r}.")
 
-    def run(self, values: Mapping[str, Any], trial_request: TrialRequest) -> Outcome:
+    def run(self, values: Mapping[str, SettingValue], trial_request: TrialRequest) -> Outcome:
         """Run the script; what it prints goes into the trial's folder."""
         return run_script(
             self.request_with(values),
@@ -181,17 +187,17 @@ class ScriptWorkload:
             time_limit_s=trial_request.time_limit_s,
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> WorkloadRecord:
         """Return how the script is called."""
         arguments = hide_secrets(self.request.arguments)
         return {
             "spec": None,
             "mode": "train",
-            "script": {**asdict(self.request), "arguments": arguments},
+            "script": cast(ScriptCall, {**asdict(self.request), "arguments": arguments}),
         }
 
 
-def workload_of(info: Mapping[str, Any]) -> Workload:
+def workload_of(info: WorkloadRecord) -> Workload:
     """Make the workload of a recorded sweep again.
 
     Raises:
@@ -199,9 +205,9 @@ def workload_of(info: Mapping[str, Any]) -> Workload:
     """
     try:
         if info["script"] is None:
-            return TrainingWorkload(info["spec"], info["mode"], info.get("quick", False))
-        asked = dict(info["script"])
-        request = TraceRequest(**{**asked, "arguments": tuple(asked["arguments"])})
+            return TrainingWorkload(info["spec"] or {}, info["mode"], info.get("quick", False))
+        called = info["script"]
+        request = TraceRequest(**cast("Any", {**called, "arguments": tuple(called["arguments"])}))
     except (KeyError, TypeError) as error:
         raise RequestError(f"sweep.json does not say what was tried: {error!r}.") from error
     if any("***" in argument for argument in request.arguments):
@@ -212,5 +218,5 @@ def workload_of(info: Mapping[str, Any]) -> Workload:
     return ScriptWorkload(request)
 
 
-def _is_count(value: Any, least: int) -> bool:
+def _is_count(value: SettingValue, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

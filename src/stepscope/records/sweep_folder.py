@@ -7,14 +7,15 @@ Each trial is a run folder in `trials/`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from stepscope.errors import RequestError
 from stepscope.records import schema
 from stepscope.records.run_folder import RecordFolder, make_latest_folder, read_record, slug
+from stepscope.records.types import SettingValue, SweepPlan, SweepRecord, TrialMetrics, TrialRecord
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,19 @@ class Trial:
     """
 
     index: int
-    values: dict[str, Any]
+    values: dict[str, SettingValue]
     repeat: int
     status: str = schema.PENDING
     reason: str | None = None
     exit_code: int | None = None
     run: str | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
+    metrics: TrialMetrics = field(default_factory=TrialMetrics)
     node: str | None = None
     node_kind: str | None = None
+
+    def to_json(self) -> TrialRecord:
+        """Return its entry in `sweep.json`."""
+        return cast(TrialRecord, asdict(self))
 
     @property
     def is_missing(self) -> bool:
@@ -47,15 +52,20 @@ class Sweep:
     """A recorded sweep."""
 
     path: Path
-    info: dict[str, Any] = field(repr=False)
+    info: SweepRecord = field(repr=False)
 
     @property
     def trials(self) -> list[Trial]:
         """All trials, in the order of execution."""
-        known = {each.name for each in fields(Trial)}
         return [
-            Trial(**{name: value for name, value in each.items() if name in known})
-            for each in self.info["trials"]
+            Trial(
+                **{
+                    each.name: recorded[each.name]
+                    for each in fields(Trial)
+                    if each.name in recorded
+                }
+            )
+            for recorded in cast("list[dict[str, Any]]", self.info["trials"])
         ]
 
     def folder_of(self, trial: Trial) -> Path:
@@ -65,7 +75,7 @@ class Sweep:
         return self.path / (trial.run or made)
 
 
-class SweepFolder(RecordFolder[dict[str, Any]]):
+class SweepFolder(RecordFolder[SweepRecord]):
     """A sweep folder on disk, open for writing."""
 
     INFO = schema.SWEEP
@@ -73,13 +83,11 @@ class SweepFolder(RecordFolder[dict[str, Any]]):
     def put(self, trial: Trial) -> None:
         """Replace a trial's entry."""
         info = self.read_info()
-        info["trials"][trial.index] = asdict(trial)
+        info["trials"][trial.index] = trial.to_json()
         self.write_info(info)
 
 
-def create_sweep(
-    out: Path, name: str, asked: Mapping[str, Any], trials: Sequence[Trial]
-) -> SweepFolder:
+def create_sweep(out: Path, name: str, asked: SweepPlan, trials: Sequence[Trial]) -> SweepFolder:
     """Make `out/<time>-<name>/` with its `sweep.json`, and point `out/latest` to it.
 
     Raises:
@@ -92,20 +100,18 @@ def create_sweep(
         )
 
     def fill(building: Path, identity: str) -> None:
-        SweepFolder(building).write_info(
-            {
-                "schema": schema.SCHEMA,
-                "id": identity,
-                "name": name,
-                "kind": "sweep",
-                "status": schema.RUNNING,
-                "reason": None,
-                "started_unix_s": time.time(),
-                "process": None,
-                **asked,
-                "trials": [asdict(trial) for trial in trials],
-            }
-        )
+        started = {
+            "schema": schema.SCHEMA,
+            "id": identity,
+            "name": name,
+            "kind": "sweep",
+            "status": schema.RUNNING,
+            "reason": None,
+            "started_unix_s": time.time(),
+            "process": None,
+        }
+        planned = {"trials": [trial.to_json() for trial in trials]}
+        SweepFolder(building).write_info(cast(SweepRecord, {**started, **asked, **planned}))
 
     return SweepFolder(make_latest_folder(out, name, fill, what="sweep"))
 

@@ -1316,7 +1316,39 @@ class ScaleRecord(TypedDict):
     exchanges: list[ExchangeTime]
 
 
-class SweepPlan(WorkloadRecord):
+class DesignProposal(TypedDict):
+    """A network that a search proposed: as drawn, as settings of a run, and by its estimate."""
+
+    drawn: dict[str, SettingValue]
+    values: dict[str, SettingValue]
+    figures: dict[str, float]
+    fits: bool
+
+
+class SearchPlan(TypedDict, total=False):
+    """What `stepscope search` adds to the plan of a sweep."""
+
+    named: list[str]
+    budget: dict[str, float]
+    spatial: str
+    accelerator: str
+    input: list[int]
+    classes: int
+    training_samples: int
+    designs: int
+    finals: int
+    rungs: list[int]
+    proposals: list[DesignProposal]
+    at_once: int
+
+
+class ScalePlan(TypedDict, total=False):
+    """What `stepscope scale` adds to the plan of a sweep."""
+
+    scale: ScaleRecord
+
+
+class SweepPlan(WorkloadRecord, SearchPlan, ScalePlan):
     """What a sweep was asked for; a search for workers has no settings planned beforehand."""
 
     kind: str
@@ -1327,7 +1359,6 @@ class SweepPlan(WorkloadRecord):
     seed: NotRequired[int]
     time_limit_s: NotRequired[float | None]
     on: NotRequired[RunnerPlace | None]
-    scale: NotRequired[ScaleRecord]
 
 
 class SweepRecord(SweepPlan):
@@ -1957,36 +1988,6 @@ class ScoreAnswer(ScoreFigures):
     limits_exceeded: list[str]
     rules_broken: list[str]
     unknown: list[str]
-
-
-class DesignProposal(TypedDict):
-    """A network that a search proposed: as drawn, as settings of a run, and by its estimate."""
-
-    drawn: dict[str, SettingValue]
-    values: dict[str, SettingValue]
-    figures: dict[str, float]
-    fits: bool
-
-
-class SearchPlan(SweepPlan):
-    """What `stepscope accel search` was asked for."""
-
-    named: list[str]
-    budget: dict[str, float]
-    spatial: str
-    accelerator: str
-    input: list[int]
-    classes: int
-    training_samples: int
-    designs: int
-    finals: int
-    rungs: list[int]
-    proposals: list[DesignProposal]
-    at_once: NotRequired[int]
-
-
-class SearchRecord(SearchPlan, SweepRecord):
-    """`sweep.json` of a search."""
 
 
 class DesignCosts(TypedDict):

@@ -23,8 +23,7 @@ from stepscope.units import format_count
 def workers_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     """Have the number of workers found and verified, in as many rounds as that takes."""
     try:
-        workload = TrainingWorkload(plan.asked)
-        found = cast(WorkersAnswer, find_workers(workload, listener, out=folder, name="workers"))
+        found = find_workers(TrainingWorkload(plan.asked), listener, out=folder, name="workers")
     except AnswerIsNo as error:
         return LabResult(f"No answer: {error}", holds=False)
     rows = [_worker_row(each) for each in found["candidates"]]

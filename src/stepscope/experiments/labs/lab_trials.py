@@ -154,7 +154,7 @@ def try_settings(
     done = (
         sweep_run.start(workload, request, listener)
         if begun is None
-        else sweep_run.go_on(begun, workload, listener)
+        else sweep_run.go_on(begun, listener, workload=workload)
     )
     tried: list[SettingTrials] = []
     missing: list[MissingPart] = []

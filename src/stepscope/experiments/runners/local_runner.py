@@ -5,12 +5,12 @@ from __future__ import annotations
 import platform
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from stepscope.experiments.runners.ray_cluster import kind_of_machine
 from stepscope.experiments.runners.runner import Begin, PlannedTrial
 from stepscope.experiments.workload import Workload
 from stepscope.records.sweep_folder import Trial
+from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 
 
@@ -28,7 +28,7 @@ class Here:
         """One: another would measure the first."""
         return 1
 
-    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
         """Refuse settings that could only fail here."""
         for values in settings:
             workload.check(values)

@@ -22,6 +22,7 @@ from stepscope.experiments.workload import Workload
 from stepscope.hardware.gpu import find_gpus
 from stepscope.hardware.host import describe_host
 from stepscope.hardware.procfs import system_root
+from stepscope.records.types import SettingValue
 
 # --- Is there a Ray cluster at an address? Found out within seconds: Ray itself tries for
 # minutes.
@@ -207,7 +208,7 @@ class NodePool:
     lost_at_s: dict[str, float] = field(default_factory=dict)
     asked: bytes | None = None
 
-    def ask_for(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def ask_for(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
         """Have every node that is looked at from now on say whether these settings could run."""
         from ray import cloudpickle
 

@@ -31,6 +31,7 @@ from stepscope.experiments.workload import Workload
 from stepscope.records import schema
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.sweep_folder import Trial
+from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.signals import stop_signals
 
@@ -103,7 +104,7 @@ class OnRay:
         """One on each node."""
         return max(1, len(self.pool.ready))
 
-    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
         """Refuse settings that could only fail on one of the nodes: they have the data."""
         self.pool.ask_for(workload, settings)
         self.pool.wait_for_all()

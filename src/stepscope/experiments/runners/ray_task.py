@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -18,6 +17,7 @@ from stepscope.errors import MachineError, StepscopeError
 from stepscope.experiments.trial import SilentListener, temporary_folder
 from stepscope.experiments.workload import TrialRequest, Workload
 from stepscope.records import schema
+from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 
 # --- A folder as bytes, and back: how a trial's record comes from the node that made it
@@ -97,13 +97,13 @@ class Task:
 
     name: str
     workload: Workload
-    values: Mapping[str, Any]
+    values: Mapping[str, SettingValue]
     directory: str
     time_limit_s: float | None
 
 
 def check(
-    workload: Workload, settings: Sequence[Mapping[str, Any]], directory: str
+    workload: Workload, settings: Sequence[Mapping[str, SettingValue]], directory: str
 ) -> Refusal | None:
     """Look whether settings could only fail on this node."""
     _enter(directory)

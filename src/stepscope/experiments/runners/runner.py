@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from stepscope.experiments.workload import TrialRequest, Workload
 from stepscope.records.sweep_folder import Trial
+from stepscope.records.types import SettingValue
 from stepscope.supervisor.child_supervisor import Outcome
 
 
@@ -45,7 +46,7 @@ class Runner(Protocol):
     def at_once(self) -> int:
         """How many trials can be under way at a time, as far as is known now."""
 
-    def check(self, workload: Workload, settings: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, workload: Workload, settings: Sequence[Mapping[str, SettingValue]]) -> None:
         """Refuse settings that could only fail, before any trial is made."""
 
     def run(

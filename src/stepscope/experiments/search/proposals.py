@@ -10,11 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.errors import AnswerIsNo, MissingExtraError
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import Space, suggest
+from stepscope.records.types import SettingValue
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -29,8 +30,8 @@ Figures = Mapping[str, float]
 class Proposal:
     """A network and how it is trained: as drawn, as settings of a run, and by its estimate."""
 
-    drawn: dict[str, Any]
-    values: dict[str, Any]
+    drawn: dict[str, SettingValue]
+    values: dict[str, SettingValue]
     figures: dict[str, float]
     fits: bool
 
@@ -78,7 +79,7 @@ def propose(
             suggest(trial, asked.space)
         else:
             trial, values = _draw(study, asked, [each.values for each in proposals])
-            figures = dict(estimate(values.get("model") or asked.space.fixed["model"]))
+            figures = dict(estimate(str(values.get("model") or asked.space.fixed["model"])))
             proposal = Proposal(trial.params, values, figures, asked.budget.holds(figures))
             record(proposal)
         proposals.append(proposal)
@@ -99,8 +100,8 @@ def propose(
 
 
 def _draw(
-    study: Study, asked: Asked, before: Sequence[Mapping[str, Any]]
-) -> tuple[Trial, dict[str, Any]]:
+    study: Study, asked: Asked, before: Sequence[Mapping[str, SettingValue]]
+) -> tuple[Trial, dict[str, SettingValue]]:
     """Draw what was not proposed before.
 
     What was is told as a failure, which samplers pass over: a search that goes on, and does not

@@ -1,46 +1,40 @@
 """A search for efficient networks: proposed, held against a budget, trained, halved, tested once.
 
-budget      what a network may take on an accelerator
-space       which networks, and which ways of training them
-proposals   one after the other, those that fit
-halving     who is trained for longer
-carry_out   the search itself, from wherever its record stands
-
 The record is a sweep folder of the kind `search`. Its trials are runs judged on held-out samples;
 only the last ones, of designs that were chosen by then, open the test set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stepscope.analyze.search_result import merit
-from stepscope.data import dataset_registry
-from stepscope.errors import AnswerIsNo, Interrupted, RequestError
+from stepscope.errors import AnswerIsNo, RequestError
+from stepscope.experiments import sweep_run
 from stepscope.experiments.runners.local_runner import HERE
 from stepscope.experiments.runners.runner import Runner
 from stepscope.experiments.search.halving import better_half, check_rungs, rung_epochs
 from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
-from stepscope.experiments.search.search_budget import FIGURES, SearchBudget
+from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.search.search_space import check_space, space_of
-from stepscope.experiments.sweep_run import SweepInterrupted, SweepListener, TrialBench, working_in
-from stepscope.experiments.workload import TrainingWorkload
+from stepscope.experiments.sweep_run import SweepListener, SweepRequest, TrialBench
+from stepscope.experiments.workload import TrainingWorkload, dataset_of
 from stepscope.records import schema
-from stepscope.records.sweep_folder import (
-    Sweep,
-    SweepFolder,
-    Trial,
-    create_sweep,
-    load_sweep,
-    load_sweep_of,
+from stepscope.records.sweep_folder import Sweep, Trial, load_sweep, load_sweep_of
+from stepscope.records.types import (
+    NetworkEstimate,
+    RunnerPlace,
+    SearchPlan,
+    SettingValue,
+    SweepRecord,
 )
 from stepscope.settings import RunSpec
 from stepscope.settings.load_settings import with_changes
-from stepscope.train.source_settings import data_source_of
 
 if TYPE_CHECKING:
     from stepscope.data.dataset import DataSet
@@ -50,7 +44,7 @@ if TYPE_CHECKING:
 
 
 # Model, shape and classes as flags would give them, spatial factors, accelerator.
-EstimateModel = Callable[[str, str | None, str | None, str, str], Mapping[str, Any]]
+EstimateModel = Callable[[str, str | None, str | None, str, str], NetworkEstimate]
 Judged = tuple[Proposal, float | None]  # and its accuracy, if it came to one
 
 
@@ -58,7 +52,7 @@ class SearchListener(SweepListener, Protocol):
     """Is notified of a search's progress."""
 
     def proposed(
-        self, number: int, values: Mapping[str, Any], figures: Figures, fits: bool
+        self, number: int, values: Mapping[str, SettingValue], figures: Figures, fits: bool
     ) -> None:
         """Learn of a design and of its estimate."""
 
@@ -71,7 +65,7 @@ class DesignSearch:
     listener: SearchListener
     estimate: EstimateModel
 
-    def carry_out(self) -> None:
+    def run(self) -> None:
         """Propose, train, halve, and test those that are left; everything once."""
         info = self.bench.folder.read_info()
         first, *longer = info["rungs"]
@@ -83,9 +77,11 @@ class DesignSearch:
             judged = self._train(again, epochs, rung)
         self._refuse_nothing(judged)
         chosen = [each for each in _best_first(judged) if each[1] is not None]
-        _refuse_untested([self._test(each, info) for each in chosen[: info["finals"]]])
+        finals = [self._test(each, info) for each in chosen[: info["finals"]]]
+        if all(trial.status != schema.COMPLETED for trial in finals):
+            raise AnswerIsNo(f"nothing that was chosen could be tested: {finals[0].reason}")
 
-    def _first_rung(self, info: Mapping[str, Any], epochs: int) -> list[Judged]:
+    def _first_rung(self, info: SweepRecord, epochs: int) -> list[Judged]:
         """Train designs as they are proposed: what they come to guides the next.
 
         There are as many at once as trials were made at once when the search began.
@@ -105,8 +101,7 @@ class DesignSearch:
         return judged
 
     def _record(self, proposal: Proposal) -> None:
-        info = self.bench.folder.read_info()
-        proposals = [*info["proposals"], asdict(proposal)]
+        proposals = [*self.bench.folder.read_info()["proposals"], asdict(proposal)]
         self.bench.folder.update_info(proposals=proposals)
         self.listener.proposed(len(proposals), proposal.values, proposal.figures, proposal.fits)
 
@@ -114,27 +109,36 @@ class DesignSearch:
         info = self.bench.folder.read_info()
         shape, classes = ",".join(map(str, info["input"])), str(info["classes"])
         found = self.estimate(model, shape, classes, info["spatial"], info["accelerator"])
-        return {name: float(found[name]) for name in FIGURES}
+        return {
+            "energy_mj": float(found["energy_mj"]),
+            "cycles": float(found["cycles"]),
+            "peak_activation_bytes": float(found["peak_activation_bytes"]),
+        }
 
     def _train(self, proposals: list[Proposal], epochs: int, rung: int) -> list[Judged]:
         """Train designs for so many epochs, unless the record has it done, and judge them."""
         settings = [{**proposal.values, "epochs": epochs} for proposal in proposals]
-        trials = self.bench.have(settings, rung)
-        return list(zip(proposals, map(_accuracy, trials), strict=True))
+        judged: list[Judged] = []
+        for proposal, trial in zip(proposals, self.bench.have(settings, rung), strict=True):
+            done = trial.status == schema.COMPLETED
+            accuracy = trial.metrics.get("validation_accuracy") if done else None
+            judged.append((proposal, accuracy))
+        return judged
 
-    def _test(self, chosen: Judged, info: Mapping[str, Any]) -> Trial:
+    def _test(self, chosen: Judged, info: SweepRecord) -> Trial:
         """Train a chosen design on all samples, and open the test set once, at the end."""
         proposal, accuracy = chosen
         choice = {
             "judged_on": "validation",
-            "validation": info["spec"]["validation"],
+            "validation": (info["spec"] or {})["validation"],
             "validation_accuracy": accuracy,
             "designs": info["designs"],
             "search": info["id"],
         }
-        final = {"epochs": info["rungs"][-1], "validation": 0, "test_at": "end"}
+        last = info["rungs"][-1]
+        final = {**proposal.values, "epochs": last, "validation": 0, "test_at": "end"}
         bench = replace(self.bench, workload=replace(self._training(), choice=choice))
-        [trial] = bench.have([{**proposal.values, **final}], len(info["rungs"]) + 1)
+        [trial] = bench.have([final], len(info["rungs"]) + 1)
         return trial
 
     def _training(self) -> TrainingWorkload:
@@ -150,21 +154,9 @@ class DesignSearch:
         raise AnswerIsNo(f"no design could be trained to be judged: {why}")
 
 
-def _accuracy(trial: Trial) -> float | None:
-    if trial.status != schema.COMPLETED:
-        return None
-    accuracy: float | None = trial.metrics.get("validation_accuracy")
-    return accuracy
-
-
 def _best_first(judged: list[Judged]) -> list[Judged]:
     """Order designs; of equals that which was proposed first."""
     return sorted(judged, key=lambda each: merit(each[1], each[0].figures["energy_mj"]))
-
-
-def _refuse_untested(finals: list[Trial]) -> None:
-    if all(trial.status != schema.COMPLETED for trial in finals):
-        raise AnswerIsNo(f"nothing that was chosen could be tested: {finals[0].reason}")
 
 
 KIND = "search"
@@ -186,13 +178,13 @@ class SearchRequest:
     `on` says for the record where designs are trained; None is this machine.
     """
 
-    asked: Mapping[str, Any]
+    asked: Mapping[str, SettingValue]
     budget: SearchBudget
     designs: int
     finals: int
     spatial: str
     accelerator: str
-    on: Mapping[str, Any] | None = None
+    on: RunnerPlace | None = None
 
 
 def start(
@@ -216,16 +208,8 @@ def start(
     dataset = _images(spec)
     rungs = rung_epochs(request.designs, spec.epochs)
     check_rungs(rungs, request.designs, request.finals, spec.max_steps)
-    info = {
-        "kind": KIND,
-        "directory": str(Path.cwd()),
-        **workload.to_json(),
+    plan: SearchPlan = {
         "named": sorted(request.asked),
-        "seed": spec.seed,
-        "repeats": 1,
-        "settings": [],
-        "over": None,
-        "time_limit_s": None,
         "budget": dict(request.budget.limits),
         "spatial": request.spatial,
         "accelerator": request.accelerator,
@@ -236,14 +220,18 @@ def start(
         "finals": request.finals,
         "rungs": rungs,
         "proposals": [],
-        "on": None if request.on is None else dict(request.on),
         "at_once": runner.at_once,
     }
-    space = space_of(info, spec)
+    space = space_of(plan, spec)
     runner.check(workload, [space.least])
     check_space(space, request.designs)
-    made = create_sweep(Path(spec.out), spec.name or f"{KIND}-{spec.data}", info, [])
-    return _carry_out(made, estimate, listener, runner)
+    name = spec.name or f"{KIND}-{spec.data}"
+    sweep = SweepRequest([], 1, Path(spec.out), name, KIND, seed=spec.seed, on=request.on)
+    bench = TrialBench(sweep_run.create(workload, sweep, plan), workload, listener, None, runner)
+    with _naming_folder(bench.folder.path):
+        return sweep_run.run_trials(
+            bench, lambda bench: DesignSearch(bench, listener, estimate).run()
+        )
 
 
 def resume(
@@ -254,38 +242,31 @@ def resume(
 ) -> Sweep:
     """Do what is missing of a search; a completed one is left as it is."""
     recorded = load_sweep_of(path, KIND)
-    if recorded.info.get("status") == schema.COMPLETED:
-        return recorded
-    with working_in(recorded.info.get("directory")):
-        return _carry_out(SweepFolder(recorded.path), estimate, listener, runner)
+    with _naming_folder(recorded.path):
+        return sweep_run.go_on(
+            recorded,
+            listener,
+            runner,
+            work=lambda bench: DesignSearch(bench, listener, estimate).run(),
+            workload=TrainingWorkload(recorded.info["spec"] or {}, quick=True),
+        )
 
 
-def _carry_out(
-    folder: SweepFolder,
-    estimate: EstimateModel,
-    listener: SearchListener,
-    runner: Runner,
-) -> Sweep:
-    info = folder.read_info()
-    workload = TrainingWorkload(info["spec"], quick=True)
-    bench = TrialBench(folder, workload, listener, runner=runner)
+@contextmanager
+def _naming_folder(folder: Path) -> Iterator[None]:
     try:
-        with bench.open():
-            DesignSearch(bench, listener, estimate).carry_out()
-    except Interrupted:
-        raise SweepInterrupted(folder.path, "search") from None
+        yield
     except AnswerIsNo as answer:
-        raise NothingFound(str(answer), folder.path) from None
-    return load_sweep(folder.path)
+        raise NothingFound(str(answer), folder) from None
 
 
-def _with_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _with_defaults(asked: Mapping[str, SettingValue]) -> dict[str, SettingValue]:
     """Hold samples out, and train on images as they are, where nothing else was said.
 
     Raises:
         RequestError: there would be nothing to judge by.
     """
-    chosen = {"augment": "none", **asked}
+    chosen: dict[str, SettingValue] = {"augment": "none", **asked}
     spec = with_changes(chosen, {})
     if not spec.evaluate:
         raise RequestError("evaluate: a search judges by evaluations, and there would be none.")
@@ -298,7 +279,7 @@ def _with_defaults(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _images(spec: RunSpec) -> DataSet:
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
+    dataset = dataset_of(spec)
     if dataset.tokens is not None:
         raise RequestError(
             f"data: a search is for images, and the samples of {spec.data} are texts."

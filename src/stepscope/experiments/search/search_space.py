@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.errors import RequestError
 from stepscope.models.efficient_design import ACTIVATIONS, BLOCKS, HEADS, POOLS, EfficientDesign
+from stepscope.records.types import SearchPlan, SettingValue
 from stepscope.settings import RunSpec
 
 if TYPE_CHECKING:
@@ -27,20 +28,25 @@ _SCHEDULES = ("one-cycle", "cosine")
 class Space:
     """What may be drawn: whatever nobody has fixed, for so many samples of such a shape."""
 
-    fixed: Mapping[str, Any]
+    fixed: Mapping[str, SettingValue]
     training_samples: int
     shape: Sequence[int]  # channels, height, width
 
     @property
     def batch_sizes(self) -> list[int]:
         """The sizes of a batch with which an epoch has enough steps."""
-        batches = self.fixed.get("accumulate", 1) * _FEWEST_STEPS
-        processes = self.fixed.get("processes", 1)
+        batches = self.fixed_count("accumulate") * _FEWEST_STEPS
+        processes = self.fixed_count("processes")
         return [
             size
             for size in _BATCH_SIZES
             if size >= processes and size * batches <= self.training_samples
         ]
+
+    def fixed_count(self, name: str) -> int:
+        """Return a number that is fixed; 1 where it is not."""
+        count = self.fixed.get(name, 1)
+        return count if isinstance(count, int) else 1
 
     @property
     def stems(self) -> list[str]:
@@ -73,14 +79,17 @@ class Space:
         return math.prod(count for name, count in ways.items() if name not in self.fixed)
 
     @property
-    def least(self) -> dict[str, Any]:
+    def least(self) -> dict[str, SettingValue]:
         """Settings that ask for the least: where these are refused, all are."""
         sizes = self.batch_sizes or _BATCH_SIZES
-        least = {"model": EfficientDesign((16, 16), (0, 1)).name, "batch_size": sizes[0]}
+        least: dict[str, SettingValue] = {
+            "model": EfficientDesign((16, 16), (0, 1)).name,
+            "batch_size": sizes[0],
+        }
         return {name: value for name, value in least.items() if name not in self.fixed}
 
 
-def space_of(info: Mapping[str, Any], spec: RunSpec) -> Space:
+def space_of(info: SearchPlan, spec: RunSpec) -> Space:
     """Return the space of a search, from its record and the settings of its trainings."""
     fixed = {name: getattr(spec, name) for name in info["named"]}
     return Space(fixed, info["training_samples"], info["input"])
@@ -93,8 +102,7 @@ def check_space(space: Space, designs: int) -> None:
         RequestError: it has not.
     """
     if "batch_size" not in space.fixed and not space.batch_sizes:
-        accumulate = space.fixed.get("accumulate", 1)
-        processes = space.fixed.get("processes", 1)
+        accumulate, processes = (space.fixed_count(n) for n in ("accumulate", "processes"))
         least = next((size for size in _BATCH_SIZES if size >= processes), processes)
         times = f" x accumulate {accumulate}" if accumulate > 1 else ""
         raise RequestError(
@@ -120,9 +128,9 @@ def check_space(space: Space, designs: int) -> None:
         )
 
 
-def suggest(trial: Trial, space: Space) -> dict[str, Any]:
+def suggest(trial: Trial, space: Space) -> dict[str, SettingValue]:
     """Draw a network and its training settings, except those that the user fixed."""
-    draws: dict[str, Callable[[], Any]] = {
+    draws: dict[str, Callable[[], SettingValue]] = {
         "model": lambda: suggest_design(trial, space).name,
         "batch_size": lambda: trial.suggest_categorical("batch_size", space.batch_sizes),
         "lr": lambda: trial.suggest_float("lr", 0.005, 0.5, log=True),

@@ -47,12 +47,13 @@ class SearchDisplay(SweepDisplay):
 
     def tried(self, trial: Trial) -> None:
         """Show the result of a design."""
-        epochs = format_count(trial.values["epochs"], "epoch")
+        epochs = format_count(int(str(trial.values["epochs"])), "epoch")
         if trial.status != schema.COMPLETED:
             came_to = f"{trial.status.replace('_', ' ')}: {trial.reason}"
         else:
-            split = "test" if "test_at" in trial.values else "validation"
-            accuracy = trial.metrics.get(f"{split}_accuracy")
+            split, accuracy = "validation", trial.metrics.get("validation_accuracy")
+            if "test_at" in trial.values:
+                split, accuracy = "test", trial.metrics.get("test_accuracy")
             reached = format_known(accuracy, format_share)
             took = format_duration(trial.metrics.get("wall_s") or 0.0)
             came_to = f"{split} accuracy {reached}, {took}"
