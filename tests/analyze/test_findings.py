@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_tables import write_tables
 
 from stepscope.analyze.findings import Finding, findings_of
 from stepscope.records import schema
-from stepscope.records.run_reader import load_run
 
 PHASES_S = {"data": 0.0, "transfer": 0.0, "forward": 0.03, "backward": 0.06, "optimizer": 0.01}
 Step = dict[str, Any]
@@ -30,19 +30,16 @@ class Planted:
     steps: int = 120
     epochs: int = 3
     epoch_s: Sequence[float] = ()
-    telemetry: Iterable[Mapping[str, Any]] = ()
+    telemetry: Sequence[dict[str, Any]] = ()
     events: Sequence[Mapping[str, Any]] = ()
     info: dict[str, Any] = field(default_factory=dict)
 
     def findings(self) -> dict[str, Finding]:
-        record = {"schema": 1, "status": "completed", "kind": "run", "spec": {"workers": 0}}
-        (self.path / schema.RUN).write_text(json.dumps(record | self.info))
-        self._write(schema.STEPS, schema.STEP_COLUMNS, self._steps())
-        self._write(schema.EPOCHS, schema.EPOCH_COLUMNS, self._epochs())
-        self._write(schema.TELEMETRY, schema.TELEMETRY_COLUMNS, self.telemetry)
+        tables = ([*self._steps()], [*self._epochs()], [*self.telemetry])
+        run = write_tables(self.path, *tables, **{"spec": {"workers": 0}, **self.info})
         events = "".join(json.dumps(event) + "\n" for event in self.events)
         (self.path / schema.EVENTS).write_text(events)
-        found = findings_of(load_run(self.path))
+        found = findings_of(run)
         weights = [finding.weight for finding in found]
         assert weights == sorted(weights, reverse=True)
         assert all(0 < weight <= 1 for weight in weights)
@@ -80,10 +77,6 @@ class Planted:
             row = {"epoch": number, "split": "train", "start_s": start_s, "total_s": total_s}
             yield row | {"loader_start_s": 0.1, "loader_stop_s": 0.0}
             start_s += total_s
-
-    def _write(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-        lines = [",".join(str(row.get(column, "")) for column in columns) for row in rows]
-        (self.path / name).write_text("\n".join([",".join(columns), *lines, ""]))
 
 
 def test_a_steady_run_gives_no_finding(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 from written_runs import write_run
+from written_tables import write_table
 
 from stepscope.analyze.roofline import attainable_flop_per_s, how_near_the_limit
 from stepscope.analyze.run_summary import Measured, summarize
@@ -27,13 +27,9 @@ PEAK = {"flop_per_s": 1000.0, "bytes_per_s": 50.0}
 
 def run_of(path: Path, *rows: dict[str, Any], kind: str = "run") -> Run:
     folder = write_run(path / "run", summary={}, kind=kind)
-    file = io.StringIO()
-    file.write(",".join(schema.STEP_COLUMNS) + "\n")
-    for number, row in enumerate(rows, 1):
-        usual = {"epoch": 1, "step": number, "start_s": 0.0, "detail": "full", "samples": 8}
-        cells = {"other_s": 0.0, **usual, **row}
-        file.write(",".join(str(cells.get(name, "")) for name in schema.STEP_COLUMNS) + "\n")
-    (folder / "steps.csv").write_text(file.getvalue())
+    usual = {"epoch": 1, "start_s": 0.0, "detail": "full", "samples": 8, "other_s": 0.0}
+    numbered = [{**usual, "step": number, **row} for number, row in enumerate(rows, 1)]
+    write_table(folder, schema.STEPS, numbered)
     return load_run(folder)
 
 

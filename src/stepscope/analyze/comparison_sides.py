@@ -213,9 +213,7 @@ def _sides_in(path: Path, argument: str) -> list[Side]:
     if (folder / schema.RUN).exists():
         return [_side_of_runs(argument, [load_run(folder)])]
     within = sorted(file.parent for file in folder.glob(f"*/{schema.RUN}"))
-    runs = [
-        load_run(each) for each in within if not each.is_symlink()
-    ]  # `latest` links to one of them
+    runs = [load_run(each) for each in within if not each.is_symlink()]  # `latest` is a link
     if not runs:
         raise RequestError(
             f"{argument} is neither a run nor a sweep folder, and has no run folders in it. "
@@ -277,19 +275,14 @@ def _measured(sweep: Sweep, trial: Trial) -> MeasuredSide | str:
     """Return a trial's figures, or the reason why there are none."""
     if trial.status != schema.COMPLETED:
         return _how_it_stands(trial.status, trial.reason)
-    run = _run_of(sweep, trial)
+    folder = sweep.folder_of(trial)
+    run = load_run(folder) if (folder / schema.RUN).exists() else None
     rate, basis = rate_of_trial(trial.metrics)
     if rate is None:
         rate, basis = throughput_of(run) if run else Throughput(None, "its record is gone")
     if rate is None:
         return f"no throughput: {basis}"
     return MeasuredSide(rate, basis, run, trial.repeat, trial.metrics)
-
-
-def _run_of(sweep: Sweep, trial: Trial) -> Run | None:
-    """Return a trial's run if its folder still exists."""
-    folder = sweep.folder_of(trial)
-    return load_run(folder) if (folder / schema.RUN).exists() else None
 
 
 def _how_it_stands(status: str, reason: str | None) -> str:

@@ -174,7 +174,9 @@ def add_up(
     times_s, joules, bridged_s = edges[:1], [0.0], 0.0
     stretches: list[Stretch] = []
     for from_s, to_s in pairwise(edges):
-        alive = [name for name, each in curves.items() if _covers(each, from_s, to_s)]
+        alive = [
+            name for name, each in curves.items() if each.start_s <= from_s and each.end_s >= to_s
+        ]
         taken = widest({name: contains[name] for name in alive})
         inside = {t for name in taken for t in curves[name].times_s if from_s < t < to_s}
         begun_j = joules[-1]
@@ -189,7 +191,3 @@ def add_up(
     bridged_s = max(curves[name].bridged_s for name in added)
     periods = [curves[name].period_s or 0.0 for name in added]
     return Curve(times_s, joules, max(periods) or None, bridged_s), stretches
-
-
-def _covers(curve: Curve, from_s: float, to_s: float) -> bool:
-    return curve.start_s <= from_s and curve.end_s >= to_s

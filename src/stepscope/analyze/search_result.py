@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
@@ -13,7 +12,7 @@ from stepscope.records.types import (
     DesignProposal,
     RejectedDesign,
     SearchedDesign,
-    SettingValue,
+    Setting,
 )
 
 # --- Pareto front
@@ -88,7 +87,7 @@ def rejected_of(sweep: Sweep) -> list[RejectedDesign]:
     ]
 
 
-def settings_again(sweep: Sweep, row: SearchedDesign) -> dict[str, SettingValue]:
+def settings_again(sweep: Sweep, row: SearchedDesign) -> Setting:
     """Return the settings of a run that trains a design on all samples, as its final test does."""
     named = {
         name: value
@@ -111,9 +110,10 @@ def _costs(proposal: DesignProposal) -> DesignCosts:
 def _row(
     sweep: Sweep, proposal: DesignProposal, trials: tuple[list[Trial], Trial | None]
 ) -> SearchedDesign:
-    judged, final = trials
-    done = list(filter(_completed, judged))
-    last, longest = judged[-1], (done or judged)[-1]
+    evaluated, final = trials
+    done = [trial for trial in evaluated if trial.status == schema.COMPLETED]
+    last, longest = evaluated[-1], (done or evaluated)[-1]
+    tested = final is not None and final.status == schema.COMPLETED
     settings = {name: value for name, value in proposal["values"].items() if name != "model"}
     return {
         "model": _model(sweep, proposal["values"]),
@@ -124,9 +124,7 @@ def _row(
         "status": last.status,
         "reason": last.reason,
         "validation_accuracy": longest.metrics.get("validation_accuracy") if done else None,
-        "test_accuracy": final.metrics.get("test_accuracy")
-        if final and _completed(final)
-        else None,
+        "test_accuracy": final.metrics.get("test_accuracy") if final and tested else None,
         "run": longest.run,
         "final_run": final.run if final else None,
         "final_status": final.status if final else None,
@@ -135,17 +133,13 @@ def _row(
     }
 
 
-def _trials_of(sweep: Sweep, values: Mapping[str, Any]) -> tuple[list[Trial], Trial | None] | None:
+def _trials_of(sweep: Sweep, values: Setting) -> tuple[list[Trial], Trial | None] | None:
     """Return the trials of a design, rung by rung, and its final test, if any."""
     own = [trial for trial in sweep.trials if values.items() <= trial.values.items()]
-    judged = [trial for trial in own if "test_at" not in trial.values]
+    evaluated = [trial for trial in own if "test_at" not in trial.values]
     final = next((trial for trial in own if "test_at" in trial.values), None)
-    return (judged, final) if judged else None
+    return (evaluated, final) if evaluated else None
 
 
-def _completed(trial: Trial) -> bool:
-    return trial.status == schema.COMPLETED
-
-
-def _model(sweep: Sweep, values: Mapping[str, Any]) -> str:
+def _model(sweep: Sweep, values: Setting) -> str:
     return str(values.get("model") or (sweep.info.get("spec") or {}).get("model"))

@@ -5,6 +5,8 @@ Columns are only ever appended, and readers go by name. An empty field means unk
 
 from __future__ import annotations
 
+from stepscope.records.types import EpochRow
+
 SCHEMA = 1
 
 RUN = "run.json"
@@ -63,21 +65,7 @@ STEP_COLUMNS = (
     "detail",
     "communication_s",
 )
-EPOCH_COLUMNS = (
-    "epoch",
-    "split",
-    "start_s",
-    "loader_start_s",
-    "loader_stop_s",
-    "loading_s",
-    "training_s",
-    "total_s",
-    "loss",
-    "accuracy",
-    "top5",
-    "samples",
-    "samples_per_s",
-)
+EPOCH_COLUMNS = tuple(EpochRow.__annotations__)
 RECORD_COLUMNS = ("type", "epoch", "start", "loading", "duration", "value1", "value2")
 TELEMETRY_COLUMNS = (
     "time_s",

@@ -538,7 +538,7 @@ class ThrottlingFigures(TypedDict):
 
 
 class EpochRow(TypedDict):
-    """A row of `epochs.csv`: an epoch of a split."""
+    """A row of `epochs.csv`: an epoch of a split. Its columns, to which more may be appended."""
 
     epoch: int
     split: str
@@ -1141,8 +1141,8 @@ class ComparedSide(ComparedFigures):
 
     ratio: RatioRecord | None
     verdict: str
-    changed: Mapping[str, Mapping[str, Any]]
-    environment_differs: Mapping[str, Mapping[str, Any]]
+    changed: Mapping[str, Difference]
+    environment_differs: Mapping[str, Difference]
     rounds_needed_for_5_percent: int | None
 
 

@@ -95,7 +95,7 @@ def too_short(view: RunView) -> Finding | None:
     return Finding(
         "too_short",
         f"Only {steps} steps were measured after start-up: too few to say much.",
-        (f"{len(view.run.steps)} steps in all; {_FEWEST_STEPS} or more after start-up are wanted",),
+        (f"{len(view.run.steps)} steps total; {_FEWEST_STEPS} or more after start-up are wanted",),
         None,
         1.0,
     )
