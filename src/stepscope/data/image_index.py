@@ -81,6 +81,11 @@ def shown(path: Path | str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def content_of(folder: Path) -> str:
+    """Return `has 'a', 'b'` or `is no folder`, for a message."""
+    return f"has {_some(_names(folder))}" if folder.is_dir() else "is no folder"
+
+
 def look_through(data_dir: Path) -> FolderLayout:
     """Return the images of a folder; cached until the folder changes.
 
@@ -97,10 +102,9 @@ def _look_through(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderL
     train, val = data_dir / "train", data_dir / "val"
     wanted = f"wanted a folder for each class in {shown(train)}, with its images"
     if not train.is_dir():
-        there = f"has {_some(_names(data_dir))}" if data_dir.is_dir() else "is no folder"
         raise DataError(
-            f"{wanted}; {shown(data_dir)} {there}. Give the folder above `train` and `val` as "
-            "--data-dir."
+            f"{wanted}; {shown(data_dir)} {content_of(data_dir)}. Give the folder above `train` "
+            "and `val` as --data-dir."
         )
     class_names = tuple(folder.name for folder in _classes(train))
     if not class_names:

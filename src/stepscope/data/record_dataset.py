@@ -53,7 +53,7 @@ class RecordBatches(Dataset[Batch]):
         augment_seed: int | None,
     ) -> None:
         self._samples = samples
-        self._make = self._whole_batch if pipeline == "batch" else self._image_by_image
+        self._pipeline = pipeline
         scale, shift = scale_and_shift(mean, std)
         self._scale, self._shift = scale[:, None, None], shift[:, None, None]
         self._augment_seed = augment_seed
@@ -62,9 +62,9 @@ class RecordBatches(Dataset[Batch]):
         return len(self._samples)
 
     def __getitem__(self, key: BatchKey) -> Batch:
-        return self._make(key)
-
-    def _whole_batch(self, key: BatchKey) -> Batch:
+        if self._pipeline == "sample":
+            made, classes = default_collate([self._one(key, index) for index in key.indices])
+            return made, classes
         images, labels = self._samples.take(key.indices)
         if self._augment_seed is not None and key.augment:
             images = crop_and_flip(
@@ -76,11 +76,6 @@ class RecordBatches(Dataset[Batch]):
         floats *= self._scale
         floats += self._shift
         return torch.from_numpy(floats), torch.from_numpy(labels)
-
-    def _image_by_image(self, key: BatchKey) -> Batch:
-        made = [self._one(key, index) for index in key.indices]
-        images, labels = default_collate(made)
-        return images, labels
 
     def _one(self, key: BatchKey, index: np.int64) -> tuple[npt.NDArray[np.float32], int]:
         wanted = np.array([index])

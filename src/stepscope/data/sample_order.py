@@ -76,19 +76,16 @@ class EpochOrder:
         return -(-self.samples // self.batch_size) - self.skip
 
     def __iter__(self) -> Iterator[BatchKey]:
-        order = self._sample_order()
+        samples = self.samples if self.chosen is None else len(self.chosen)
+        order = sample_order(samples, self.seed, self.epoch, self.shuffle)
+        if self.chosen is not None:
+            order = order[self.chosen[order]]
         for start in range(self.skip * self.batch_size, self.samples, self.batch_size):
             end = min(start + self.batch_size, self.samples)
             first, last = share_of(end - start, self.rank, self.world)
             if first == last:
                 first, last = 0, 1
             yield BatchKey(self.epoch, order[start + first : start + last], self.augment)
-
-    def _sample_order(self) -> Indices:
-        if self.chosen is None:
-            return sample_order(self.samples, self.seed, self.epoch, self.shuffle)
-        order = sample_order(len(self.chosen), self.seed, self.epoch, self.shuffle)
-        return order[self.chosen[order]]
 
 
 def sample_order(

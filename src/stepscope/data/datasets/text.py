@@ -18,7 +18,7 @@ from stepscope.data.dataset import (
     Verified,
     samples_taken,
 )
-from stepscope.data.image_index import shown
+from stepscope.data.image_index import content_of, shown
 from stepscope.errors import DataError, RequestError, require_packages
 
 SENTENCE, LABEL = "sentence", "label"
@@ -157,7 +157,8 @@ def describe(reading: DataSource) -> DataSet:
         class_names=tuple(map(str, range(classes))),
         train_samples=len(train),
         test_samples=len(test),
-        check=_check,
+        # `describe` has already found the texts.
+        check=lambda data_dir: require_packages("reading texts", "text", "tokenizers"),
         open=_open,
         get=_get,
         verify=_verify,
@@ -172,16 +173,15 @@ def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
     train_file, test_file = data_dir / FILES["train"], data_dir / FILES["test"]
     try:
         has_train, has_test = train_file.is_file(), test_file.is_file()
-        there = None if has_train else _there(data_dir)
     except OSError as error:
         raise DataError(
             f"cannot look into {shown(data_dir)}: {error.strerror}. Make it readable, or give "
             "another --data-dir."
         ) from error
-    if there is not None:
+    if not has_train:
         raise DataError(
             f"wanted {shown(train_file)}, with a text and its label on each line; "
-            f"{shown(data_dir)} {there}. Give the folder with {FILES['train']} and "
+            f"{shown(data_dir)} {content_of(data_dir)}. Give the folder with {FILES['train']} and "
             f"{FILES['test']} as --data-dir."
         )
     train = read_texts(train_file)
@@ -190,18 +190,6 @@ def _texts(split: Split, data_dir: Path, samples: int | None = None) -> Texts:
     test = read_texts(test_file) if has_test else train.first(0)
     count = samples_taken(split, samples, len(train), len(test))
     return (train if split == "train" else test).first(count)
-
-
-def _there(folder: Path) -> str:
-    if not folder.is_dir():
-        return "is no folder"
-    names = sorted(each.name for each in folder.iterdir())
-    return f"has {', '.join(map(repr, names[:5]))}" if names else "has nothing in it"
-
-
-def _check(data_dir: Path) -> None:
-    """Raise if the tokeniser is not installed; `describe` has already found the texts."""
-    require_packages("reading texts", "text", "tokenizers")
 
 
 def _open(split: Split, reading: DataSource) -> Opened:

@@ -170,8 +170,10 @@ class WorkerPool:
         self._news = True
         if died := _died(self._awaited):
             _send_again_soon(number)  # if this is no place to raise, or the exception is swallowed
-            if frame is not None and _blocks(frame):
-                raise LostWorker(_describe(died))
+            if frame is not None:
+                function = frame.f_globals.get("__name__"), frame.f_code.co_name
+                if function in _BLOCKING:
+                    raise LostWorker(_describe(died))
 
 
 def workers_of(batches: Iterator[Any] | None) -> Workers:
@@ -228,10 +230,6 @@ def _died(workers: Workers) -> Workers:
     return [worker for worker in workers if worker.exitcode not in (None, 0)]
 
 
-def _blocks(frame: FrameType) -> bool:
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _BLOCKING
-
-
 def _send_again_soon(number: int) -> None:
     def send() -> None:
         time.sleep(_AGAIN_AFTER_S)
@@ -244,12 +242,12 @@ def _send_again_soon(number: int) -> None:
 
 
 def _describe(ended: Workers) -> str:
-    return " and ".join(f"worker (pid {each.pid}) {_how(each.exitcode or 0)}" for each in ended)
-
-
-def _how(exitcode: int) -> str:
-    if exitcode >= 0:
-        return f"exited with code {exitcode}"
-    number = -exitcode
-    known = {each.value: each.name for each in signal.Signals}
-    return f"was killed by {known.get(number, f'signal {number}')}"
+    known = {-each.value: each.name for each in signal.Signals}
+    causes = []
+    for worker in ended:
+        code = worker.exitcode or 0
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was killed by {known.get(code, f'signal {-code}')}"
+        causes.append(f"worker (pid {worker.pid}) {how}")
+    return " and ".join(causes)

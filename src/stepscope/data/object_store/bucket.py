@@ -6,6 +6,7 @@ import hashlib
 import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from stepscope.errors import DataError, RequestError
 
 if TYPE_CHECKING:
     from stepscope.data.object_store.download import DownloadProgress
-    from stepscope.data.object_store.request_latency import RequestNotes, RequestTimes
+    from stepscope.data.object_store.request_latency import RequestTimes
 
 FOLDER = "object-store"
 
@@ -70,21 +71,21 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> From
 
     The calling process may fork workers afterwards: it creates no client itself.
     """
-    from stepscope.data.object_store.request_latency import RequestNotes, RequestTimes
+    from stepscope.data.object_store.request_latency import RequestTimes
     from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
 
     address = parse_address(reading.source, reading.endpoint_url)
-    times = RequestTimes(reading.workers)
-    notes = RequestNotes(split, times, reading.on_retry)
+    on_retry = None if reading.on_retry is None else partial(reading.on_retry, split)
+    times = RequestTimes(reading.workers, on_retry)
     if reading.access == "download":
-        samples, download = _download(name, split, count, reading, address, notes)
+        samples, download = _download(name, split, count, reading, address, times)
         return FromBucket(samples, times, download)
     manifest = ask_store_process(address).manifest
     _check_holds(manifest, address, name, split, count)
     store, entries = ObjectStore(address), manifest.first(split, count)
     if manifest.layout == "shards":
-        return FromBucket(StoredShards(store, entries, count, notes), times)
-    return FromBucket(StoredObjects(store, entries, notes), times)
+        return FromBucket(StoredShards(store, entries, count, times.add), times)
+    return FromBucket(StoredObjects(store, entries, times.add), times)
 
 
 def _download(
@@ -93,7 +94,7 @@ def _download(
     count: int,
     reading: DataSource,
     address: Address,
-    notes: RequestNotes,
+    times: RequestTimes,
 ) -> tuple[MemorySamples, Download]:
     began_unix_s, began = time.time(), time.monotonic()
     folder = reading.data_dir / FOLDER / folder_name(address)
@@ -103,7 +104,7 @@ def _download(
             reading.report(split, progress)
 
     brought = ask_store_process(address, Wanted(split, count, folder), report)
-    notes(brought.account)
+    times.add(brought.account)
     _check_holds(brought.manifest, address, name, split, count)
     samples = _read_folder(folder, brought.manifest.first(split, count), count)
     total_s = time.monotonic() - began

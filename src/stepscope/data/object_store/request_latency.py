@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 import torch
 from torch.utils.data import get_worker_info
 
-from stepscope.data.dataset import Split
 from stepscope.data.object_store.store_client import Account
 from stepscope.records.types import RequestLatency
 
-OnRetry = Callable[[Split, Account], None]
+OnRetry = Callable[[Account], None]
 
 _SHORTEST_S = 1e-5
 _GROWTH = 1.02
@@ -26,10 +24,11 @@ _BYTES, _RETRIES, _TIME_NS = _BUCKETS, _BUCKETS + 1, _BUCKETS + 2
 
 
 class RequestTimes:
-    """Counts of requests by latency."""
+    """Counts of requests by latency; `on_retry` receives the requests that were retried."""
 
-    def __init__(self, workers: int = 0) -> None:
+    def __init__(self, workers: int = 0, on_retry: OnRetry | None = None) -> None:
         """Allocate rows for the training process and its loader workers."""
+        self._on_retry = on_retry
         # Shared tensors work with every start method of workers.
         self._table = torch.zeros(workers + 1, _BUCKETS + 3, dtype=torch.int64).share_memory_()
 
@@ -38,29 +37,17 @@ class RequestTimes:
         worker = get_worker_info()
         row = self._table[0 if worker is None else worker.id + 1].numpy()
         for time_s in account.times_s:
-            row[_bucket(time_s)] += 1
+            bucket = math.log(max(time_s, _SHORTEST_S) / _SHORTEST_S) / math.log(_GROWTH)
+            row[min(int(bucket), _BUCKETS - 1)] += 1
         row[_TIME_NS] += round(sum(account.times_s) * 1e9)
         row[_BYTES] += account.bytes
         row[_RETRIES] += account.retries
+        if account.retries and self._on_retry is not None:
+            self._on_retry(account)
 
     def counts(self) -> list[int]:
         """Return all counts, summed over the processes."""
         return [int(count) for count in self._table.sum(dim=0).tolist()]
-
-
-@dataclass(frozen=True)
-class RequestNotes:
-    """Count the requests of a split, and report retries."""
-
-    split: Split
-    times: RequestTimes
-    on_retry: OnRetry | None = None
-
-    def __call__(self, account: Account) -> None:
-        """Add the requests of a batch."""
-        self.times.add(account)
-        if account.retries and self.on_retry is not None:
-            self.on_retry(self.split, account)
 
 
 def summarize(all_counts: Iterable[list[int]]) -> RequestLatency | None:
@@ -83,11 +70,6 @@ def summarize(all_counts: Iterable[list[int]]) -> RequestLatency | None:
         "p99_s": _percentile(total[:_BUCKETS], 0.99),
         "max_s": _percentile(total[:_BUCKETS], 1.0),
     }
-
-
-def _bucket(time_s: float) -> int:
-    place = math.log(max(time_s, _SHORTEST_S) / _SHORTEST_S) / math.log(_GROWTH)
-    return min(int(place), _BUCKETS - 1)
 
 
 def _percentile(counts: list[int], share: float) -> float:
