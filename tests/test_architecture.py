@@ -149,7 +149,7 @@ def package_of(file: Path) -> str:
     return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_every_import_is_in_the_table() -> None:
+def test_every_import_is_in_the_table():
     assert [
         f"{file.relative_to(SOURCE)}, {found}"
         for file in MODULES
@@ -157,11 +157,11 @@ def test_every_import_is_in_the_table() -> None:
     ] == []
 
 
-def test_every_package_is_in_the_table() -> None:
+def test_every_package_is_in_the_table():
     assert {package_of(file) for file in MODULES} - BASE <= set(MAY_IMPORT)
 
 
-def test_packages_import_each_other_in_one_direction() -> None:
+def test_packages_import_each_other_in_one_direction():
     above: dict[str, frozenset[str]] = dict(MAY_IMPORT)
     while above:
         lowest = {package for package, below in above.items() if not below & set(above)}
@@ -169,7 +169,7 @@ def test_packages_import_each_other_in_one_direction() -> None:
         above = {package: below for package, below in above.items() if package not in lowest}
 
 
-def test_no_file_name_occurs_twice() -> None:
+def test_no_file_name_occurs_twice():
     by_name = defaultdict(list)
     for file in MODULES:
         if file.name not in ("__init__.py", "__main__.py"):
@@ -177,7 +177,7 @@ def test_no_file_name_occurs_twice() -> None:
     assert [files for files in by_name.values() if len(files) > 1] == []
 
 
-def test_no_class_name_occurs_twice() -> None:
+def test_no_class_name_occurs_twice():
     by_name = defaultdict(list)
     for file in MODULES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -186,7 +186,7 @@ def test_no_class_name_occurs_twice() -> None:
     assert {name: files for name, files in by_name.items() if len(files) > 1} == {}
 
 
-def test_every_package_says_what_lives_in_it() -> None:
+def test_every_package_says_what_lives_in_it():
     folders = {file.parent for file in MODULES if file.parent.name != "autostart"}
     silent = [
         str(folder.relative_to(SOURCE))
@@ -236,13 +236,13 @@ def is_defined(name: str) -> bool:
     return True
 
 
-def test_every_function_on_the_three_paths_exists() -> None:
+def test_every_function_on_the_three_paths_exists():
     names = [name for text in paths_in_docs().values() for name in names_in(text)]
     assert len(names) > 30
     assert [name for name in names if not is_defined(name)] == []
 
 
-def test_each_path_states_through_how_many_files_it_goes() -> None:
+def test_each_path_states_through_how_many_files_it_goes():
     paths = paths_in_docs()
     assert len(paths) == 3
     for heading, text in paths.items():
@@ -278,7 +278,7 @@ def test_each_path_states_through_how_many_files_it_goes() -> None:
         ("experiments", "class Loader:\n    import numpy"),
     ],
 )
-def test_a_planted_violation_is_seen(package: str, planted: str) -> None:
+def test_a_planted_violation_is_seen(package, planted):
     assert len(violations(planted, package)) == 1
 
 
@@ -294,11 +294,11 @@ def test_a_planted_violation_is_seen(package: str, planted: str) -> None:
         ("data", "import numpy\nfrom stepscope.errors import DataError"),
     ],
 )
-def test_what_the_table_allows_is_no_violation(package: str, fine: str) -> None:
+def test_what_the_table_allows_is_no_violation(package, fine):
     assert violations(fine, package) == []
 
 
-def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy() -> None:
+def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy():
     modules = (
         *("records.run_reader", "records.run_folder", "analyze.run_summary"),
         *("report.terminal.run_tables", "report.progress_bar", "settings.load_settings"),
@@ -312,7 +312,7 @@ def test_what_reads_or_supervises_runs_imports_neither_torch_nor_numpy() -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_the_worst_phrases_stay_out_of_the_source() -> None:
+def test_the_worst_phrases_stay_out_of_the_source():
     phrases = (
         *("a person's own", "somebody's own", "everybody who", "onlooker", "foretell", "foresee"),
         *("in the making", "is told of", "says of itself"),

@@ -34,7 +34,7 @@ def tables_of(text: str) -> list[list[list[str]]]:
     return found
 
 
-def test_every_setting_is_in_one_table_with_its_default() -> None:
+def test_every_setting_is_in_one_table_with_its_default():
     section = text_of("docs/reference/settings.md").split("<!-- end: generated -->")[0]
     rows = [row[:2] for table in tables_of(section) for row in table]
     assert sorted(rows) == sorted([name, default_of(name)] for name in RunSpec.model_fields)
@@ -48,13 +48,13 @@ def default_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("file", schema.COLUMNS)
-def test_every_column_is_in_the_table_of_its_file_in_order(file: str) -> None:
+def test_every_column_is_in_the_table_of_its_file_in_order(file):
     text = text_of("docs/reference/run-folder.md")
     section = text.split(f"\n## `{file}`\n")[1].split("\n## ")[0]
     assert [row[0] for row in tables_of(section)[0]] == list(schema.COLUMNS[file])
 
 
-def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
+def test_every_status_and_every_field_of_the_summary_is_documented():
     from stepscope.analyze.run_summary import Measured, summarize
     from stepscope.records.run_reader import Run
 
@@ -66,7 +66,7 @@ def test_every_status_and_every_field_of_the_summary_is_documented() -> None:
     assert set(summarize(Run(Path("nowhere"), {}), Measured())) <= documented
 
 
-def test_every_option_of_trace_is_on_its_page() -> None:
+def test_every_option_of_trace_is_on_its_page():
     options = [
         name for each in make_app()["trace"].assemble_argument_collection() for name in each.names
     ]
@@ -76,14 +76,14 @@ def test_every_option_of_trace_is_on_its_page() -> None:
     assert {name for name in options if name.startswith("-")} == documented
 
 
-def test_every_field_of_a_trace_s_spec_is_documented() -> None:
+def test_every_field_of_a_trace_s_spec_is_documented():
     page = text_of("docs/reference/run-folder.md")
     section = page.split("\n### Spec of a trace\n")[1].split("\n### ")[0]
     documented = set(re.findall(r"`(\w+)`", section))
     assert {each.name for each in fields(TraceRequest)} | {"directory", "rank"} <= documented
 
 
-def test_the_versions_of_frameworks_are_those_that_are_pinned() -> None:
+def test_the_versions_of_frameworks_are_those_that_are_pinned():
     pinned = text_of("constraints.txt")
     page = text_of("docs/explanation/trace.md")
     section = page.split("\n## Frameworks\n")[1].split("\n## ")[0]
@@ -91,13 +91,13 @@ def test_the_versions_of_frameworks_are_those_that_are_pinned() -> None:
         assert f"\n{library}=={version}" in pinned
 
 
-def test_every_phase_is_defined_for_a_script() -> None:
+def test_every_phase_is_defined_for_a_script():
     page = text_of("docs/explanation/trace.md")
     section = page.split("\n## What a phase is\n")[1].split("\n## ")[0]
     assert [row[0] for row in tables_of(section)[0]] == list(schema.PHASES)
 
 
-def test_every_exit_code_is_documented() -> None:
+def test_every_exit_code_is_documented():
     from stepscope import errors
 
     codes = {
@@ -110,7 +110,7 @@ def test_every_exit_code_is_documented() -> None:
     assert {row[0] for row in tables_of(section)[0]} == codes | {"0"}
 
 
-def test_the_zoo_table_equals_the_registry() -> None:
+def test_the_zoo_table_equals_the_registry():
     import torch
     from torch import nn
 
@@ -126,12 +126,12 @@ def test_the_zoo_table_equals_the_registry() -> None:
     assert tables_of(text_of("docs/reference/models-and-data.md"))[0] == found
 
 
-def test_the_package_table_equals_the_one_that_is_tested() -> None:
+def test_the_package_table_equals_the_one_that_is_tested():
     rows = tables_of(text_of("docs/architecture.md"))[0]
     assert {row[0]: frozenset(re.findall(r"`(\w+)`", row[2])) for row in rows} == MAY_IMPORT
 
 
-def test_every_page_is_in_the_navigation_of_the_site() -> None:
+def test_every_page_is_in_the_navigation_of_the_site():
     listed = set(re.findall(r": (\S+\.md)$", text_of("mkdocs.yml"), re.MULTILINE))
     docs = ROOT / "docs"
     assert listed == {page.relative_to(docs).as_posix() for page in docs.glob("**/*.md")}
@@ -151,7 +151,7 @@ def leads_nowhere(page: Path, link: str) -> bool:
     return not target.exists() or bool(anchor and anchor not in anchors_of(target))
 
 
-def test_links_between_pages_resolve() -> None:
+def test_links_between_pages_resolve():
     assert [
         f"{name_of(page)}: {link}"
         for page in PAGES
@@ -160,7 +160,7 @@ def test_links_between_pages_resolve() -> None:
     ] == []
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
+def test_every_page_can_be_reached_from_the_readme():
     reached, ahead = set(), [ROOT / "README.md"]
     while ahead:
         page = ahead.pop()
@@ -171,7 +171,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
-def test_no_file_names_a_place_on_the_machine_it_was_written_on() -> None:
+def test_no_file_names_a_place_on_the_machine_it_was_written_on():
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

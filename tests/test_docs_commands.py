@@ -44,7 +44,7 @@ def shortened(arguments: list[str]) -> list[str]:
     return [command, *shorter, *("lenet" if word == "resnet18" else word for word in kept)]
 
 
-def test_a_command_is_shortened_in_what_it_says_and_in_what_it_leaves_open() -> None:
+def test_a_command_is_shortened_in_what_it_says_and_in_what_it_leaves_open():
     given = shlex.split("sweep --over workers=0,1 --repeats 5 --out x -- script.py")
     wanted = shlex.split("sweep --repeats 1 --over workers=0,1 --out x -- script.py")
     assert shortened(given) == wanted
@@ -64,7 +64,7 @@ def refused(arguments: list[str]) -> str | None:
     return None
 
 
-def test_every_command_in_the_docs_is_one_that_the_parser_takes() -> None:
+def test_every_command_in_the_docs_is_one_that_the_parser_takes():
     assert [
         f"{name_of(page)}: {shlex.join(arguments)}: {complaint}"
         for page, arguments in shown_commands("stepscope")
@@ -72,7 +72,7 @@ def test_every_command_in_the_docs_is_one_that_the_parser_takes() -> None:
     ] == []
 
 
-def test_a_command_that_the_parser_does_not_take_is_seen() -> None:
+def test_a_command_that_the_parser_does_not_take_is_seen():
     for mistaken in ("run --batchsize 8", "run --batch-size many", "trian", "run --mode fast"):
         assert refused(mistaken.split()), mistaken
 
@@ -87,7 +87,7 @@ def kind_of(arguments: list[str], files: Mapping[str, str]) -> frozenset[str]:
     return frozenset({" ".join(command), *flags, *written, *used})
 
 
-def test_commands_that_differ_only_in_values_are_of_one_kind() -> None:
+def test_commands_that_differ_only_in_values_are_of_one_kind():
     def kind(words: str, text: str = "") -> frozenset[str]:
         return kind_of(words.split(), {"own.py": text})
 
@@ -154,7 +154,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_RUNS, ids=name_of)
-def test_what_a_page_tells_one_to_do_works(reader: Reader, page: Path) -> None:
+def test_what_a_page_tells_one_to_do_works(reader, page):
     for block in blocks_of(page):
         if block.file:
             reader.write(block.file, block.text)
@@ -168,7 +168,7 @@ def test_what_a_page_tells_one_to_do_works(reader: Reader, page: Path) -> None:
                 reader.do(words)
 
 
-def test_make_targets_in_the_docs_exist() -> None:
+def test_make_targets_in_the_docs_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for page, arguments in shown_commands("make"):
@@ -183,6 +183,6 @@ def commands_of(app: App, path: str = "stepscope") -> Iterator[str]:
             yield from below or [f"{path} {name}"]
 
 
-def test_every_command_is_documented() -> None:
+def test_every_command_is_documented():
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert [command for command in commands_of(make_app()) if command not in text] == []

@@ -37,21 +37,21 @@ def family() -> dict[str, type[StepscopeError]]:
     }
 
 
-def test_every_error_has_the_exit_code_that_the_design_gives_it() -> None:
+def test_every_error_has_the_exit_code_that_the_design_gives_it():
     assert {name: kind.exit_code for name, kind in family().items()} == EXIT_CODES
 
 
-def test_the_tree_drawn_in_the_docstring_is_the_tree() -> None:
+def test_the_tree_drawn_in_the_docstring_is_the_tree():
     drawn = re.findall(r"(?:[├└]─ |^ {4})(\w+) +(\d+) ", errors.__doc__ or "", flags=re.MULTILINE)
     assert {name: int(code) for name, code in drawn} == EXIT_CODES
 
 
-def test_an_error_of_ours_is_never_taken_for_one_of_python_s() -> None:
+def test_an_error_of_ours_is_never_taken_for_one_of_python_s():
     for kind in family().values():
         assert not issubclass(kind, OSError | ValueError | MemoryError)
 
 
-def test_a_missing_extra_says_what_for_what_and_how_to_install_it() -> None:
+def test_a_missing_extra_says_what_for_what_and_how_to_install_it():
     error = MissingExtraError("training", "torch", "train")
     assert isinstance(error, MachineError)
     assert str(error) == (
@@ -61,7 +61,7 @@ def test_a_missing_extra_says_what_for_what_and_how_to_install_it() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_full_disk_is_a_machine_error_that_says_what_and_what_next(number: int) -> None:
+def test_a_full_disk_is_a_machine_error_that_says_what_and_what_next(number):
     assert number in DISK_FULL_ERRNOS
     error = disk_full(OSError(number, "No room"), "steps.csv")
     assert error.exit_code == 5
@@ -69,31 +69,31 @@ def test_a_full_disk_is_a_machine_error_that_says_what_and_what_next(number: int
     assert "stepscope resume" in str(error)
 
 
-def test_a_permission_is_no_full_disk() -> None:
+def test_a_permission_is_no_full_disk():
     assert not {errno.EACCES, errno.EPERM, errno.EROFS} & DISK_FULL_ERRNOS
 
 
-def test_a_full_disk_without_words_still_has_a_message() -> None:
+def test_a_full_disk_without_words_still_has_a_message():
     assert "cannot write x: no words" in str(disk_full(OSError("no words"), "x"))
 
 
 @pytest.mark.parametrize("wrong", ["batchsize", "batch-size", "BATCH_SIZE", "bach_size"])
-def test_the_nearest_name_is_found_whatever_the_case_and_dashes(wrong: str) -> None:
+def test_the_nearest_name_is_found_whatever_the_case_and_dashes(wrong):
     assert nearest(wrong, ["epochs", "batch_size", "lr"]) == " Did you mean 'batch_size'?"
 
 
-def test_a_name_with_dashes_is_suggested_as_it_is_written() -> None:
+def test_a_name_with_dashes_is_suggested_as_it_is_written():
     assert nearest("onecycle", ["cosine", "one-cycle"]) == " Did you mean 'one-cycle'?"
 
 
-def test_where_nothing_is_near_everything_known_is_listed() -> None:
+def test_where_nothing_is_near_everything_known_is_listed():
     assert nearest("zzz", ["lr", "epochs"]) == " Known: epochs, lr."
 
 
 @pytest.mark.parametrize(
     "kind", [kind for kind in family().values() if kind.__init__ is Exception.__init__]
 )
-def test_an_error_is_made_again_from_what_a_process_ended_with(kind: type[StepscopeError]) -> None:
+def test_an_error_is_made_again_from_what_a_process_ended_with(kind):
     again = error_of(kind.exit_code, "so it was")
 
     assert type(again) is kind

@@ -18,7 +18,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 class TestWriting:
-    def test_a_file_is_written_with_its_folder(self, tmp_path: Path) -> None:
+    def test_a_file_is_written_with_its_folder(self, tmp_path):
         write_atomically(tmp_path / "new/file", [b"one", b"two"])
         assert (tmp_path / "new/file").read_bytes() == b"onetwo"
         assert names_in(tmp_path / "new") == ["file"]
@@ -26,7 +26,7 @@ class TestWriting:
         plain.touch()
         assert (tmp_path / "new/file").stat().st_mode == plain.stat().st_mode
 
-    def test_an_interrupted_write_leaves_the_old_file(self, tmp_path: Path) -> None:
+    def test_an_interrupted_write_leaves_the_old_file(self, tmp_path):
         def pieces() -> Iterator[bytes]:
             yield b"half"
             raise KeyboardInterrupt
@@ -40,9 +40,7 @@ class TestWriting:
     @pytest.mark.parametrize(
         ("number", "kind"), [(errno.ENOSPC, MachineError), (errno.EACCES, RequestError)]
     )
-    def test_a_failed_write_says_whose_fault_it_is(
-        self, tmp_path: Path, number: int, kind: type[Exception]
-    ) -> None:
+    def test_a_failed_write_says_whose_fault_it_is(self, tmp_path, number, kind):
         def pieces() -> Iterator[bytes]:
             raise OSError(number, os.strerror(number))
             yield b""
@@ -51,7 +49,7 @@ class TestWriting:
             write_atomically(tmp_path / "file", pieces())
         assert names_in(tmp_path) == []
 
-    def test_a_folder_made_by_another_in_the_meantime_stays(self, tmp_path: Path) -> None:
+    def test_a_folder_made_by_another_in_the_meantime_stays(self, tmp_path):
         with atomic_folder(tmp_path / "out") as temporary:
             (temporary / "mine").touch()
             (tmp_path / "out").mkdir()
@@ -59,7 +57,7 @@ class TestWriting:
         assert names_in(tmp_path / "out") == ["theirs"]
         assert names_in(tmp_path) == ["out"]
 
-    def test_a_name_that_is_taken_by_a_file_is_an_error(self, tmp_path: Path) -> None:
+    def test_a_name_that_is_taken_by_a_file_is_an_error(self, tmp_path):
         (tmp_path / "out").touch()
         with (
             pytest.raises(RequestError, match="cannot write"),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -41,12 +40,12 @@ FACTORS = {"": 1, "B": 1} | {
         ("9007199254740993", 9_007_199_254_740_993),  # 2**53 + 1: no float holds it
     ],
 )
-def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
+def test_a_size_is_read_as_people_write_it(text, size):
     assert parse_bytes(text) == size
 
 
 @given(st.integers(0, 10**400), st.sampled_from(sorted(FACTORS)), st.sampled_from(["", " "]))
-def test_any_whole_number_with_any_unit_is_read_exactly(count: int, unit: str, gap: str) -> None:
+def test_any_whole_number_with_any_unit_is_read_exactly(count, unit, gap):
     assert parse_bytes(f"{count}{gap}{unit}") == count * FACTORS[unit]
     assert parse_bytes(f"{count}{gap}{unit.lower()}") == count * FACTORS[unit]
 
@@ -63,12 +62,12 @@ def test_any_whole_number_with_any_unit_is_read_exactly(count: int, unit: str, g
         (-2048, "-2.0 KiB"),
     ],
 )
-def test_a_size_is_printed_with_the_unit_that_suits_it(size: int, text: str) -> None:
+def test_a_size_is_printed_with_the_unit_that_suits_it(size, text):
     assert format_bytes(size) == text
 
 
 @given(st.integers(0, 1000 * 1024**4))
-def test_a_printed_size_reads_back_to_within_its_last_digit(size: int) -> None:
+def test_a_printed_size_reads_back_to_within_its_last_digit(size):
     text = format_bytes(size)
     number, unit = text.split()
     assert parse_bytes(text) == pytest.approx(size, abs=0.05 * FACTORS[unit] + 1)
@@ -93,12 +92,12 @@ def test_a_printed_size_reads_back_to_within_its_last_digit(size: int) -> None:
         (float("inf"), "?"),
     ],
 )
-def test_a_duration_is_printed_with_the_unit_that_suits_it(seconds: float, text: str) -> None:
+def test_a_duration_is_printed_with_the_unit_that_suits_it(seconds, text):
     assert format_duration(seconds) == text
 
 
 @given(st.floats(1e-6, 359_999))
-def test_a_printed_duration_says_the_duration(seconds: float) -> None:
+def test_a_printed_duration_says_the_duration(seconds):
     text = format_duration(seconds)
     clock = re.fullmatch(r"(?:(\d+):)?(\d+):(\d\d)", text)
     if clock:
@@ -117,14 +116,14 @@ def test_a_printed_duration_says_the_duration(seconds: float) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599.7, "1:00:00"), (36_000, "10:00:00")]
 )
-def test_a_clock_rounds_to_whole_seconds_and_carries_over(seconds: float, text: str) -> None:
+def test_a_clock_rounds_to_whole_seconds_and_carries_over(seconds, text):
     assert format_clock(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(0, "0.0 %"), (0.1234, "12.3 %"), (1, "100.0 %"), (1.5, "150.0 %")]
 )
-def test_a_share_is_printed_as_a_percentage(share: float, text: str) -> None:
+def test_a_share_is_printed_as_a_percentage(share, text):
     assert format_share(share) == text
 
 
@@ -141,7 +140,7 @@ def test_a_share_is_printed_as_a_percentage(share: float, text: str) -> None:
         (" 500 kB ", 500_000),
     ],
 )
-def test_a_bandwidth_is_read_as_networks_and_buses_are_sold(text: str, bytes_per_s: float) -> None:
+def test_a_bandwidth_is_read_as_networks_and_buses_are_sold(text, bytes_per_s):
     assert parse_bandwidth(text) == bytes_per_s
 
 
@@ -150,13 +149,13 @@ def test_a_bandwidth_is_read_as_networks_and_buses_are_sold(text: str, bytes_per
     st.sampled_from(["", "k", "K", "M", "m", "G", "g", "T"]),
     st.sampled_from(["bit", "Bit", "bit/s", "bps"]),
 )
-def test_eight_bits_are_a_byte_whatever_the_prefix(count: int, prefix: str, unit: str) -> None:
+def test_eight_bits_are_a_byte_whatever_the_prefix(count, prefix, unit):
     as_bytes = parse_bandwidth(f"{count}{prefix}B/s")
     assert parse_bandwidth(f"{8 * count}{prefix}{unit}") == as_bytes
 
 
 @given(st.floats(1, 1e15))
-def test_a_printed_bandwidth_reads_back_to_within_its_last_digit(bytes_per_s: float) -> None:
+def test_a_printed_bandwidth_reads_back_to_within_its_last_digit(bytes_per_s):
     printed = format_bandwidth(bytes_per_s).replace(",", "")
     if "e" not in printed:
         assert parse_bandwidth(printed) == pytest.approx(bytes_per_s, rel=0.006)
@@ -166,12 +165,12 @@ def test_a_printed_bandwidth_reads_back_to_within_its_last_digit(bytes_per_s: fl
     ("text", "seconds"),
     [("20us", 20e-6), ("20µs", 20e-6), ("1.5 ms", 1.5e-3), ("300ns", 3e-7), ("2s", 2), ("0s", 0)],
 )
-def test_a_time_is_read_with_its_unit(text: str, seconds: float) -> None:
+def test_a_time_is_read_with_its_unit(text, seconds):
     assert parse_duration(text) == pytest.approx(seconds, rel=1e-15)
 
 
 @given(st.integers(0, 10**9))
-def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
+def test_a_thousand_of_a_unit_are_one_of_the_next(count):
     for small, large in (("ns", "us"), ("us", "ms"), ("ms", "s")):
         assert parse_duration(f"{1000 * count}{small}") == parse_duration(f"{count}{large}")
 
@@ -179,7 +178,7 @@ def test_a_thousand_of_a_unit_are_one_of_the_next(count: int) -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 epochs"), (1, "1 epoch"), (2, "2 epochs"), (1234, "1,234 epochs")]
 )
-def test_how_many_there_are_is_one_or_several(count: int, text: str) -> None:
+def test_how_many_there_are_is_one_or_several(count, text):
     assert format_count(count, "epoch") == text
 
 
@@ -212,7 +211,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("parse", REFUSED)
-def test_other_text_is_refused_with_an_example(parse: Callable[[str], float]) -> None:
+def test_other_text_is_refused_with_an_example(parse):
     message, texts = REFUSED[parse]
     for text in texts:
         with pytest.raises(ValueError, match=message):
@@ -224,9 +223,7 @@ def test_other_text_is_refused_with_an_example(parse: Callable[[str], float]) ->
     [(parse_bytes, "G", 0), (parse_bandwidth, "Gbit", math.ulp(0.0)), (parse_duration, "ms", 0)],
 )
 @given(text=st.text(max_size=12), count=st.integers(0, 10**400))
-def test_any_text_is_a_finite_figure_or_a_value_error(
-    parse: Callable[[str], float], unit: str, least: float, text: str, count: int
-) -> None:
+def test_any_text_is_a_finite_figure_or_a_value_error(parse, unit, least, text, count):
     for written in (text, f"{count}{unit}"):
         with contextlib.suppress(ValueError):
             assert least <= parse(written) < math.inf

@@ -32,7 +32,7 @@ class Block(nn.Module):
         return self.two(self.act(self.one(x))) + x  # type: ignore[no-any-return]
 
 
-def test_layers_are_found_with_their_bounds() -> None:
+def test_layers_are_found_with_their_bounds():
     net = nn.Sequential(
         nn.Conv2d(3, 8, 5, stride=(2, 1), padding=2),
         nn.BatchNorm2d(8),
@@ -52,7 +52,7 @@ def test_layers_are_found_with_their_bounds() -> None:
     assert net.training
 
 
-def test_activations_are_counted_as_the_course_does() -> None:
+def test_activations_are_counted_as_the_course_does():
     plain = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
     found = shapes_of(plain, (2, 8, 8), "plain")
     # input and output of the convolution; of norm and activation the input alone
@@ -61,14 +61,14 @@ def test_activations_are_counted_as_the_course_does() -> None:
     assert grouped.peak_activation_bytes == (256 + 256 // 2) * 4
 
 
-def test_inside_a_residual_block_its_input_is_held_too() -> None:
+def test_inside_a_residual_block_its_input_is_held_too():
     found = shapes_of(nn.Sequential(Block()), (4, 8, 8), "block")
     assert found.peak_activation_bytes == (256 + 512 + 256) * 4
     plain = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1))
     assert shapes_of(plain, (4, 8, 8), "plain").peak_activation_bytes == (256 + 512) * 4
 
 
-def test_resnet18_at_224_is_within_two_percent_of_what_was_published() -> None:
+def test_resnet18_at_224_is_within_two_percent_of_what_was_published():
     net = registry.build("resnet18_imagenet", classes=1000, norm="batch")
     found = estimate_network(net, (3, 224, 224), "resnet18_imagenet", DESIGN, Widths(8, 16))
     assert found["cycles"] == 18_167_712
@@ -81,14 +81,14 @@ def test_resnet18_at_224_is_within_two_percent_of_what_was_published() -> None:
         assert 0 < layer["utilization"] <= 0.5  # 8 x 16 of 16 x 16
 
 
-def test_a_linear_layer_costs_what_the_same_convolution_does() -> None:
+def test_a_linear_layer_costs_what_the_same_convolution_does():
     linear = estimate_network(nn.Linear(64, 32), (64,), "linear", DESIGN, Widths())
     convolution = estimate_layer(Layer(64, 32), DESIGN, Widths())
     assert linear["cycles"] == convolution["cycles"]
     assert linear["layers"][0]["energy_uj"] == convolution["energy_uj"]
 
 
-def test_what_cannot_be_mapped_is_named() -> None:
+def test_what_cannot_be_mapped_is_named():
     net = nn.Sequential(nn.Conv1d(4, 4, 3), nn.Flatten(), nn.Linear(24, 2))
     found = estimate_network(net, (4, 8), "net", DESIGN, Widths())
     assert found["not_estimated"] == ["0 (Conv1d) has weights that this model does not map"]
@@ -101,14 +101,12 @@ def test_what_cannot_be_mapped_is_named() -> None:
         (nn.Conv2d(3, 4, 9), "fails on a sample of 3x4x4"),
     ],
 )
-def test_a_network_with_nothing_to_estimate_or_that_fails_is_refused(
-    net: nn.Module, said: str
-) -> None:
+def test_a_network_with_nothing_to_estimate_or_that_fails_is_refused(net, said):
     with pytest.raises(RequestError, match=said):
         shapes_of(net, (3, 4, 4), "net")
 
 
-def test_a_mapping_reads_as_a_loop_nest() -> None:
+def test_a_mapping_reads_as_a_loop_nest():
     nest = estimate_layer(Layer(64, 64, 32, 32, 3, 3), DESIGN, Widths(8, 16))["mapping"]
     assert nest[0] == "# DRAM"
     assert nest[-1].strip() == "outputs += weights * inputs"
@@ -131,7 +129,7 @@ def own(tmp_path: Path, *changes: tuple[str, str]) -> Path:
     return path
 
 
-def test_somebodys_own_design_is_read_in_the_same_form(tmp_path: Path) -> None:
+def test_somebodys_own_design_is_read_in_the_same_form(tmp_path):
     mine = load_design(str(own(tmp_path, ("value = 128.0", "value = 256.0"), ('"simple', '"my'))))
     assert isinstance(mine, AcceleratorDesign)
     assert (mine.name, mine.energy.dram) == ("my_weight_stationary", 256.0)
@@ -151,21 +149,19 @@ def test_somebodys_own_design_is_read_in_the_same_form(tmp_path: Path) -> None:
         ("[array]", "[array", "cannot read"),
     ],
 )
-def test_a_design_that_does_not_read_is_refused(
-    tmp_path: Path, old: str, new: str, said: str
-) -> None:
+def test_a_design_that_does_not_read_is_refused(tmp_path, old, new, said):
     with pytest.raises(RequestError, match=said):
         load_design(str(own(tmp_path, (old, new))))
 
 
 @pytest.mark.parametrize("text", ["x = " + "[" * 10**5, "\0" * 2**25], ids=["deep", "large"])
-def test_a_design_that_nobody_wrote_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_design_that_nobody_wrote_is_refused(tmp_path, text):
     file = tmp_path / "design.toml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(RequestError, match="cannot read"):
         load_design(str(file))
 
 
-def test_a_design_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_design_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(RequestError, match="wanted simple_weight_stationary or a TOML file"):
         load_design(str(tmp_path / "none.toml"))

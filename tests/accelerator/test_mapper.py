@@ -38,16 +38,14 @@ def is_timeloops(found: Mapped, energy_uj: float, cycles: int) -> bool:
 
 
 @pytest.mark.parametrize(("bounds", "widths", "energy_uj", "cycles"), TIMELOOP)
-def test_a_layers_figures_are_timeloops(
-    bounds: tuple[int, ...], widths: tuple[int, int], energy_uj: float, cycles: int
-) -> None:
+def test_a_layers_figures_are_timeloops(bounds, widths, energy_uj, cycles):
     found = map_layer(Layer(*bounds), DESIGN, Widths(*widths))
     assert is_timeloops(found, energy_uj, cycles)
     assert found.validated
 
 
 @pytest.mark.skipif(not FACTS.is_dir(), reason="the tables of facts are not beside the project")
-def test_every_row_of_the_tables_is_met() -> None:
+def test_every_row_of_the_tables_is_met():
     with (FACTS / "timeloop-best-mapping-layers.csv").open() as file:
         rows = list(csv.DictReader(file))
     for row in rows:
@@ -168,9 +166,7 @@ def any_mapping(draw: st.DrawFn) -> tuple[Layer, list[Loops], tuple[bool, bool, 
 
 @settings(max_examples=600, deadline=None)
 @given(any_mapping())
-def test_no_mapping_whatever_is_better_than_the_best(
-    drawn: tuple[Layer, list[Loops], tuple[bool, bool, bool]],
-) -> None:
+def test_no_mapping_whatever_is_better_than_the_best(drawn):
     layer, levels, keep = drawn
     wide = (min(layer.C, 16), 8)
     cost = cost_of(layer, wide, levels, keep)
@@ -183,7 +179,7 @@ def test_no_mapping_whatever_is_better_than_the_best(
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
-def test_the_best_mapping_counted_one_by_one_costs_what_was_said(layer: Layer) -> None:
+def test_the_best_mapping_counted_one_by_one_costs_what_was_said(layer):
     best = map_layer(layer, DESIGN, Widths(8, 16))
     levels = [
         [(name, best.loops[level][name]) for name in order]
@@ -196,19 +192,19 @@ def test_the_best_mapping_counted_one_by_one_costs_what_was_said(layer: Layer) -
     assert cost[0] == best.cycles
 
 
-def test_free_widths_take_the_fewest_cycles_and_the_least_waste() -> None:
+def test_free_widths_take_the_fewest_cycles_and_the_least_waste():
     head = map_layer(Layer(84, 10), DESIGN)
     assert (head.m_wide, head.c_wide) == (10, 14)
     assert head.cycles == 6
     assert head.validated
 
 
-def test_a_bound_that_the_width_does_not_divide_is_estimated_and_marked() -> None:
+def test_a_bound_that_the_width_does_not_divide_is_estimated_and_marked():
     found = map_layer(Layer(84, 10), DESIGN, Widths(8, 16))
     assert (found.cycles, found.validated) == (12, False)
 
 
-def test_groups_and_samples_are_layers_of_their_own() -> None:
+def test_groups_and_samples_are_layers_of_their_own():
     one = map_layer(Layer(8, 8, 4, 4, 3, 3), DESIGN)
     grouped = map_layer(Layer(32, 32, 4, 4, 3, 3, groups=4, batch=2), DESIGN)
     assert grouped.cycles == 8 * one.cycles
@@ -216,24 +212,24 @@ def test_groups_and_samples_are_layers_of_their_own() -> None:
     assert not grouped.validated
 
 
-def test_the_same_layer_is_mapped_the_same_way_each_time() -> None:
+def test_the_same_layer_is_mapped_the_same_way_each_time():
     map_layer.__globals__["_map"].cache_clear()
     first = map_layer(Layer(*TIMELOOP[1][0]), DESIGN)
     map_layer.__globals__["_map"].cache_clear()
     assert map_layer(Layer(*TIMELOOP[1][0]), DESIGN) == first
 
 
-def test_most_of_the_space_is_ruled_out_unseen() -> None:
+def test_most_of_the_space_is_ruled_out_unseen():
     found = map_layer(Layer(*TIMELOOP[1][0]), DESIGN, Widths(8, 16))
     assert 0 < found.evaluated < 0.001 * found.space
 
 
-def test_a_width_wider_than_the_array_is_refused() -> None:
+def test_a_width_wider_than_the_array_is_refused():
     with pytest.raises(RequestError, match="at most 16x16"):
         map_layer(Layer(64, 64), DESIGN, Widths(32, 1))
 
 
-def test_a_kernel_that_no_scratchpad_holds_is_refused() -> None:
+def test_a_kernel_that_no_scratchpad_holds_is_refused():
     with pytest.raises(RequestError, match="one kernel of 14x14, 196 words"):
         map_layer(Layer(3, 8, 4, 4, 14, 14), DESIGN)
 
@@ -241,23 +237,23 @@ def test_a_kernel_that_no_scratchpad_holds_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["C=64", "C=0,M=1,P=1,Q=1,R=1,S=1", "C=x", "C=1,C=2", "K=3", "", "C=-1,M=1"]
 )
-def test_a_layer_with_a_missing_zero_or_unknown_bound_is_refused(text: str) -> None:
+def test_a_layer_with_a_missing_zero_or_unknown_bound_is_refused(text):
     with pytest.raises(RequestError, match="layer: wanted"):
         read_layer(text)
 
 
-def test_a_bound_that_no_layer_has_is_refused_at_once() -> None:
+def test_a_bound_that_no_layer_has_is_refused_at_once():
     with pytest.raises(RequestError, match=r"at most 1,000,000,000, found C=9{12}"):
         read_layer(f"C={10**12 - 1},M=1,P=1,Q=1,R=1,S=1")
 
 
-def test_a_large_prime_is_mapped_and_what_would_take_hours_is_refused() -> None:
+def test_a_large_prime_is_mapped_and_what_would_take_hours_is_refused():
     assert map_layer(Layer(999_999_937, 1), DESIGN).cycles == -(-999_999_937 // 16)
     with pytest.raises(RequestError, match="ways, and at most"):
         map_layer(Layer(512, 512, 5040, 5040, 3, 3), DESIGN)
 
 
-def test_a_layer_is_read_with_its_stride_and_groups() -> None:
+def test_a_layer_is_read_with_its_stride_and_groups():
     read = read_layer("C=8, M=16,P=4,Q=4,R=3,S=3,stride=2,groups=4")
     assert read == Layer(8, 16, 4, 4, 3, 3, 2, groups=4)
     with pytest.raises(RequestError, match="groups that divide"):

@@ -22,7 +22,7 @@ WITHIN_RULES: dict[str, Any] = {
 DESIGN = "simple_weight_stationary"
 
 
-def test_the_published_solution_has_90_points() -> None:
+def test_the_published_solution_has_90_points():
     found = score(0.7966, 0.32204, 46_344, 98_304)
     assert found.points == 90
     assert found.by_part == {"accuracy": 50, "energy": 20, "latency": 20}
@@ -32,7 +32,7 @@ def test_the_published_solution_has_90_points() -> None:
     ("accuracy", "points"),
     [(0.81, 60), (0.8, 50), (0.7, 40), (0.605, 40), (0.6, 30), (0.5001, 30), (0.5, 0)],
 )
-def test_bands_of_error_are_half_open(accuracy: float, points: int) -> None:
+def test_bands_of_error_are_half_open(accuracy, points):
     assert score(accuracy, 3, 2e6, 1).by_part["accuracy"] == points
 
 
@@ -40,21 +40,19 @@ def test_bands_of_error_are_half_open(accuracy: float, points: int) -> None:
     ("energy_mj", "cycles", "points"),
     [(0.499, 99_999, 40), (0.5, 1e5, 30), (1.0, 2.5e5, 20), (1.5, 5e5, 10), (2.0, 1e6, 0)],
 )
-def test_bands_of_energy_and_cycles_are_half_open(
-    energy_mj: float, cycles: float, points: int
-) -> None:
+def test_bands_of_energy_and_cycles_are_half_open(energy_mj, cycles, points):
     found = score(0.9, energy_mj, cycles, 1).by_part
     assert found["energy"] + found["latency"] == points
 
 
-def test_a_hard_limit_leaves_no_points() -> None:
+def test_a_hard_limit_leaves_no_points():
     assert score(0.9, 0.1, 1000, 10**6 - 1).points == 100
     for exceeded in (score(0.9, 0.1, 1000, 10**6), score(0.5, 0.1, 1000, 1)):
         assert exceeded.points == 0
         assert len(exceeded.limits_exceeded) == 1
 
 
-def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known() -> None:
+def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known():
     found = check_rules(WITHIN_RULES, None, DESIGN)
     assert found.broken == []
     assert len(found.unknown) == 1
@@ -71,12 +69,12 @@ def test_a_run_within_the_rules_breaks_none_and_says_what_is_not_known() -> None
         ({"seed": None}, "there is no seed"),
     ],
 )
-def test_a_broken_rule_is_named(changed: dict[str, Any], said: str) -> None:
+def test_a_broken_rule_is_named(changed, said):
     [broken] = check_rules(WITHIN_RULES | changed, None, DESIGN).broken
     assert said in broken
 
 
-def test_another_design_and_a_choice_by_the_test_set_are_broken_rules() -> None:
+def test_another_design_and_a_choice_by_the_test_set_are_broken_rules():
     found = check_rules(WITHIN_RULES, "test", "mine")
     assert len(found.broken) == 2
     assert found.unknown == []

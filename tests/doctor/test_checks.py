@@ -48,13 +48,8 @@ def look(root: Path) -> dict[str, Check]:
     ids=lambda case: case.name if isinstance(case, Tree) else None,
 )
 def test_doctor_names_the_board_its_power_mode_and_its_sensors(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tree: Tree,
-    board: str,
-    power_mode: str | None,
-    sensors: list[str],
-) -> None:
+    tmp_path, monkeypatch, tree, board, power_mode, sensors
+):
     monkeypatch.setattr("stepscope.doctor.instrument_checks._WATCHED_S", 0.01)
     root = write_tree(tree, tmp_path)
     found = look(root)
@@ -69,18 +64,14 @@ def test_doctor_names_the_board_its_power_mode_and_its_sensors(
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_every_check_says_why_it_matters_and_a_warning_what_to_do(
-    tmp_path: Path, tree: Tree
-) -> None:
+def test_every_check_says_why_it_matters_and_a_warning_what_to_do(tmp_path, tree):
     for check in look(write_tree(tree, tmp_path)).values():
         assert check.found
         assert check.why
         assert check.advice or check.status != "warning"
 
 
-def test_a_machine_as_the_protocol_wants_it_is_warned_of_nothing_it_could_set(
-    tmp_path: Path,
-) -> None:
+def test_a_machine_as_the_protocol_wants_it_is_warned_of_nothing_it_could_set(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     assert look(root)["governor"].status == "warning"
     apply(changes({"governor": "performance", "clocks": "fixed"}, root), root)
@@ -90,14 +81,14 @@ def test_a_machine_as_the_protocol_wants_it_is_warned_of_nothing_it_could_set(
     assert str(kept_file(root)) in found["prepared"].found
 
 
-def test_a_kept_file_that_cannot_be_read_is_a_warning_and_no_fault(tmp_path: Path) -> None:
+def test_a_kept_file_that_cannot_be_read_is_a_warning_and_no_fault(tmp_path):
     root = write_tree(VIRTUAL_MACHINE, tmp_path)
     kept_file(root).parent.mkdir(parents=True)
     kept_file(root).write_text("garbage")
     assert look(root)["prepared"].status == "warning"
 
 
-def test_processes_of_one_name_are_each_named_the_largest_first() -> None:
+def test_processes_of_one_name_are_each_named_the_largest_first():
     held = [("python", 4), ("sway", 1), ("python", 60), ("postgres", 30), ("python", 20), ("sh", 1)]
     named, with_desktop = worth_naming(held, total_bytes=100)
     assert named == [("python", 60), ("postgres", 30), ("python", 20), ("sway", 1)]
@@ -106,18 +97,18 @@ def test_processes_of_one_name_are_each_named_the_largest_first() -> None:
     assert worth_naming([("sh", 1)], total_bytes=100) == ([], False)
 
 
-def test_swap_that_earlier_runs_left_full_is_a_warning(tmp_path: Path) -> None:
+def test_swap_that_earlier_runs_left_full_is_a_warning(tmp_path):
     found = look(write_tree(LAPTOP, tmp_path))["swap"]
     assert found.status == "warning"
     assert "1.0 GiB of 8.0 GiB used" in found.found
 
 
-def test_memory_packed_into_memory_is_a_warning(tmp_path: Path) -> None:
+def test_memory_packed_into_memory_is_a_warning(tmp_path):
     found = look(write_tree(JETSON_NANO, tmp_path))
     assert (found["zram"].status, found["swap"].status) == ("warning", "ok")
 
 
-def test_heat_and_a_busy_machine_are_warnings(tmp_path: Path) -> None:
+def test_heat_and_a_busy_machine_are_warnings(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     (root / "sys/class/thermal/thermal_zone1/temp").write_text("93000\n")
     found = look(root)
@@ -125,7 +116,7 @@ def test_heat_and_a_busy_machine_are_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_garbage_in_every_file_is_survived_with_reasons(tmp_path: Path, tree: Tree) -> None:
+def test_garbage_in_every_file_is_survived_with_reasons(tmp_path, tree):
     root = write_tree(tree, tmp_path)
     for file in root.rglob("*"):
         if file.is_file():
@@ -135,7 +126,7 @@ def test_garbage_in_every_file_is_survived_with_reasons(tmp_path: Path, tree: Tr
     assert all(check.found for check in found.values())
 
 
-def test_the_medium_under_the_data_and_a_read_of_it_are_told(tmp_path: Path) -> None:
+def test_the_medium_under_the_data_and_a_read_of_it_are_told(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 10_000)
     found = {check.name: check for check in check_storage(Path("/"), tmp_path)}
     assert "1 files" in found["read_test"].found

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from machine_trees import TREES, Tree, write_tree
+from machine_trees import TREES, write_tree
 
 from stepscope.hardware.conditions import describe_conditions
 from stepscope.hardware.energy import find_sensors
@@ -51,9 +50,7 @@ def to_garbage(file: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [to_folder, to_pipe, to_circle, to_garbage])
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_files_that_are_something_else_are_looked_at_and_none_hangs(
-    tree: Tree, spoil: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_files_that_are_something_else_are_looked_at_and_none_hangs(tree, spoil, tmp_path):
     root = write_tree(tree, tmp_path)
     for file in [each for each in root.rglob("*") if each.is_file()]:
         spoil(file)
@@ -63,9 +60,7 @@ def test_files_that_are_something_else_are_looked_at_and_none_hangs(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may look everywhere")
 @pytest.mark.parametrize("mode", [0o000, 0o444], ids=["neither listed nor entered", "listed only"])
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_a_folder_in_which_one_may_not_look_is_as_if_it_were_not_there(
-    tree: Tree, mode: int, tmp_path: Path
-) -> None:
+def test_a_folder_in_which_one_may_not_look_is_as_if_it_were_not_there(tree, mode, tmp_path):
     root = write_tree(tree, tmp_path)
     for folder in [each for each in root.rglob("*") if each.is_dir()]:
         folder.chmod(mode)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,14 +50,14 @@ def name_of(tree: object) -> str | None:
 
 
 @pytest.mark.parametrize("tree", TREES, ids=name_of)
-def test_a_machine_tells_its_state(tmp_path: Path, tree: Tree) -> None:
+def test_a_machine_tells_its_state(tmp_path, tree):
     found = read_conditions(write_tree(tree, tmp_path))
     names = ("board", "power_mode", "governor", "clocks", "fan", "turbo")
     assert ", ".join(str(found[name].value) for name in names) == KNOWN[tree.name]
 
 
 @pytest.mark.parametrize("tree", TREES, ids=name_of)
-def test_what_a_machine_does_not_tell_has_a_reason(tmp_path: Path, tree: Tree) -> None:
+def test_what_a_machine_does_not_tell_has_a_reason(tmp_path, tree):
     described = describe_conditions(write_tree(tree, tmp_path))
     missing = {name for name, value in described.items() if value is None}
     assert missing <= described["absent"].keys()
@@ -76,9 +74,7 @@ def test_what_a_machine_does_not_tell_has_a_reason(tmp_path: Path, tree: Tree) -
     ],
     ids=name_of,
 )
-def test_a_jetson_names_its_software(
-    tmp_path: Path, tree: Tree, release: str, jetpack: str
-) -> None:
+def test_a_jetson_names_its_software(tmp_path, tree, release, jetpack):
     assert tegra_release(write_tree(tree, tmp_path)).value == release
     assert jetpack_of(release) == jetpack
 
@@ -94,28 +90,24 @@ def test_a_jetson_names_its_software(
     ],
     ids=name_of,
 )
-def test_the_protocol_has_a_power_mode_for_each_board(
-    tmp_path: Path, tree: Tree, mode: str | None
-) -> None:
+def test_the_protocol_has_a_power_mode_for_each_board(tmp_path, tree, mode):
     assert protocol_mode(write_tree(tree, tmp_path)) == mode
 
 
-def test_before_anybody_sets_a_power_mode_it_is_the_default(tmp_path: Path) -> None:
+def test_before_anybody_sets_a_power_mode_it_is_the_default(tmp_path):
     root = write_tree(JETSON_XAVIER_NX, tmp_path)
     (root / "var/lib/nvpmodel/status").unlink()
     assert power_mode(root).value == "MODE_10W_2CORE"
 
 
-def test_a_power_mode_that_is_garbage_is_none_and_is_shown(tmp_path: Path) -> None:
+def test_a_power_mode_that_is_garbage_is_none_and_is_shown(tmp_path):
     root = write_tree(JETSON_NANO, tmp_path)
     (root / "var/lib/nvpmodel/status").write_text("what?")
     assert "found 'what?'" in (power_mode(root).reason or "")
 
 
 @given(st.text(max_size=80))
-def test_any_text_in_the_place_of_power_modes_is_survived(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_any_text_in_the_place_of_power_modes_is_survived(tmp_path_factory, text):
     root = tmp_path_factory.getbasetemp() / "any-modes"
     for name in ("etc/nvpmodel.conf", "var/lib/nvpmodel/status", "proc/swaps"):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -126,13 +118,13 @@ def test_any_text_in_the_place_of_power_modes_is_survived(
     swap_areas(root)
 
 
-def test_cpus_with_different_governors_name_them_all(tmp_path: Path) -> None:
+def test_cpus_with_different_governors_name_them_all(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     (root / "sys/devices/system/cpu/cpufreq/policy1/scaling_governor").write_text("powersave\n")
     assert read_conditions(root)["governor"].value == "ondemand+powersave"
 
 
-def test_a_clock_that_is_garbage_leaves_the_clocks_unknown(tmp_path: Path) -> None:
+def test_a_clock_that_is_garbage_leaves_the_clocks_unknown(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     policies = root / "sys/devices/system/cpu/cpufreq"
     for file in policies.glob("policy*/scaling_min_freq"):
@@ -144,18 +136,18 @@ def test_a_clock_that_is_garbage_leaves_the_clocks_unknown(tmp_path: Path) -> No
     assert "<unknown>" in (found.reason or "")
 
 
-def test_the_hottest_zone_of_the_chip_is_taken_and_no_regulator(tmp_path: Path) -> None:
+def test_the_hottest_zone_of_the_chip_is_taken_and_no_regulator(tmp_path):
     root = write_tree(JETSON_NANO, tmp_path)  # its PMIC-Die always says 100
     assert temperature_c(root).value == 38.0
 
 
-def test_a_sensor_that_says_something_absurd_is_left_out(tmp_path: Path) -> None:
+def test_a_sensor_that_says_something_absurd_is_left_out(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     (root / "sys/class/thermal/thermal_zone0/temp").write_text("-256000\n")
     assert temperature_c(root).value is None
 
 
-def test_of_zones_of_one_type_the_hottest_counts(tmp_path: Path) -> None:
+def test_of_zones_of_one_type_the_hottest_counts(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     for number, celsius in enumerate((91, 45)):
         zone = root / f"sys/class/thermal/thermal_zone{number}"
@@ -164,12 +156,12 @@ def test_of_zones_of_one_type_the_hottest_counts(tmp_path: Path) -> None:
     assert temperature_c(root).value == 91.0
 
 
-def test_throttling_is_counted_where_the_system_counts(tmp_path: Path) -> None:
+def test_throttling_is_counted_where_the_system_counts(tmp_path):
     assert throttled(write_tree(LAPTOP, tmp_path)).value == 12 + 40
     assert throttled(write_tree(RASPBERRY_PI, tmp_path)).value is None
 
 
-def test_a_throttling_count_that_grows_is_seen_below_a_larger_one(tmp_path: Path) -> None:
+def test_a_throttling_count_that_grows_is_seen_below_a_larger_one(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     # Of two packages, the second of two CPUs; both of these tell the package's count.
     for number, package, core, of_package in ((0, 0, 12, 40), (1, 1, 5, 7), (2, 1, 0, 7)):
@@ -184,7 +176,7 @@ def test_a_throttling_count_that_grows_is_seen_below_a_larger_one(tmp_path: Path
     assert throttled(root).value == 12 + 40 + 6 + 7
 
 
-def test_what_changes_during_a_run_is_in_its_record(tmp_path: Path) -> None:
+def test_what_changes_during_a_run_is_in_its_record(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     before = describe_conditions(root)
     governors = (root / "sys/devices/system/cpu/cpufreq").glob("policy*/scaling_governor")
@@ -196,7 +188,7 @@ def test_what_changes_during_a_run_is_in_its_record(tmp_path: Path) -> None:
     assert after["temperature_c"] == {"start": 52.1, "end": 71.0}
 
 
-def test_files_that_go_away_during_a_run_are_a_change_and_no_fault(tmp_path: Path) -> None:
+def test_files_that_go_away_during_a_run_are_a_change_and_no_fault(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     before = describe_conditions(root)
     (root / "sys").rename(tmp_path / "gone")
@@ -204,5 +196,5 @@ def test_files_that_go_away_during_a_run_are_a_change_and_no_fault(tmp_path: Pat
     assert after["changed"]["governor"] == {"start": "ondemand", "end": None}
 
 
-def test_a_machine_without_a_name_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_a_name_says_so(tmp_path):
     assert "names this machine" in (board(tmp_path).reason or "")

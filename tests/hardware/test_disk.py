@@ -43,9 +43,7 @@ def mounted(root: Path, line: str) -> None:
         ("vda", None, None, "virtual disk"),
     ],
 )
-def test_a_disk_is_known_by_its_kind(
-    tmp_path: Path, name: str, file: str | None, said: str | None, kind: str
-) -> None:
+def test_a_disk_is_known_by_its_kind(tmp_path, name, file, said, kind):
     data = tmp_path / "data"
     data.mkdir()
     folder = disk(tmp_path / "root", data, name)
@@ -56,7 +54,7 @@ def test_a_disk_is_known_by_its_kind(
     assert (found.kind, found.device, found.file_system) == (kind, name, "ext4")
 
 
-def test_a_disk_behind_usb_says_so(tmp_path: Path) -> None:
+def test_a_disk_behind_usb_says_so(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     folder = disk(tmp_path / "root", data, "sdb", bus="pci0/usb2/2-1")
@@ -67,7 +65,7 @@ def test_a_disk_behind_usb_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "medium"), [("tmpfs", "memory"), ("nfs4", "network")])
-def test_a_folder_may_lie_on_no_disk(tmp_path: Path, kind: str, medium: str) -> None:
+def test_a_folder_may_lie_on_no_disk(tmp_path, kind, medium):
     data = tmp_path / "some data"
     data.mkdir()
     shown = str(data).replace(" ", "\\040")
@@ -77,7 +75,7 @@ def test_a_folder_may_lie_on_no_disk(tmp_path: Path, kind: str, medium: str) -> 
     assert found.kind == medium
 
 
-def test_a_file_system_that_hides_its_disk_has_a_reason(tmp_path: Path) -> None:
+def test_a_file_system_that_hides_its_disk_has_a_reason(tmp_path):
     mounted(tmp_path / "root", "")
     found = medium_under(tmp_path, tmp_path / "root").value
     assert found is not None
@@ -85,11 +83,11 @@ def test_a_file_system_that_hides_its_disk_has_a_reason(tmp_path: Path) -> None:
     assert "overlay hides its disk" in (found.reason or "")
 
 
-def test_without_mounts_there_is_a_reason(tmp_path: Path) -> None:
+def test_without_mounts_there_is_a_reason(tmp_path):
     assert "does not say" in (medium_under(tmp_path, tmp_path / "root").reason or "")
 
 
-def test_a_disk_by_way_of_a_program_is_no_network(tmp_path: Path) -> None:
+def test_a_disk_by_way_of_a_program_is_no_network(tmp_path):
     folder = disk(tmp_path / "root", tmp_path, "sda", kind="fuseblk")
     (folder / "queue/rotational").write_text("1\n")
     found = medium_under(tmp_path, tmp_path / "root").value
@@ -97,7 +95,7 @@ def test_a_disk_by_way_of_a_program_is_no_network(tmp_path: Path) -> None:
     assert found.kind == "HDD"
 
 
-def test_a_mount_whose_number_is_of_no_device_is_found_by_its_source(tmp_path: Path) -> None:
+def test_a_mount_whose_number_is_of_no_device_is_found_by_its_source(tmp_path):
     root = tmp_path / "root"
     folder = disk(root, tmp_path, "nvme0n1")
     (root / "sys/class/block").mkdir(parents=True)
@@ -113,14 +111,14 @@ def test_a_mount_whose_number_is_of_no_device_is_found_by_its_source(tmp_path: P
         assert (found.kind, found.device) == ("NVMe SSD", "nvme0n1")
 
 
-def test_links_in_a_circle_lead_to_what_is_above_them(tmp_path: Path) -> None:
+def test_links_in_a_circle_lead_to_what_is_above_them(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
     assert medium_under(tmp_path / "one" / "data", Path("/")).value is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not look")
-def test_where_one_may_not_look_there_is_a_reason_and_no_fault() -> None:
+def test_where_one_may_not_look_there_is_a_reason_and_no_fault():
     with TemporaryDirectory() as made:
         folder = Path(made)
         folder.chmod(0o755)
@@ -136,14 +134,14 @@ def test_where_one_may_not_look_there_is_a_reason_and_no_fault() -> None:
             os.seteuid(0)
 
 
-def test_the_time_bound_holds_within_one_file(tmp_path: Path) -> None:
+def test_the_time_bound_holds_within_one_file(tmp_path):
     (tmp_path / "large").write_bytes(os.urandom(3 << 20))
     test = read_some(tmp_path, at_most_s=0).value
     assert test is not None
     assert test.bytes == 1 << 20
 
 
-def test_no_more_is_read_than_was_allowed(tmp_path: Path) -> None:
+def test_no_more_is_read_than_was_allowed(tmp_path):
     (tmp_path / "large").write_bytes(os.urandom(3 << 20))
     test = read_some(tmp_path, at_most_bytes=1 << 20).value
     assert test is not None
@@ -151,7 +149,7 @@ def test_no_more_is_read_than_was_allowed(tmp_path: Path) -> None:
     assert test.bytes_per_s > 0
 
 
-def test_many_small_files_are_read_up_to_a_number(tmp_path: Path) -> None:
+def test_many_small_files_are_read_up_to_a_number(tmp_path):
     for number in range(20):
         (tmp_path / f"{number}").write_bytes(b"x" * 100)
     test = read_some(tmp_path, at_most_files=7).value
@@ -160,7 +158,7 @@ def test_many_small_files_are_read_up_to_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [[], ["empty"]])
-def test_a_folder_with_nothing_to_read_has_a_reason(tmp_path: Path, made: list[str]) -> None:
+def test_a_folder_with_nothing_to_read_has_a_reason(tmp_path, made):
     for name in made:
         (tmp_path / name).touch()
     reading = read_some(tmp_path)

@@ -46,15 +46,11 @@ def domains(tree: Tree, folder: Path) -> dict[str, float]:
     ],
     ids=lambda given: getattr(given, "name", ""),
 )
-def test_a_board_tells_the_power_of_its_rails(
-    tree: Tree, wanted_w: dict[str, float], tmp_path: Path
-) -> None:
+def test_a_board_tells_the_power_of_its_rails(tree, wanted_w, tmp_path):
     assert domains(tree, tmp_path) == pytest.approx(wanted_w)
 
 
-def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are(
-    tmp_path: Path,
-) -> None:
+def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are(tmp_path):
     def taken(tree: Tree) -> list[str]:
         sensors = find_sensors(write_tree(tree, tmp_path)).working
         return widest({sensor.domain: sensor.contains for sensor in sensors})
@@ -63,7 +59,7 @@ def test_a_boards_input_is_not_added_to_its_rails_and_rails_without_an_input_are
     assert sorted(taken(JETSON_AGX_XAVIER)) == ["CPU", "CV", "GPU", "SOC", "SYS5V", "VDDRQ"]
 
 
-def test_a_laptop_tells_joules_by_zone_and_its_drain_by_battery(tmp_path: Path) -> None:
+def test_a_laptop_tells_joules_by_zone_and_its_drain_by_battery(tmp_path):
     assert domains(LAPTOP, tmp_path) == pytest.approx(
         {
             "package-0": 104857.6,
@@ -75,14 +71,14 @@ def test_a_laptop_tells_joules_by_zone_and_its_drain_by_battery(tmp_path: Path) 
     )
 
 
-def test_a_battery_on_mains_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_battery_on_mains_is_refused_with_the_reason(tmp_path):
     status = {"sys/class/power_supply/BAT0/status": "Charging\n"}
     found = find_sensors(write_tree(replace(LAPTOP, files={**LAPTOP.files, **status}), tmp_path))
     assert "is charging" in found.refused["battery BAT0"]
     assert all(sensor.domain != "battery" for sensor in found.working)
 
 
-def test_a_battery_without_power_tells_it_by_current_and_voltage(tmp_path: Path) -> None:
+def test_a_battery_without_power_tells_it_by_current_and_voltage(tmp_path):
     below = "sys/class/power_supply/BAT0"
     files = {f"{below}/type": "Battery", f"{below}/status": "Discharging"}
     files |= {f"{below}/current_now": "-1500000", f"{below}/voltage_now": "12000000"}
@@ -90,7 +86,7 @@ def test_a_battery_without_power_tells_it_by_current_and_voltage(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tree", [RASPBERRY_PI, VIRTUAL_MACHINE], ids=lambda tree: tree.name)
-def test_a_machine_without_sensors_says_where_was_looked(tree: Tree, tmp_path: Path) -> None:
+def test_a_machine_without_sensors_says_where_was_looked(tree, tmp_path):
     found = find_sensors(write_tree(tree, tmp_path))
     assert (found.working, found.refused) == ((), {})
     for family in ("NVML", "RAPL", "rails", "battery"):
@@ -98,9 +94,7 @@ def test_a_machine_without_sensors_says_where_was_looked(tree: Tree, tmp_path: P
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
-def test_every_sensor_reads_as_a_number_and_has_a_name_that_fits_a_table(
-    tree: Tree, tmp_path: Path
-) -> None:
+def test_every_sensor_reads_as_a_number_and_has_a_name_that_fits_a_table(tree, tmp_path):
     for sensor in find_sensors(write_tree(tree, tmp_path)).working:
         assert sensor.read() >= 0
         assert not set(sensor.name) & set(",\n\"'")
@@ -108,7 +102,7 @@ def test_every_sensor_reads_as_a_number_and_has_a_name_that_fits_a_table(
 
 
 @pytest.mark.parametrize("text", ["garbage\n", "", "12 13\n", "1e400\n", "\0\0"])
-def test_garbage_in_a_counter_is_refused_and_named(text: str, tmp_path: Path) -> None:
+def test_garbage_in_a_counter_is_refused_and_named(text, tmp_path):
     files = {f"{ZONE}/name": "package-0\n", f"{ZONE}/energy_uj": text}
     found = find_sensors(write_tree(Tree("broken", "", files), tmp_path))
     assert found.working == ()
@@ -116,7 +110,7 @@ def test_garbage_in_a_counter_is_refused_and_named(text: str, tmp_path: Path) ->
     assert "no energy sensor answers" in found.why_none
 
 
-def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path: Path) -> None:
+def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     package = next(each for each in find_sensors(root).working if each.domain == "package-0")
     (root / ZONE / "energy_uj").unlink()
@@ -128,20 +122,20 @@ def test_a_counter_that_is_gone_or_is_no_file_raises_with_its_path(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_counter_for_root_alone_says_so(tmp_path: Path) -> None:
+def test_a_counter_for_root_alone_says_so(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     (root / ZONE / "energy_uj").chmod(0)
     assert "root only" in find_sensors(root).refused["rapl intel-rapl:0 package-0"]
 
 
-def test_a_rail_of_an_unknown_board_is_read_and_never_added(tmp_path: Path) -> None:
+def test_a_rail_of_an_unknown_board_is_read_and_never_added(tmp_path):
     chip = "sys/class/hwmon/hwmon4"
     files = {f"{chip}/name": "ina226\n", f"{chip}/power1_input": "2500000\n"}
     (sensor,) = find_sensors(write_tree(Tree("bare", "", files), tmp_path)).working
     assert (sensor.read(), sensor.addable) == (2.5, False)
 
 
-def test_the_power_of_an_apu_has_its_processor_in_it_and_a_cards_has_not(tmp_path: Path) -> None:
+def test_the_power_of_an_apu_has_its_processor_in_it_and_a_cards_has_not(tmp_path):
     def taken(tree: Tree) -> list[str]:
         sensors = find_sensors(write_tree(tree, tmp_path)).working
         return sorted(widest({sensor.domain: sensor.contains for sensor in sensors}))
@@ -156,12 +150,12 @@ def test_the_power_of_an_apu_has_its_processor_in_it_and_a_cards_has_not(tmp_pat
     assert taken(replace(AMD_LAPTOP, name="silent", files=without)) == ["package-0"]
 
 
-def test_the_voltage_over_the_shunts_is_no_rail(tmp_path: Path) -> None:
+def test_the_voltage_over_the_shunts_is_no_rail(tmp_path):
     chip = "sys/class/hwmon/hwmon0"
     files = {f"{chip}/name": "ina3221\n", f"{chip}/in7_label": "sum of shunt voltages\n"}
     files |= {f"{chip}/in7_input": "12\n"}
     assert domains(Tree("orin", "", files), tmp_path) == {}
 
 
-def test_both_rooms_mean_the_same_by_everything() -> None:
+def test_both_rooms_mean_the_same_by_everything():
     assert EVERYTHING == energy_readings.EVERYTHING

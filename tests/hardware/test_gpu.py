@@ -64,15 +64,13 @@ class TwoGpus(RefusingNvml):
         return 0x04 | 0x20
 
 
-def test_the_busiest_gpu_is_told_by_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_busiest_gpu_is_told_by_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu, "find_gpus", lambda root: gpu.gpus_of(TwoGpus()))
     figures = gpu.Devices(tmp_path).read()
     assert figures == gpu.DeviceFigures(97.0, 900.0, 83.0, ("power cap", "heat (driver)"), index=1)
 
 
-def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> None:
+def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path):
     sensors = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(RefusingNvml()))
     assert [sensor.kind for sensor in sensors] == ["counter", "power"]
     for sensor in sensors:
@@ -80,14 +78,14 @@ def test_a_gpu_that_refuses_both_questions_raises_at_each(tmp_path: Path) -> Non
             sensor.read()
 
 
-def test_a_gpu_without_a_counter_has_its_power(tmp_path: Path) -> None:
+def test_a_gpu_without_a_counter_has_its_power(tmp_path):
     counter, power = gpu_nvml.find(tmp_path, lambda root: gpu.gpus_of(PowerOnlyNvml()))
     with pytest.raises(SensorError):
         counter.read()
     assert power.read() == pytest.approx(61.5)
 
 
-def test_a_gpu_without_the_library_names_the_extra(tmp_path: Path) -> None:
+def test_a_gpu_without_the_library_names_the_extra(tmp_path):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()
 
@@ -98,7 +96,7 @@ def test_a_gpu_without_the_library_names_the_extra(tmp_path: Path) -> None:
         gpu.find_gpus(tmp_path, missing)
 
 
-def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path: Path) -> None:
+def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path):
     pytest.importorskip("pynvml")
     if gpu.may_have_gpu(Path("/")):
         pytest.skip("this machine has a driver")
@@ -106,7 +104,7 @@ def test_the_real_library_without_a_driver_is_refused_in_words(tmp_path: Path) -
         gpu.gpus_of(importlib.import_module("pynvml"))
 
 
-def test_a_machine_that_shows_no_gpu_does_not_load_the_library(tmp_path: Path) -> None:
+def test_a_machine_that_shows_no_gpu_does_not_load_the_library(tmp_path):
     def loaded() -> object:
         raise AssertionError("it was loaded")
 

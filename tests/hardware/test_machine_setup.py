@@ -58,7 +58,7 @@ def prepare(root: Path, **wanted: str) -> None:
 
 
 @pytest.mark.parametrize("tree", JETSONS, ids=lambda tree: tree.name)
-def test_a_board_is_set_as_the_protocol_asks_and_put_back(tmp_path: Path, tree: Tree) -> None:
+def test_a_board_is_set_as_the_protocol_asks_and_put_back(tmp_path, tree):
     root = board(tree, tmp_path)
     before = texts(root)
     prepare(root)
@@ -69,7 +69,7 @@ def test_a_board_is_set_as_the_protocol_asks_and_put_back(tmp_path: Path, tree: 
     assert not kept_file(root).exists()
 
 
-def test_a_board_whose_cpus_are_off_gets_them_set_and_put_back_too(tmp_path: Path) -> None:
+def test_a_board_whose_cpus_are_off_gets_them_set_and_put_back_too(tmp_path):
     root = board(JETSON_XAVIER_NX, tmp_path)
     prepare(root)
     governors = sorted(root.glob("sys/devices/system/cpu/cpufreq/policy*/scaling_governor"))
@@ -80,7 +80,7 @@ def test_a_board_whose_cpus_are_off_gets_them_set_and_put_back_too(tmp_path: Pat
     ] * 4
 
 
-def test_what_is_of_cpus_that_are_off_is_put_back_after_the_power_mode(tmp_path: Path) -> None:
+def test_what_is_of_cpus_that_are_off_is_put_back_after_the_power_mode(tmp_path):
     root = board(JETSON_XAVIER_NX, tmp_path)
     subprocess.run([root / "usr/sbin/nvpmodel", "-m", "2"], check=True)
     before = texts(root)
@@ -91,9 +91,7 @@ def test_what_is_of_cpus_that_are_off_is_put_back_after_the_power_mode(tmp_path:
 
 
 @pytest.mark.parametrize("affected", ["", "\n", None])
-def test_a_policy_without_a_cpu_that_is_online_is_left_out(
-    tmp_path: Path, affected: str | None
-) -> None:
+def test_a_policy_without_a_cpu_that_is_online_is_left_out(tmp_path, affected):
     root = write_tree(RASPBERRY_PI, tmp_path)
     file = root / "sys/devices/system/cpu/cpufreq/policy3/affected_cpus"
     file.unlink()
@@ -106,20 +104,20 @@ def test_a_policy_without_a_cpu_that_is_online_is_left_out(
     assert len(policies(root)) == 4  # an old kernel has no such file
 
 
-def test_a_governor_that_is_not_offered_is_not_asked_for(tmp_path: Path) -> None:
+def test_a_governor_that_is_not_offered_is_not_asked_for(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     for file in root.rglob("scaling_available_governors"):
         file.write_text("ondemand powersave\n")
     assert protocol(root) == {"clocks": "fixed"}
 
 
-def test_a_power_mode_is_set_before_the_clocks_that_it_bounds(tmp_path: Path) -> None:
+def test_a_power_mode_is_set_before_the_clocks_that_it_bounds(tmp_path):
     root = board(JETSON_AGX_XAVIER, tmp_path)
     names = [change.name for change in changes(protocol(root), root)]
     assert names == ["power_mode", "governor", "clocks", "memory_clock", "fan"]
 
 
-def test_what_the_protocol_does_not_ask_can_be_set_too(tmp_path: Path) -> None:
+def test_what_the_protocol_does_not_ask_can_be_set_too(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     prepare(root, turbo="off")
     assert read_conditions(root)["turbo"].value == "off"
@@ -127,20 +125,20 @@ def test_what_the_protocol_does_not_ask_can_be_set_too(tmp_path: Path) -> None:
     assert read_conditions(root)["turbo"].value == "on"
 
 
-def test_a_machine_that_has_nothing_to_set_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_machine_that_has_nothing_to_set_is_left_as_it_is(tmp_path):
     root = write_tree(VIRTUAL_MACHINE, tmp_path)
     prepare(root)
     assert not kept_file(root).exists()
     assert restore(root) == []
 
 
-def test_a_machine_that_is_prepared_already_has_nothing_to_be_set(tmp_path: Path) -> None:
+def test_a_machine_that_is_prepared_already_has_nothing_to_be_set(tmp_path):
     root = board(JETSON_NANO, tmp_path)
     prepare(root)
     assert changes(protocol(root), root) == []
 
 
-def test_a_second_preparation_does_not_forget_what_was_before_the_first(tmp_path: Path) -> None:
+def test_a_second_preparation_does_not_forget_what_was_before_the_first(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     prepare(root)
     kept = kept_file(root).read_text()
@@ -150,7 +148,7 @@ def test_a_second_preparation_does_not_forget_what_was_before_the_first(tmp_path
     assert kept_file(root).read_text() == kept
 
 
-def test_of_two_that_prepare_at_once_one_is_refused(tmp_path: Path) -> None:
+def test_of_two_that_prepare_at_once_one_is_refused(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     planned = changes(protocol(root), root)
     with ThreadPoolExecutor(8) as several:
@@ -163,9 +161,7 @@ def test_of_two_that_prepare_at_once_one_is_refused(tmp_path: Path) -> None:
     assert list(kept_file(root).parent.iterdir()) == []
 
 
-def test_what_root_keeps_is_kept_where_everybody_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_root_keeps_is_kept_where_everybody_looks(tmp_path, monkeypatch):
     root = write_tree(RASPBERRY_PI, tmp_path)
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -183,9 +179,7 @@ def test_what_root_keeps_is_kept_where_everybody_looks(
     assert kept_file(root) == tmp_path / "home/.local/state/stepscope/machine-before.json"
 
 
-def test_a_kept_file_that_cannot_be_removed_is_a_fault_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_file_that_cannot_be_removed_is_a_fault_of_the_machine(tmp_path, monkeypatch):
     def refuse(file: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied", str(file))
 
@@ -197,9 +191,7 @@ def test_a_kept_file_that_cannot_be_removed_is_a_fault_of_the_machine(
     assert read_conditions(root)["governor"].value == "ondemand"
 
 
-def test_who_has_no_home_is_told_where_it_cannot_be_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_no_home_is_told_where_it_cannot_be_kept(tmp_path, monkeypatch):
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -222,14 +214,12 @@ def test_who_has_no_home_is_told_where_it_cannot_be_kept(
         ({"turbo": "off"}, "no switch for turbo"),
     ],
 )
-def test_what_this_machine_cannot_have_is_refused_by_name(
-    tmp_path: Path, wanted: dict[str, str], said: str
-) -> None:
+def test_what_this_machine_cannot_have_is_refused_by_name(tmp_path, wanted, said):
     with pytest.raises(MachineError, match=said):
         changes(wanted, board(JETSON_ORIN, tmp_path))
 
 
-def test_where_one_thing_cannot_be_set_the_others_are_put_back(tmp_path: Path) -> None:
+def test_where_one_thing_cannot_be_set_the_others_are_put_back(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
     lowest = root / "sys/devices/system/cpu/cpufreq/policy3/scaling_min_freq"
     planned = changes(protocol(root), root)
@@ -245,20 +235,20 @@ def forbid_writing(file: Path) -> None:
     file.symlink_to("/proc/version")
 
 
-def test_a_power_mode_that_needs_root_says_which_command(tmp_path: Path) -> None:
+def test_a_power_mode_that_needs_root_says_which_command(tmp_path):
     root = board(JETSON_XAVIER_NX, tmp_path)
     (root / "usr/sbin/nvpmodel").write_text("#!/bin/sh\necho NVPM ERROR: run as root >&2\nexit 1\n")
     with pytest.raises(MachineError, match=r"run as root\. As root: sudo nvpmodel -m 2"):
         prepare(root)
 
 
-def test_a_board_without_nvpmodel_says_so_and_touches_no_other_machine(tmp_path: Path) -> None:
+def test_a_board_without_nvpmodel_says_so_and_touches_no_other_machine(tmp_path):
     root = write_tree(JETSON_XAVIER_NX, tmp_path)
     with pytest.raises(MachineError, match="usr/sbin/nvpmodel"):
         prepare(root)
 
 
-def test_what_cannot_be_put_back_stays_kept(tmp_path: Path) -> None:
+def test_what_cannot_be_put_back_stays_kept(tmp_path):
     root = board(JETSON_XAVIER_NX, tmp_path)
     prepare(root)
     (root / "usr/sbin/nvpmodel").unlink()
@@ -281,7 +271,7 @@ def test_what_cannot_be_put_back_stays_kept(tmp_path: Path) -> None:
         '{"root": "/elsewhere", "states": []}',
     ],
 )
-def test_a_kept_file_that_is_not_ours_sets_nothing(tmp_path: Path, kept: str) -> None:
+def test_a_kept_file_that_is_not_ours_sets_nothing(tmp_path, kept):
     root = write_tree(RASPBERRY_PI, tmp_path)
     before = texts(root)
     kept_file(root).parent.mkdir(parents=True)

@@ -47,13 +47,11 @@ def not_permitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return nowhere
 
 
-def test_what_was_just_written_is_in_memory(files: list[Path]) -> None:
+def test_what_was_just_written_is_in_memory(files):
     assert resident_share(files) == 1.0
 
 
-def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(
-    files: list[Path], not_permitted: Path
-) -> None:
+def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(files, not_permitted):
     cold = make_cold(files)
     assert (cold.how, cold.files, cold.bytes) == ("advised", 2, 2 * SIZE_BYTES)
     assert cold.cold_share == 1.0, "what was not yet on the disk was brought there first"
@@ -66,7 +64,7 @@ def test_pages_that_are_advised_out_are_gone_and_come_back_by_reading(
 
 
 @pytest.mark.skipif(not os.access(page_cache.DROP_CACHES, os.W_OK), reason="not permitted here")
-def test_where_it_is_permitted_the_whole_cache_is_dropped(files: list[Path]) -> None:
+def test_where_it_is_permitted_the_whole_cache_is_dropped(files):
     cold = make_cold(files)
     assert (cold.how, cold.reason) == ("dropped", None)
     assert cold.cold_share == 1.0
@@ -74,7 +72,7 @@ def test_where_it_is_permitted_the_whole_cache_is_dropped(files: list[Path]) -> 
     assert resident_share(files) == pytest.approx(0.5)
 
 
-def test_a_part_of_a_file_is_a_share_of_its_pages(files: list[Path], not_permitted: Path) -> None:
+def test_a_part_of_a_file_is_a_share_of_its_pages(files, not_permitted):
     make_cold(files)
     descriptor = os.open(files[0], os.O_RDONLY)
     try:
@@ -87,9 +85,7 @@ def test_a_part_of_a_file_is_a_share_of_its_pages(files: list[Path], not_permitt
     assert 0 < share < 1
 
 
-def test_somebody_else_s_file_is_not_taken_for_resident(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch, not_permitted: Path
-) -> None:
+def test_somebody_else_s_file_is_not_taken_for_resident(files, monkeypatch, not_permitted):
     monkeypatch.setattr(os, "geteuid", lambda: files[0].stat().st_uid + 1)
     monkeypatch.setattr(os, "access", lambda *asked: False)
     assert resident_share(files) is None
@@ -99,7 +95,7 @@ def test_somebody_else_s_file_is_not_taken_for_resident(
 
 
 @pytest.mark.parametrize("size", [0, None])
-def test_no_page_is_no_share(tmp_path: Path, not_permitted: Path, size: int | None) -> None:
+def test_no_page_is_no_share(tmp_path, not_permitted, size):
     empty = tmp_path / "empty"
     empty.touch()
     cold = make_cold([] if size is None else [empty])
@@ -107,7 +103,7 @@ def test_no_page_is_no_share(tmp_path: Path, not_permitted: Path, size: int | No
     assert "no page" in str(cold.reason)
 
 
-def test_files_in_memory_stay_there_and_the_share_says_so(not_permitted: Path) -> None:
+def test_files_in_memory_stay_there_and_the_share_says_so(not_permitted):
     shared = Path("/dev/shm") / f"stepscope-test-{os.getpid()}"
     if not shared.parent.is_dir():
         pytest.skip("no /dev/shm here")
@@ -118,7 +114,7 @@ def test_files_in_memory_stay_there_and_the_share_says_so(not_permitted: Path) -
         shared.unlink(missing_ok=True)
 
 
-def test_what_takes_no_advice_is_named(not_permitted: Path) -> None:
+def test_what_takes_no_advice_is_named(not_permitted):
     cold = make_cold([Path("/proc/self/status")])
     assert cold.how is None
     assert "/proc/self/status cannot be advised out" in str(cold.reason)

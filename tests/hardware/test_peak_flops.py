@@ -25,14 +25,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "stepscope" / "peaks"
 
 
-def test_a_peak_is_found_again_under_its_conditions_only() -> None:
+def test_a_peak_is_found_again_under_its_conditions_only():
     assert keep(PEAK) == PEAK
     assert find_peak(HERE) == PEAK
     for other in ({"precision": "bf16"}, {"threads": 1}, {"torch": "2.4.0"}, {"cpu": "A72"}):
         assert find_peak(replace(HERE, **other)) is None  # type: ignore[arg-type]
 
 
-def test_of_two_measurements_the_better_figures_are_kept() -> None:
+def test_of_two_measurements_the_better_figures_are_kept():
     keep(PEAK)
     busy = replace(PEAK, flop_per_s=5e9, bytes_per_s=11e9, matrix_size=256)
     assert keep(busy) == replace(PEAK, bytes_per_s=11e9)
@@ -41,7 +41,7 @@ def test_of_two_measurements_the_better_figures_are_kept() -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(spoilt=st.one_of(st.binary(max_size=60), st.integers(0, 400)))
-def test_a_file_that_is_cut_or_garbage_is_as_good_as_none(cache: Path, spoilt: bytes | int) -> None:
+def test_a_file_that_is_cut_or_garbage_is_as_good_as_none(cache, spoilt):
     for old in cache.glob("*"):
         old.unlink()
     keep(PEAK)
@@ -56,16 +56,14 @@ def test_a_file_that_is_cut_or_garbage_is_as_good_as_none(cache: Path, spoilt: b
     "changed",
     [{"flop_per_s": 0}, {"bytes_per_s": "fast"}, {"flop_per_s": None}, {"schema": 9}, {"more": 1}],
 )
-def test_a_file_that_says_something_else_is_no_peak(
-    cache: Path, changed: dict[str, object]
-) -> None:
+def test_a_file_that_says_something_else_is_no_peak(cache, changed):
     keep(PEAK)
     (file,) = cache.iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
     assert find_peak(HERE) is None
 
 
-def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
+def test_a_cache_that_cannot_be_written_is_named(cache):
     cache.parent.parent.mkdir(exist_ok=True)
     cache.parent.write_text("a file where a folder should be")
     with pytest.raises(MachineError, match="XDG_CACHE_HOME"):
@@ -73,7 +71,7 @@ def test_a_cache_that_cannot_be_written_is_named(cache: Path) -> None:
     assert find_peak(HERE) is None
 
 
-def test_a_user_without_a_home_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_home_has_no_peak(monkeypatch):
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -84,7 +82,7 @@ def test_a_user_without_a_home_has_no_peak(monkeypatch: pytest.MonkeyPatch) -> N
         keep(PEAK)
 
 
-def test_threads_are_a_condition_of_a_cpu_alone() -> None:
+def test_threads_are_a_condition_of_a_cpu_alone():
     on_cpu = conditions_of(ENVIRONMENT, "fp32")
     on_cuda = conditions_of({**ENVIRONMENT, "device": "cuda:1", "device_name": "T4"}, "fp16")
     assert on_cpu is not None
@@ -93,11 +91,11 @@ def test_threads_are_a_condition_of_a_cpu_alone() -> None:
     assert (on_cuda.device, on_cuda.threads) == ("cuda", None)
 
 
-def test_an_environment_without_torch_has_no_conditions() -> None:
+def test_an_environment_without_torch_has_no_conditions():
     assert conditions_of({"cpu": "A57"}, "fp32") is None
 
 
-def test_the_highest_clock_is_that_of_the_fastest_cpu(tmp_path: Path) -> None:
+def test_the_highest_clock_is_that_of_the_fastest_cpu(tmp_path):
     for number, khz in enumerate(("1479000", "2035200", "junk")):
         file = tmp_path / f"cpu{number}" / "cpufreq" / "scaling_max_freq"
         file.parent.mkdir(parents=True)

@@ -31,9 +31,7 @@ def counters() -> perf_events.Counters:
     return opened
 
 
-def test_threads_that_start_later_are_counted_and_forked_processes_are_not(
-    counters: perf_events.Counters,
-) -> None:
+def test_threads_that_start_later_are_counted_and_forked_processes_are_not(counters):
     before = counters.read()["task_clock_ns"].counted
     thread = threading.Thread(target=work)
     thread.start()
@@ -50,9 +48,7 @@ def test_threads_that_start_later_are_counted_and_forked_processes_are_not(
     counters.close()
 
 
-def test_a_counter_tells_for_how_long_it_was_wanted_and_had_its_turn(
-    counters: perf_events.Counters,
-) -> None:
+def test_a_counter_tells_for_how_long_it_was_wanted_and_had_its_turn(counters):
     work()
     reading = counters.read()["page_faults"]
     assert 0 < reading.running_ns <= reading.enabled_ns
@@ -60,14 +56,14 @@ def test_a_counter_tells_for_how_long_it_was_wanted_and_had_its_turn(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="perf events are Linux's")
-def test_a_counter_that_cannot_be_had_says_why() -> None:
+def test_a_counter_that_cannot_be_had_says_why():
     opened = open_counters({**HARDWARE, "nonsense": Event(kind=1, number=10**6)})
     assert opened.absent["nonsense"]
     assert {*opened.descriptors, *opened.absent} == {*HARDWARE, "nonsense"}
     opened.close()
 
 
-def test_another_system_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_has_no_counters(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     opened = open_counters(HARDWARE)
     assert (opened.descriptors, set(opened.absent)) == ({}, set(HARDWARE))
@@ -85,5 +81,5 @@ def test_another_system_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None
         (errno.EMFILE, "Too many open files"),
     ],
 )
-def test_an_error_is_told_in_words(fault: int, said: str) -> None:
+def test_an_error_is_told_in_words(fault, said):
     assert said in explain(fault)

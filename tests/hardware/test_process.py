@@ -35,9 +35,7 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int]]:
         yield parent, int(parent.stdout.readline())
 
 
-def test_children_and_theirs_are_found_whichever_thread_started_them(
-    family: tuple[subprocess.Popen[str], int],
-) -> None:
+def test_children_and_theirs_are_found_whichever_thread_started_them(family):
     parent, grandchild = family
     found: list[set[int]] = []
 
@@ -52,7 +50,7 @@ def test_children_and_theirs_are_found_whichever_thread_started_them(
     assert descendants(psutil.Process(grandchild)) == []
 
 
-def test_a_process_that_has_ended_is_told_from_one_without_children() -> None:
+def test_a_process_that_has_ended_is_told_from_one_without_children():
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         ended = psutil.Process(child.pid)
     with pytest.raises(psutil.NoSuchProcess):

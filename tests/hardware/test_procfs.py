@@ -13,29 +13,29 @@ from stepscope.errors import RequestError
 from stepscope.hardware.procfs import VARIABLE, read_integer, read_name, read_text, system_root
 
 
-def test_what_ends_a_file_is_no_part_of_what_it_says(tmp_path: Path) -> None:
+def test_what_ends_a_file_is_no_part_of_what_it_says(tmp_path):
     (tmp_path / "model").write_bytes(b"NVIDIA Jetson Nano\0\n")
     assert read_text(tmp_path / "model").value == "NVIDIA Jetson Nano"
 
 
-def test_a_file_that_is_not_there_is_named_in_the_reason(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_named_in_the_reason(tmp_path):
     reading = read_text(tmp_path / "gone")
     assert (reading.value, reading.reason) == (None, f"there is no {tmp_path / 'gone'}")
     (tmp_path / "file").touch()
     assert "there is no" in (read_text(tmp_path / "file" / "below").reason or "")
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_says_why(tmp_path):
     assert "cannot be read: Is a directory" in (read_text(tmp_path).reason or "")
 
 
-def test_an_empty_file_has_no_value(tmp_path: Path) -> None:
+def test_an_empty_file_has_no_value(tmp_path):
     (tmp_path / "empty").write_text("\n")
     assert (read_text(tmp_path / "empty").reason or "").endswith("is empty")
 
 
 @pytest.mark.parametrize("garbage", ["fast", "1.5", "0x10", "1 2", "٣", "9" * 30])
-def test_garbage_is_no_number_and_is_shown(tmp_path: Path, garbage: str) -> None:
+def test_garbage_is_no_number_and_is_shown(tmp_path, garbage):
     (tmp_path / "freq").write_text(garbage, encoding="utf-8")
     reading = read_integer(tmp_path / "freq")
     assert reading.value is None
@@ -43,9 +43,7 @@ def test_garbage_is_no_number_and_is_shown(tmp_path: Path, garbage: str) -> None
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_give_a_value_or_a_reason_and_never_both(
-    tmp_path_factory: pytest.TempPathFactory, said: bytes
-) -> None:
+def test_any_bytes_give_a_value_or_a_reason_and_never_both(tmp_path_factory, said):
     file = tmp_path_factory.getbasetemp() / "any"
     file.write_bytes(said)
     for reading in (read_text(file), read_integer(file)):
@@ -53,32 +51,26 @@ def test_any_bytes_give_a_value_or_a_reason_and_never_both(
 
 
 @given(st.integers(-(10**19), 10**19))
-def test_every_number_that_a_kernel_writes_is_read_back(
-    tmp_path_factory: pytest.TempPathFactory, number: int
-) -> None:
+def test_every_number_that_a_kernel_writes_is_read_back(tmp_path_factory, number):
     file = tmp_path_factory.getbasetemp() / "number"
     file.write_text(f"{number}\n")
     assert read_integer(file).value == number
 
 
-def test_the_root_is_that_of_the_system_unless_a_tree_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_root_is_that_of_the_system_unless_a_tree_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
     assert system_root() == Path("/")
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert system_root() == tmp_path
 
 
-def test_a_tree_that_is_not_there_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_tree_that_is_not_there_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "gone"))
     with pytest.raises(RequestError, match="wanted a folder"):
         system_root()
 
 
-def test_a_pipe_in_a_file_s_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_a_file_s_place_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for read in (read_text, read_name, read_integer):
         assert "is empty" in (read(tmp_path / "pipe").reason or "")
@@ -90,7 +82,7 @@ def test_a_pipe_in_a_file_s_place_is_not_waited_for(tmp_path: Path) -> None:
         os.close(writer)
 
 
-def test_a_name_is_one_short_line_that_steers_no_terminal(tmp_path: Path) -> None:
+def test_a_name_is_one_short_line_that_steers_no_terminal(tmp_path):
     file = tmp_path / "model"
     file.write_text("Board\n\x1b[31m\u202ered\0")
     assert read_name(file).value == "Board �[31m�red"
@@ -99,9 +91,7 @@ def test_a_name_is_one_short_line_that_steers_no_terminal(tmp_path: Path) -> Non
 
 
 @given(st.text(max_size=300))
-def test_whatever_a_file_says_its_name_can_be_printed(
-    tmp_path_factory: pytest.TempPathFactory, said: str
-) -> None:
+def test_whatever_a_file_says_its_name_can_be_printed(tmp_path_factory, said):
     file = tmp_path_factory.getbasetemp() / "name"
     file.write_text(said, encoding="utf-8", errors="replace")
     name = read_name(file).value

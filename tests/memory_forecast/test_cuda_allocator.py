@@ -32,14 +32,14 @@ sizes = st.integers(1, 64 * MIB)
         ([0.1, 5.0, 15.5], 2 + 20 + 16),
     ],
 )
-def test_segments_are_those_of_the_rules(tensors_mib: list[float], reserved_mib: int) -> None:
+def test_segments_are_those_of_the_rules(tensors_mib, reserved_mib):
     allocator = CachingAllocator()
     for size in tensors_mib:
         allocator.take(round(size * MIB))
     assert allocator.reserved_bytes == reserved_mib * MIB
 
 
-def test_a_hole_is_used_again_and_neighbours_become_one() -> None:
+def test_a_hole_is_used_again_and_neighbours_become_one():
     allocator = CachingAllocator()
     pieces = [allocator.take(8 * MIB), allocator.take(8 * MIB)]
     for piece in pieces:
@@ -48,7 +48,7 @@ def test_a_hole_is_used_again_and_neighbours_become_one() -> None:
     assert allocator.reserved_bytes == 20 * MIB
 
 
-def test_a_hole_between_two_tensors_is_too_small_for_a_larger_one() -> None:
+def test_a_hole_between_two_tensors_is_too_small_for_a_larger_one():
     allocator = CachingAllocator()
     first, _ = allocator.take(6 * MIB), allocator.take(14 * MIB)
     allocator.give_back(first)
@@ -57,7 +57,7 @@ def test_a_hole_between_two_tensors_is_too_small_for_a_larger_one() -> None:
 
 
 @given(st.lists(st.tuples(sizes, st.booleans()), max_size=40))
-def test_it_holds_what_is_in_use_and_gives_nothing_back(made: list[tuple[int, bool]]) -> None:
+def test_it_holds_what_is_in_use_and_gives_nothing_back(made):
     allocator, held, in_use, before = CachingAllocator(), [], 0, 0
     for size, goes in made:
         held.append((size, allocator.take(size)))
@@ -72,7 +72,7 @@ def test_it_holds_what_is_in_use_and_gives_nothing_back(made: list[tuple[int, bo
 
 
 @given(st.lists(sizes, min_size=1, max_size=30))
-def test_when_all_is_given_back_the_largest_tensor_finds_room_again(made: list[int]) -> None:
+def test_when_all_is_given_back_the_largest_tensor_finds_room_again(made):
     allocator = CachingAllocator()
     pieces = [allocator.take(size) for size in made]
     reserved_bytes = allocator.reserved_bytes
@@ -93,15 +93,15 @@ def step_log(*activations_mib: int) -> StepLog:
     return StepLog(2, tuple(blocks), events, {FORWARD: len(made) - 1, BACKWARD: len(events)})
 
 
-def test_gradients_take_the_place_of_activations() -> None:
+def test_gradients_take_the_place_of_activations():
     assert reserved_for(step_log(16), NO_OPTIMIZER) == (12 + 16) * MIB
 
 
-def test_state_and_temporaries_of_the_optimiser_come_on_top() -> None:
+def test_state_and_temporaries_of_the_optimiser_come_on_top():
     adam = OptimizerMemory(state=2.0, temporary=1.0)
     assert reserved_for(step_log(16), adam) == (12 + 16 + 24 + 12) * MIB
 
 
-def test_state_that_lies_where_activations_were_makes_the_second_step_reserve_anew() -> None:
+def test_state_that_lies_where_activations_were_makes_the_second_step_reserve_anew():
     adam = OptimizerMemory(state=2.0, temporary=1.0)
     assert reserved_for(step_log(64), adam) == (12 + 64 + 64) * MIB

@@ -31,7 +31,7 @@ def checked_with(memory: ScriptedMemory, **settings: Any) -> FitCheck:
     return checked
 
 
-def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host() -> None:
+def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host():
     memory = ScriptedMemory()
     told = checked_with(memory).to_json()
     pools = {name: item["pool"] for name, item in told["items"].items()}
@@ -49,7 +49,7 @@ def test_tensors_and_context_lie_on_the_device_and_the_rest_on_the_host() -> Non
     assert memory.asked[-1] == "begin anew", "the run begins with a peak of its own"
 
 
-def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond() -> None:
+def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond():
     memory = ScriptedMemory()
     spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 16}))
     shapes = dataset_registry.find("shapes")
@@ -63,7 +63,7 @@ def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond(
     assert bill.pool_bytes("device") == needed
 
 
-def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it() -> None:
+def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it():
     memory = ScriptedMemory(room_bytes=480 * MIB)
     checked = checked_with(memory, batch_size=4096)
     told = checked.to_json()
@@ -79,7 +79,7 @@ def test_a_device_that_is_too_small_binds_and_refuses_with_remedies_that_fit_it(
         require_fit(checked)
 
 
-def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers() -> None:
+def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers():
     memory = ScriptedMemory(room_bytes=310 * MIB)
     checked = checked_with(memory, workers=0, memory_limit="64GiB")
     assert checked.workers_that_fit is None
@@ -87,7 +87,7 @@ def test_a_full_device_is_refused_also_where_the_host_would_hold_fewer_workers()
         require_fit(checked)
 
 
-def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit() -> None:
+def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit():
     told = checked_with(ScriptedMemory(unified=True, room_bytes=700 * MIB)).to_json()
     assert {item["pool"] for item in told["items"].values()} == {"unified"}
     assert set(told["limits"]) == {"unified"}
@@ -97,6 +97,6 @@ def test_shared_memory_of_host_and_device_is_one_pool_with_the_tighter_limit() -
     assert (tighter["limit_of"], tighter["fits"]) == ("--memory-limit", False)
 
 
-def test_an_optimiser_that_steps_all_parameters_at_once_takes_room_for_them() -> None:
+def test_an_optimiser_that_steps_all_parameters_at_once_takes_room_for_them():
     assert OptimizerMemory(2.0, 1.0).temporary_bytes([10, 30]) == 30
     assert OptimizerMemory(2.0, 1.0, all_at_once=True).temporary_bytes([10, 30]) == 40

@@ -25,7 +25,7 @@ def state_of(model: nn.Module) -> list[torch.Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
-def test_weights_statistics_and_random_numbers_are_as_before() -> None:
+def test_weights_statistics_and_random_numbers_are_as_before():
     spec = resolve(validate({"model": "mobilenetv2", "batch_size": 4}))
     model = build_model(spec)
     before = [tensor.clone() for tensor in state_of(model)]
@@ -49,7 +49,7 @@ def too_large_for_its_limit() -> tuple[RunSpec, nn.Module, ForecastInputs]:
     return spec.model_copy(update={"memory_limit": room_bytes}), model, inputs
 
 
-def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
+def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest():
     spec, _, inputs = too_large_for_its_limit()
     totals = [total_with_batch(size, spec, inputs) for size in (8, 64, 512)]
     assert totals == sorted(totals)
@@ -61,7 +61,7 @@ def test_a_larger_batch_takes_more_and_a_limit_finds_the_largest() -> None:
     assert total_with_batch(largest, spec, inputs) <= aim_bytes < one_more
 
 
-def test_remedies_take_less_and_the_accumulated_batch_stays_the_same() -> None:
+def test_remedies_take_less_and_the_accumulated_batch_stays_the_same():
     spec, _, inputs = too_large_for_its_limit()
     found = remedies(spec, inputs, None)
     assert found
@@ -83,7 +83,7 @@ class FailsWhenRecomputed(nn.Sequential):
         return x
 
 
-def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_reason() -> None:
+def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_reason():
     blocks = (nn.Sequential(nn.Linear(3072, 3072), nn.ReLU()) for _ in range(2))
     model = FailsWhenRecomputed(nn.Flatten(), *blocks, nn.Linear(3072, 10))
     spec = resolve(validate({"batch_size": 512, "memory_limit": "200MiB"}))
@@ -94,14 +94,14 @@ def test_a_network_that_fails_when_recomputed_has_the_other_remedies_and_the_rea
     assert [list(remedy["settings"]) for remedy in told["remedies"]][:1] == [["batch_size"]]
 
 
-def test_recomputing_for_a_while_leaves_the_network_as_it_was() -> None:
+def test_recomputing_for_a_while_leaves_the_network_as_it_was():
     model = build_model(resolve(validate({"model": "resnet18"})))
     with recomputing(model) as blocks:
         assert blocks == 4  # the stages
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_a_compiled_network_is_still_compiled_after_a_forecast() -> None:
+def test_a_compiled_network_is_still_compiled_after_a_forecast():
     graphs = []
 
     def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:

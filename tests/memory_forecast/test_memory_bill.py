@@ -20,15 +20,13 @@ def bill_of(numbers: list[int], limit_bytes: int) -> Bill:
 
 
 @given(sizes, st.integers(1, 2**44))
-def test_the_items_add_up_and_it_fits_when_the_limit_holds_them(
-    numbers: list[int], limit_bytes: int
-) -> None:
+def test_the_items_add_up_and_it_fits_when_the_limit_holds_them(numbers, limit_bytes):
     bill = bill_of(numbers, limit_bytes)
     assert bill.total_bytes == sum(numbers)
     assert bill.fits == (sum(numbers) <= limit_bytes)
 
 
-def test_the_fuller_pool_binds() -> None:
+def test_the_fuller_pool_binds():
     items = {name: Item(0, "counted", "") for name in ITEMS}
     items["runtime"] = Item(10, "measured", "")
     items["activations"] = Item(90, "counted", "", "device")
@@ -37,31 +35,29 @@ def test_the_fuller_pool_binds() -> None:
     assert not bill.fits
 
 
-def test_a_limit_of_nothing_binds_and_is_not_divided_by() -> None:
+def test_a_limit_of_nothing_binds_and_is_not_divided_by():
     bill = bill_of([1] * len(ITEMS), 0)
     assert (bill.fits, bill.filled_share) == (False, math.inf)
     assert bill_of([0] * len(ITEMS), 0).filled_share == 0
 
 
-def test_the_limit_that_was_asked_for_binds_when_it_is_the_smallest() -> None:
+def test_the_limit_that_was_asked_for_binds_when_it_is_the_smallest():
     assert host_limit(2**20) == Limit("--memory-limit", 2**20)
 
 
-def test_without_a_wish_the_machine_is_the_limit() -> None:
+def test_without_a_wish_the_machine_is_the_limit():
     limit = host_limit(None)
     assert limit.of in ("physical memory", "control group")
     assert limit.bytes > 0
 
 
 @given(st.integers(0, 2**40), st.integers(-(2**30), 2**30), st.integers(0, 2**40))
-def test_slack_is_never_below_nothing_and_never_falls_with_what_is_kept(
-    kept: int, excess: int, more: int
-) -> None:
+def test_slack_is_never_below_nothing_and_never_falls_with_what_is_kept(kept, excess, more):
     trial = AllocatorTrial(kept, excess)
     assert 0 <= slack_bytes(trial, kept) <= slack_bytes(trial, kept + more)
 
 
-def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory() -> None:
+def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory():
     device = Limit("memory of cuda", 2**30)
     asked = Limit("--memory-limit", 2**31)
     assert memory_limits(2**31, 0, device) == {"host": asked, "device": device}
@@ -70,7 +66,7 @@ def test_a_device_has_a_limit_of_its_own_unless_it_shares_the_hosts_memory() -> 
     assert memory_limits(2**31, 0) == {"host": asked}
 
 
-def test_batches_of_workers_must_also_fit_into_shared_memory() -> None:
+def test_batches_of_workers_must_also_fit_into_shared_memory():
     items = {name: Item(0, "counted", "") for name in ITEMS}
     items["prefetch"] = Item(50, "counted", "")
     limits = {"host": Limit("physical memory", 1000), "shared memory": Limit("/dev/shm", 40)}

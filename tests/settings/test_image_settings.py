@@ -16,12 +16,12 @@ SIDES = st.integers(1, 8192)
 
 
 @given(st.tuples(SIDES, SIDES, SIDES), st.sampled_from([",", "x", ", ", " x "]))
-def test_a_shape_is_read_as_people_write_it(shape: tuple[int, int, int], between: str) -> None:
+def test_a_shape_is_read_as_people_write_it(shape, between):
     assert validate({"input": between.join(map(str, shape))}).input == shape
     assert validate({"input": list(shape)}).input == shape
 
 
-def test_a_shape_survives_the_record_and_the_command_line() -> None:
+def test_a_shape_survives_the_record_and_the_command_line():
     spec = validate({"data": "folder", "input": "3,64,48"})
     again = validate(json.loads(json.dumps(spec.model_dump(mode="json"))))
     assert again == spec
@@ -36,18 +36,18 @@ def test_a_shape_survives_the_record_and_the_command_line() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_shape_is_refused_with_an_example(wrong: object) -> None:
+def test_what_is_no_shape_is_refused_with_an_example(wrong):
     with pytest.raises(RequestError, match=r"input: wanted .*, like 3,224,224; found"):
         validate({"input": wrong})
 
 
-def test_a_folder_is_read_from_its_files_unless_another_source_is_named() -> None:
+def test_a_folder_is_read_from_its_files_unless_another_source_is_named():
     assert validate({"data": "folder"}).source == "local"
     assert validate({"data": "folder", "source": "memory"}).source == "memory"
     assert validate({"data": "shapes"}).source == "memory"
 
 
 @given(st.text(max_size=20) | st.lists(st.integers() | st.text(max_size=3), max_size=4))
-def test_nothing_that_is_given_as_a_shape_breaks_the_reader(given_shape: object) -> None:
+def test_nothing_that_is_given_as_a_shape_breaks_the_reader(given_shape):
     with contextlib.suppress(RequestError):
         assert validate({"input": given_shape}).input is not None

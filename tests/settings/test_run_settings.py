@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -38,24 +37,24 @@ def complaint_about(settings: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("flag", FLAGS)
-def test_every_flag_of_the_design_is_a_setting(flag: str) -> None:
+def test_every_flag_of_the_design_is_a_setting(flag):
     assert flag.removeprefix("--").replace("-", "_") in field_names()
 
 
-def test_the_defaults_are_those_of_the_design() -> None:
+def test_the_defaults_are_those_of_the_design():
     spec = validate({})
     assert (spec.optimizer, spec.lr, spec.momentum) == ("sgd", 0.01, 0.9)
     assert (spec.nesterov, spec.weight_decay, spec.schedule) == (False, 0.0, "constant")
     assert (spec.model, spec.data, spec.shuffle, spec.out) == ("lenet", "shapes", "full", "runs")
 
 
-def test_every_setting_explains_itself_in_one_line() -> None:
+def test_every_setting_explains_itself_in_one_line():
     for name, field in RunSpec.model_fields.items():
         assert field.description, name
         assert "\n" not in field.description
 
 
-def test_a_spec_cannot_be_changed_once_it_is_made() -> None:
+def test_a_spec_cannot_be_changed_once_it_is_made():
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         validate({}).lr = 1.0  # type: ignore[misc]
 
@@ -70,16 +69,16 @@ def test_a_spec_cannot_be_changed_once_it_is_made() -> None:
         ("memory-limit", "memory_limit"),
     ],
 )
-def test_an_unknown_setting_is_refused_and_the_nearest_is_suggested(wrong: str, right: str) -> None:
+def test_an_unknown_setting_is_refused_and_the_nearest_is_suggested(wrong, right):
     assert complaint_about({wrong: 1}) == f"unknown setting {wrong!r}. Did you mean {right!r}?"
 
 
-def test_a_setting_like_no_other_is_answered_with_all_of_them() -> None:
+def test_a_setting_like_no_other_is_answered_with_all_of_them():
     text = complaint_about({"zzzz": 1})
     assert all(name in text for name in field_names())
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_that_is_wrong_is_said_at_once():
     text = complaint_about(
         {"epoch": 3, "batchsize": 8, "lr": -1, "optimizer": "sdg", "workers": "many"}
     )
@@ -88,7 +87,7 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
     assert len(text.split("; ")) == 5
 
 
-def test_settings_that_contradict_each_other_are_all_named() -> None:
+def test_settings_that_contradict_each_other_are_all_named():
     text = complaint_about({"nesterov": True, "optimizer": "adam", "persistent_workers": True})
     assert "nesterov: wants optimizer sgd" in text
     assert "persistent_workers: wants workers of 1 or more" in text
@@ -112,11 +111,11 @@ def test_settings_that_contradict_each_other_are_all_named() -> None:
         ("page_cache", "Cold_Epochs", "cold-epochs"),
     ],
 )
-def test_a_closed_choice_forgives_case_and_dashes(setting: str, written: str, meant: str) -> None:
+def test_a_closed_choice_forgives_case_and_dashes(setting, written, meant):
     assert getattr(validate({setting: written}), setting) == meant
 
 
-def test_augmentation_and_batch_norm_are_switched_in_any_of_the_usual_words() -> None:
+def test_augmentation_and_batch_norm_are_switched_in_any_of_the_usual_words():
     for off in ("none", "None", "false", "off", "no", False, None):
         assert validate({"augment": off}).augment == "none"
     for on in ("crop-flip", "true", "on", "yes", True):
@@ -124,18 +123,18 @@ def test_augmentation_and_batch_norm_are_switched_in_any_of_the_usual_words() ->
     assert validate({"norm": None}).norm == "none"
 
 
-def test_a_word_that_is_no_choice_is_answered_with_the_nearest() -> None:
+def test_a_word_that_is_no_choice_is_answered_with_the_nearest():
     text = complaint_about({"optimizer": "adamm"})
     assert text == "optimizer: 'adamm' is not one of them. Did you mean 'adam'?"
 
 
 @pytest.mark.parametrize("written", ["nesterov", "Nesterov", "NESTEROV"])
-def test_nesterov_as_an_optimizer_is_sgd_with_nesterov_really_on(written: str) -> None:
+def test_nesterov_as_an_optimizer_is_sgd_with_nesterov_really_on(written):
     spec = validate({"optimizer": written})
     assert (spec.optimizer, spec.nesterov, spec.momentum) == ("sgd", True, 0.9)
 
 
-def test_nesterov_without_momentum_is_refused() -> None:
+def test_nesterov_without_momentum_is_refused():
     assert "momentum above 0" in complaint_about({"optimizer": "nesterov", "momentum": 0})
 
 
@@ -167,9 +166,7 @@ OUT_OF_RANGE: dict[str, tuple[object, ...]] = {
     ("setting", "value"),
     [(setting, value) for setting, values in OUT_OF_RANGE.items() for value in values],
 )
-def test_a_value_out_of_range_is_refused_by_the_name_of_its_setting(
-    setting: str, value: object
-) -> None:
+def test_a_value_out_of_range_is_refused_by_the_name_of_its_setting(setting, value):
     assert complaint_about({setting: value}).startswith(f"{setting}: ")
 
 
@@ -180,9 +177,7 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_setting(
         ({"name": ""}, "name: wanted at least 1 character, found ''"),
     ],
 )
-def test_a_complaint_says_what_was_wanted_and_what_was_found(
-    settings: dict[str, Any], text: str
-) -> None:
+def test_a_complaint_says_what_was_wanted_and_what_was_found(settings, text):
     assert complaint_about(settings) == text
 
 
@@ -190,55 +185,55 @@ def test_a_complaint_says_what_was_wanted_and_what_was_found(
     ("written", "size"),
     [("3.9GiB", 4_187_593_113), ("512M", 536_870_912), ("2GB", 2 * 10**9), (1024, 1024)],
 )
-def test_a_memory_limit_is_read_as_a_size(written: object, size: int) -> None:
+def test_a_memory_limit_is_read_as_a_size(written, size):
     assert validate({"memory_limit": written}).memory_limit == size
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:1", "mps"])
-def test_a_device_is_a_kind_or_one_of_a_kind_by_number(device: str) -> None:
+def test_a_device_is_a_kind_or_one_of_a_kind_by_number(device):
     assert validate({"device": device}).device == device
 
 
-def test_text_as_a_flag_gives_it_becomes_the_setting_s_own_type() -> None:
+def test_text_as_a_flag_gives_it_becomes_the_setting_s_own_type():
     spec = validate({"batch_size": "128", "lr": "1e-3", "pin_memory": "true", "samples": "10"})
     assert (spec.batch_size, spec.lr, spec.pin_memory, spec.samples) == (128, 0.001, True, 10)
 
 
-def test_a_run_is_named_after_its_model_and_data_unless_it_has_a_name() -> None:
+def test_a_run_is_named_after_its_model_and_data_unless_it_has_a_name():
     assert validate({"model": "resnet18", "data": "cifar10"}).run_name == "resnet18-cifar10"
     assert validate({"name": "first try"}).run_name == "first try"
 
 
 @pytest.mark.parametrize("cold", ["cold", "cold-epochs", "COLD_EPOCHS"])
-def test_a_cold_cache_reads_from_files_where_nobody_named_a_source(cold: str) -> None:
+def test_a_cold_cache_reads_from_files_where_nobody_named_a_source(cold):
     assert validate({"page_cache": cold}).source == "local"
     assert validate({"page_cache": cold, "source": "local"}).source == "local"
     assert validate({"page_cache": "keep"}).source == "memory"
 
 
 @pytest.mark.parametrize("source", ["memory", "synthetic"])
-def test_a_cold_cache_means_nothing_to_data_in_memory(source: str) -> None:
+def test_a_cold_cache_means_nothing_to_data_in_memory(source):
     assert complaint_about({"page_cache": "cold", "source": source}) == (
         f"page_cache: cold wants samples that are read from files, found source {source}. "
         "Use source local, or leave it out"
     )
 
 
-def test_synthetic_batches_are_tested_on_by_nobody() -> None:
+def test_synthetic_batches_are_tested_on_by_nobody():
     assert validate({}).evaluate is True
     assert validate({"source": "synthetic"}).evaluate is False
     assert validate({"source": "synthetic", "evaluate": True}).evaluate is False
 
 
 @pytest.mark.parametrize("setting", [{"workers": 2}, {"pipeline_delay_ms": 1}])
-def test_synthetic_batches_have_nothing_to_load(setting: dict[str, Any]) -> None:
+def test_synthetic_batches_have_nothing_to_load(setting):
     text = complaint_about({"source": "synthetic", **setting})
     assert text.startswith(f"{next(iter(setting))}: wants 0")
     assert "nothing to load" in text
 
 
 @pytest.mark.parametrize("source", ["memory", "synthetic"])
-def test_a_slow_source_is_one_that_is_read_from(source: str) -> None:
+def test_a_slow_source_is_one_that_is_read_from(source):
     assert validate({"source": "local", "source_delay_ms": "0.5"}).source_delay_ms == 0.5
     text = complaint_about({"source": source, "source_delay_ms": 0.5})
     assert text.startswith("source_delay_ms: wants samples that are read while training")
@@ -299,13 +294,13 @@ def settings_of_a_run(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(settings_of_a_run())
-def test_any_valid_spec_survives_being_written_to_run_json(settings: dict[str, Any]) -> None:
+def test_any_valid_spec_survives_being_written_to_run_json(settings):
     spec = validate(settings)
     written = json.dumps(spec.model_dump(mode="json"), allow_nan=False)
     assert validate(json.loads(written)) == spec
 
 
-def test_a_file_may_use_pytorch_names(tmp_path: Path) -> None:
+def test_a_file_may_use_pytorch_names(tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("num_workers = 3\nlearning_rate = 0.2\n")
     spec = resolve_request(file, {})

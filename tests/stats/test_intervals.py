@@ -16,15 +16,15 @@ numbers = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=50)
     # Five values: position 4 * share; 0.95 lies 0.8 of the way from the fourth to the fifth.
     [(0, 1.0), (0.25, 2.0), (0.5, 3.0), (0.95, 4.0 + 0.8 * 6.0), (1, 10.0)],
 )
-def test_a_quantile_interpolates_between_its_neighbours(share: float, value: float) -> None:
+def test_a_quantile_interpolates_between_its_neighbours(share, value):
     assert quantile([1.0, 2.0, 3.0, 4.0, 10.0], share) == pytest.approx(value)
 
 
-def test_every_quantile_of_one_value_is_that_value() -> None:
+def test_every_quantile_of_one_value_is_that_value():
     assert {quantile([7.0], share) for share in (0.0, 0.3, 0.5, 0.99, 1.0)} == {7.0}
 
 
-def test_a_quantile_of_nothing_is_refused() -> None:
+def test_a_quantile_of_nothing_is_refused():
     with pytest.raises(ValueError, match="of nothing"):
         quantile([], 0.5)
     with pytest.raises(ValueError, match="of nothing"):
@@ -32,12 +32,12 @@ def test_a_quantile_of_nothing_is_refused() -> None:
 
 
 @given(numbers)
-def test_the_median_is_the_standard_library_s_and_needs_no_order(values: list[float]) -> None:
+def test_the_median_is_the_standard_library_s_and_needs_no_order(values):
     assert median(values) == pytest.approx(statistics.median(values))
 
 
 @given(st.lists(st.none() | st.floats(-1e9, 1e9), max_size=50))
-def test_what_is_unknown_takes_no_part_in_a_median_or_a_mean(values: list[float | None]) -> None:
+def test_what_is_unknown_takes_no_part_in_a_median_or_a_mean(values):
     known = [value for value in values if value is not None]
     if not known:
         assert known_median(iter(values)) is known_mean(iter(values)) is None
@@ -47,9 +47,7 @@ def test_what_is_unknown_takes_no_part_in_a_median_or_a_mean(values: list[float 
 
 
 @given(numbers, st.floats(0, 1), st.floats(0, 1))
-def test_quantiles_rise_with_their_share_and_stay_within_the_values(
-    values: list[float], one: float, other: float
-) -> None:
+def test_quantiles_rise_with_their_share_and_stay_within_the_values(values, one, other):
     ordered = sorted(values)
     low, high = (quantile(ordered, share) for share in sorted((one, other)))
     slack = 1e-6  # rounding of the interpolation, on values up to 1e9

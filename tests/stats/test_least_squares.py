@@ -15,7 +15,7 @@ rows = st.lists(
 )
 
 
-def test_a_line_through_the_origin_is_found_as_by_hand() -> None:
+def test_a_line_through_the_origin_is_found_as_by_hand():
     fit = least_squares([[1.0], [2.0]], [2.0, 5.0])
     # By hand: (1*2 + 2*5) / (1 + 4) = 2.4; residuals -0.4 and 0.2, so a variance of 0.2 / 1.
     assert fit is not None
@@ -24,22 +24,22 @@ def test_a_line_through_the_origin_is_found_as_by_hand() -> None:
 
 
 @given(rows)
-def test_what_is_a_sum_is_taken_apart(given_rows: list[tuple[float, float, float]]) -> None:
+def test_what_is_a_sum_is_taken_apart(given_rows):
     fit = least_squares(given_rows, [3 * a + 5 * b + 7 * c for a, b, c in given_rows])
     if fit is not None and max(fit.standard_errors) < 1e-6:
         assert fit.coefficients == pytest.approx((3, 5, 7), abs=1e-3)
 
 
-def test_columns_that_go_together_cannot_be_told_apart() -> None:
+def test_columns_that_go_together_cannot_be_told_apart():
     assert least_squares([[a, 2 * a] for a in range(1, 9)], list(range(8))) is None
 
 
 @pytest.mark.parametrize("few", [[], [[1.0, 2.0]], [[1.0, 2.0], [2.0, 1.0]], [[0.0]] * 5])
-def test_too_little_to_fit_is_none(few: list[list[float]]) -> None:
+def test_too_little_to_fit_is_none(few):
     assert least_squares(few, [1.0] * len(few)) is None
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_truth_about_as_often_as_it_says():
     chance = random.Random(3)
     held = 0
     for _ in range(200):

@@ -50,21 +50,19 @@ sets = st.lists(rates, min_size=2, max_size=10)
         (10**9, 0.95, 1.960),
     ],
 )
-def test_t_is_the_one_of_the_printed_table(degrees: int, confidence: float, t: float) -> None:
+def test_t_is_the_one_of_the_printed_table(degrees, confidence, t):
     assert t_quantile(degrees, confidence) == pytest.approx(t, abs=6e-4)
 
 
 @given(st.integers(1, 300), st.floats(0.5, 0.999), st.floats(0.5, 0.999))
-def test_more_confidence_needs_a_larger_t_and_more_degrees_a_smaller(
-    degrees: int, one: float, other: float
-) -> None:
+def test_more_confidence_needs_a_larger_t_and_more_degrees_a_smaller(degrees, one, other):
     low, high = sorted((one, other))
     assert t_quantile(degrees, low) <= t_quantile(degrees, high)
     assert t_quantile(degrees + 1, high) <= t_quantile(degrees, high) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("degrees", "confidence"), [(0, 0.95), (3, 1.0), (3, -0.1), (3, math.nan)])
-def test_a_t_that_does_not_exist_is_refused(degrees: int, confidence: float) -> None:
+def test_a_t_that_does_not_exist_is_refused(degrees, confidence):
     with pytest.raises(ValueError, match="degree of freedom"):
         t_quantile(degrees, confidence)
 
@@ -72,14 +70,14 @@ def test_a_t_that_does_not_exist_is_refused(degrees: int, confidence: float) -> 
 # --- worked cases ---------------------------------------------------------------------------------
 
 
-def test_the_ratio_of_rounds_is_that_of_each_round_and_not_of_the_sums() -> None:
+def test_the_ratio_of_rounds_is_that_of_each_round_and_not_of_the_sums():
     # The second round ran on a machine that was ten times slower; the ratio is 2 in both.
     found = ratio_of_rounds([100, 10], [200, 20])
     assert found == Ratio(pytest.approx(2), pytest.approx(2), pytest.approx(2), 2, 0)
     assert verdict(found) == "faster"
 
 
-def test_the_interval_of_rounds_is_student_s_on_the_logs() -> None:
+def test_the_interval_of_rounds_is_student_s_on_the_logs():
     # Logs of the ratios: -0.1, 0, 0.1; their standard deviation is 0.1; t of 2 degrees is 4.303.
     found = ratio_of_rounds([1, 1, 1], [math.exp(-0.1), 1, math.exp(0.1)])
     assert found is not None
@@ -90,7 +88,7 @@ def test_the_interval_of_rounds_is_student_s_on_the_logs() -> None:
     assert verdict(found) == "no difference detected"
 
 
-def test_the_interval_of_sets_is_welch_s_with_the_degrees_rounded_down() -> None:
+def test_the_interval_of_sets_is_welch_s_with_the_degrees_rounded_down():
     # Variances of the logs 0.01 and 0.04, three runs each: 2.94 degrees, rounded down to 2.
     ours = [math.exp(x) for x in (-0.1, 0, 0.1)]
     theirs = [math.exp(1 + x) for x in (-0.2, 0, 0.2)]
@@ -104,9 +102,7 @@ def test_the_interval_of_sets_is_welch_s_with_the_degrees_rounded_down() -> None
 
 
 @pytest.mark.parametrize("compare", [ratio_of_rounds, ratio_of_sets])
-def test_one_run_a_side_gives_a_ratio_but_nothing_to_tell_by(
-    compare: Callable[..., Ratio | None],
-) -> None:
+def test_one_run_a_side_gives_a_ratio_but_nothing_to_tell_by(compare):
     found = compare([100.0], [150.0])
     assert found is not None
     assert (found.ratio, found.low, found.high) == (pytest.approx(1.5), None, None)
@@ -115,11 +111,11 @@ def test_one_run_a_side_gives_a_ratio_but_nothing_to_tell_by(
     assert verdict(None) == "cannot tell"
 
 
-def test_one_run_against_many_cannot_tell() -> None:
+def test_one_run_against_many_cannot_tell():
     assert verdict(ratio_of_sets([100.0], [200.0, 201.0, 199.0])) == "cannot tell"
 
 
-def test_rounds_that_do_not_pair_are_a_mistake_of_the_caller() -> None:
+def test_rounds_that_do_not_pair_are_a_mistake_of_the_caller():
     with pytest.raises(ValueError, match="shorter"):
         ratio_of_rounds([1.0, 2.0], [1.0])
 
@@ -134,9 +130,7 @@ def test_rounds_that_do_not_pair_are_a_mistake_of_the_caller() -> None:
         (None, None, "undecided"),
     ],
 )
-def test_tied_is_at_most_3_percent_slower_at_the_edge_of_the_interval(
-    low: float | None, high: float | None, answer: str
-) -> None:
+def test_tied_is_at_most_3_percent_slower_at_the_edge_of_the_interval(low, high, answer):
     assert tie(Ratio(0.95, low, high, 6, 0.1)) == answer
     assert tie(None) == "undecided"
 
@@ -145,7 +139,7 @@ def test_tied_is_at_most_3_percent_slower_at_the_edge_of_the_interval(
 
 
 @given(sets)
-def test_what_is_compared_with_itself_does_not_differ(values: list[float]) -> None:
+def test_what_is_compared_with_itself_does_not_differ(values):
     for found in (ratio_of_rounds(values, values), ratio_of_sets(values, values[::-1])):
         assert found is not None
         assert found.ratio == pytest.approx(1)
@@ -153,16 +147,12 @@ def test_what_is_compared_with_itself_does_not_differ(values: list[float]) -> No
 
 
 @given(rates, st.integers(2, 9), st.integers(2, 9))
-def test_equal_figures_do_not_differ_however_many_there_are(
-    rate: float, ours: int, theirs: int
-) -> None:
+def test_equal_figures_do_not_differ_however_many_there_are(rate, ours, theirs):
     assert verdict(ratio_of_sets([rate] * ours, [rate] * theirs)) == "no difference detected"
 
 
 @given(st.lists(st.tuples(rates, rates), min_size=2, max_size=10), st.floats(0.1, 10))
-def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(
-    pairs: list[tuple[float, float]], unit: float
-) -> None:
+def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(pairs, unit):
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
     for compare in (ratio_of_rounds, ratio_of_sets):
         there = compare(ours, theirs)
@@ -177,20 +167,20 @@ def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(
 
 
 @given(sets)
-def test_the_interval_of_a_setting_holds_its_median(values: list[float]) -> None:
+def test_the_interval_of_a_setting_holds_its_median(values):
     found = interval_of(values)
     assert found.low is not None
     assert found.high is not None
     assert found.low <= found.median == median(values) <= found.high
 
 
-def test_the_interval_of_one_value_has_no_ends() -> None:
+def test_the_interval_of_one_value_has_no_ends():
     assert interval_of([7.0]) == (7.0, None, None)
     with pytest.raises(ValueError, match="of nothing"):
         interval_of([])
 
 
-def test_six_runs_are_the_fewest_whose_own_values_are_the_ends() -> None:
+def test_six_runs_are_the_fewest_whose_own_values_are_the_ends():
     # Five values all lie on one side of the true median once in 16, six once in 32.
     assert interval_of([1.0, 2, 3, 4, 5, 600])[1:] == (1, 600)
     assert interval_of([1.0, 2, 3, 4, 5])[2] > 5  # type: ignore[operator]
@@ -232,7 +222,7 @@ def play_rounds(
 
 
 @NOISES
-def test_equal_settings_in_rounds_are_called_different_at_most_once_in_20(noise: Noise) -> None:
+def test_equal_settings_in_rounds_are_called_different_at_most_once_in_20(noise):
     random = Random(1)
     wrong = 0
     for _ in range(PLAYED):
@@ -242,7 +232,7 @@ def test_equal_settings_in_rounds_are_called_different_at_most_once_in_20(noise:
 
 
 @NOISES
-def test_of_many_equal_settings_any_is_called_different_at_most_once_in_20(noise: Noise) -> None:
+def test_of_many_equal_settings_any_is_called_different_at_most_once_in_20(noise):
     random = Random(2)
     others = 5
     each = confidence_of_each(others)
@@ -258,9 +248,7 @@ def test_of_many_equal_settings_any_is_called_different_at_most_once_in_20(noise
 
 @NOISES
 @pytest.mark.parametrize(("ours", "theirs"), [(2, 2), (3, 6), (6, 6)])
-def test_equal_sets_are_called_different_at_most_once_in_20(
-    noise: Noise, ours: int, theirs: int
-) -> None:
+def test_equal_sets_are_called_different_at_most_once_in_20(noise, ours, theirs):
     random = Random(3)
     wrong = 0
     for _ in range(PLAYED):
@@ -269,7 +257,7 @@ def test_equal_sets_are_called_different_at_most_once_in_20(
     assert wrong / PLAYED <= AT_MOST_1_IN_20
 
 
-def test_a_planted_50_percent_is_found_every_time_in_six_rounds() -> None:
+def test_a_planted_50_percent_is_found_every_time_in_six_rounds():
     random = Random(4)
     for _ in range(PLAYED):
         baseline, slower = play_rounds(random, normal, others=1, slowdown=0.5)
@@ -277,7 +265,7 @@ def test_a_planted_50_percent_is_found_every_time_in_six_rounds() -> None:
         assert verdict(ratio_of_rounds(slower, baseline)) == "faster"
 
 
-def test_taking_half_as_long_again_is_found_every_time_in_six_rounds() -> None:
+def test_taking_half_as_long_again_is_found_every_time_in_six_rounds():
     random = Random(5)
     for _ in range(PLAYED):
         baseline, slower = play_rounds(random, normal, others=1, slowdown=1 / 3)

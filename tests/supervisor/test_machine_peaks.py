@@ -107,7 +107,8 @@ def test_a_busy_machine_is_told_that_it_was(capsys: pytest.CaptureFixture[str]) 
 
     conditions = {"device": "cpu", "device_name": None, "precision": "fp32", "threads": 2}
     peak = {"conditions": conditions, "flop_per_s": 4.2e10, "bytes_per_s": 2**33}
-    print_peaks(Console(), [{**peak, "matrix_size": 512, "pressure_cpu": 40.0}])
+    busy = {**peak, "matrix_size": 512, "pressure_cpu": 40.0}
+    print_peaks(Console(), {"peaks": [busy], "left_out": {}})
     said = capsys.readouterr().out
     assert "42.0" in said
     assert "8.0 GiB/s" in said

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from checked_schemas import check
 from json_schemas import PAGE, to_text
 
 
-def test_the_schemas_in_the_docs_are_those_of_the_types() -> None:
+def test_the_schemas_in_the_docs_are_those_of_the_types():
     current = PAGE.read_text(encoding="utf-8")
     assert current == to_text(), "run: python tools/json_schemas.py"
 
@@ -17,23 +15,23 @@ def test_the_schemas_in_the_docs_are_those_of_the_types() -> None:
 EVENT = {"event": "batch", "time_s": 1.5, "bytes": 12}
 
 
-def test_an_event_as_its_type_says_is_accepted() -> None:
+def test_an_event_as_its_type_says_is_accepted():
     check("events.jsonl", EVENT)
 
 
 @pytest.mark.parametrize(
     "changed", [{"bytes": "12"}, {"bytes": None}, {"time_s": "now"}, {"event": "batches"}]
 )
-def test_a_value_of_another_type_is_seen(changed: dict[str, Any]) -> None:
+def test_a_value_of_another_type_is_seen(changed):
     with pytest.raises(AssertionError, match=r"events.jsonl: "):
         check("events.jsonl", {**EVENT, **changed})
 
 
-def test_a_key_without_a_type_is_seen() -> None:
+def test_a_key_without_a_type_is_seen():
     with pytest.raises(AssertionError, match=r"events.jsonl: "):
         check("events.jsonl", {**EVENT, "samples": 3})
 
 
-def test_a_missing_key_is_seen() -> None:
+def test_a_missing_key_is_seen():
     with pytest.raises(AssertionError, match="error"):
         check("answer of error", {"exit_code": 2})

@@ -175,7 +175,7 @@ def test_an_old_python_is_told_what_was_wanted_what_was_found_and_what_to_do():
 
 
 @pytest.mark.parametrize("version", [(3, 10, 0), (3, 13, 1), (4, 0, 0)])
-def test_a_new_enough_python_passes(version: tuple[int, ...]):
+def test_a_new_enough_python_passes(version):
     setup_venv.check_version(version)
 
 
@@ -192,7 +192,7 @@ def test_the_script_parses_as_python_3_6_so_that_an_old_python_gets_the_message(
 
 
 @pytest.mark.parametrize("module", ["venv", "ensurepip"])
-def test_a_python_without_venv_or_ensurepip_is_told_the_debian_package(tmp_path: Path, module: str):
+def test_a_python_without_venv_or_ensurepip_is_told_the_debian_package(tmp_path, module):
     shadow = tmp_path / "shadow"
     shadow.mkdir()
     (shadow / f"{module}.py").write_text(f"raise ImportError('no {module} here')\n")
@@ -236,7 +236,7 @@ def test_a_torch_that_cannot_be_used_is_reported(fake_torch, source, metadata_ve
     assert problem in found.problem
 
 
-def test_no_torch_is_no_problem(tmp_path: Path):
+def test_no_torch_is_no_problem(tmp_path):
     # -S leaves out the site-packages, and with them any torch that the tests run with.
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
@@ -287,7 +287,7 @@ def test_every_line_of_the_constraints_is_a_comment_or_an_exact_version():
     ("seconds", "text"),
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (119.4, "119 s"), (125.2, "2 min 5 s")],
 )
-def test_a_duration_is_printed_with_few_digits(seconds: float, text: str):
+def test_a_duration_is_printed_with_few_digits(seconds, text):
     assert setup_venv.duration(seconds) == text
 
 
@@ -303,7 +303,7 @@ def stage_on(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, columns: int 
     return stream.getvalue()
 
 
-def test_a_terminal_shows_the_time_while_a_stage_runs(monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_shows_the_time_while_a_stage_runs(monkeypatch):
     shown = stage_on(Terminal(), monkeypatch).split("\r")
     assert shown[0] == "setup: waiting ... "
     assert len(shown) >= 4
@@ -312,9 +312,7 @@ def test_a_terminal_shows_the_time_while_a_stage_runs(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("stream", "columns"), [(io.StringIO, 80), (Terminal, 25)])
-def test_a_log_and_a_narrow_terminal_get_the_time_only_at_the_end(
-    stream: type[io.StringIO], columns: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_log_and_a_narrow_terminal_get_the_time_only_at_the_end(stream, columns, monkeypatch):
     shown = stage_on(stream(), monkeypatch, columns)
     assert re.fullmatch(r"setup: waiting \.\.\. \d\.\d s\n", shown)
 
@@ -367,7 +365,7 @@ def test_a_very_long_line_is_cut():
 # --- the whole ------------------------------------------------------------------------------------
 
 
-def test_each_stage_prints_one_line_with_its_time(faked: FakedCheckout):
+def test_each_stage_prints_one_line_with_its_time(faked):
     done = faked.run()
     assert done.returncode == 0, done.stderr
     expected = [
@@ -382,14 +380,14 @@ def test_each_stage_prints_one_line_with_its_time(faked: FakedCheckout):
         assert re.fullmatch(pattern, line)
 
 
-def test_the_output_of_pip_is_in_the_log_and_not_on_the_terminal(faked: FakedCheckout):
+def test_the_output_of_pip_is_in_the_log_and_not_on_the_terminal(faked):
     done = faked.run()
     assert done.stderr == ""
     assert "something" not in done.stdout
     assert faked.log().count("Collecting something\nWARNING: pip has something to say\n") == 2
 
 
-def test_a_second_setup_keeps_the_environment_and_starts_a_new_log(faked: FakedCheckout):
+def test_a_second_setup_keeps_the_environment_and_starts_a_new_log(faked):
     faked.run()
     (faked.venv.path / "lib/python3/site-packages/torch").mkdir(parents=True)
     done = faked.run()
@@ -400,7 +398,7 @@ def test_a_second_setup_keeps_the_environment_and_starts_a_new_log(faked: FakedC
     assert faked.log().count("Collecting") == 1
 
 
-def test_the_installed_torch_is_used_and_pinned(faked: FakedCheckout):
+def test_the_installed_torch_is_used_and_pinned(faked):
     (faked.modules / "sitecustomize.py").unlink()
     (faked.modules / "torch.py").write_text("__version__ = '2.5.0'\n")
     (faked.modules / "torch-2.5.0.dist-info").mkdir()
@@ -414,7 +412,7 @@ def test_the_installed_torch_is_used_and_pinned(faked: FakedCheckout):
     assert pins(faked.venv.constraints.read_text())["torch"] == ["2.5.0"]
 
 
-def test_pip_is_given_the_constraints_as_a_url_without_blanks(faked: FakedCheckout):
+def test_pip_is_given_the_constraints_as_a_url_without_blanks(faked):
     faked.pip('echo "constraints: $PIP_CONSTRAINT $PIP_BUILD_CONSTRAINT."')
     faked.run()
     url = faked.venv.constraints.as_uri()
@@ -422,7 +420,7 @@ def test_pip_is_given_the_constraints_as_a_url_without_blanks(faked: FakedChecko
     assert f"constraints: {url} {url}." in faked.log()
 
 
-def test_a_failing_pip_ends_in_its_errors_the_log_and_advice(faked: FakedCheckout):
+def test_a_failing_pip_ends_in_its_errors_the_log_and_advice(faked):
     faked.pip('echo "ERROR: No matching distribution found" >&2; echo "hint: Look above"; exit 3')
     done = faked.run()
     assert done.returncode == 1
@@ -444,7 +442,7 @@ def test_a_failing_pip_ends_in_its_errors_the_log_and_advice(faked: FakedCheckou
     assert faked.venv.problem() is None
 
 
-def test_a_failing_venv_ends_in_its_errors_and_the_log(faked: FakedCheckout):
+def test_a_failing_venv_ends_in_its_errors_and_the_log(faked):
     stub = "import sys\nif __name__ == '__main__':\n    sys.exit('Error: no room for .venv')\n"
     (faked.modules / "venv.py").write_text(stub)
     done = faked.run()
@@ -453,7 +451,7 @@ def test_a_failing_venv_ends_in_its_errors_and_the_log(faked: FakedCheckout):
     assert "    Error: no room for .venv\n" in done.stderr
 
 
-def test_an_interrupted_setup_says_so_and_is_unfinished(faked: FakedCheckout):
+def test_an_interrupted_setup_says_so_and_is_unfinished(faked):
     faked.pip("echo pip is at work; exec sleep 60")
     process = faked.start()
     try:
@@ -472,16 +470,14 @@ def test_an_interrupted_setup_says_so_and_is_unfinished(faked: FakedCheckout):
         os.killpg(process.pid, 0)
 
 
-def test_a_pip_that_outlives_the_interrupt_is_killed(monkeypatch: pytest.MonkeyPatch):
+def test_a_pip_that_outlives_the_interrupt_is_killed(monkeypatch):
     monkeypatch.setattr(setup_venv, "INTERRUPT_GRACE_S", 0.01)
     process = subprocess.Popen(["sleep", "60"])
     setup_venv.stop(process)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_an_interrupted_removal_leaves_the_environment_marked(
-    faked: FakedCheckout, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_interrupted_removal_leaves_the_environment_marked(faked, monkeypatch):
     faked.run()
 
     def interrupted(path: str) -> None:
@@ -497,7 +493,7 @@ def test_an_interrupted_removal_leaves_the_environment_marked(
     ("missing", "problem"),
     [("pyvenv.cfg", "not a complete virtual environment"), ("bin/python", "its Python is missing")],
 )
-def test_a_damaged_environment_is_not_kept(faked: FakedCheckout, missing: str, problem: str):
+def test_a_damaged_environment_is_not_kept(faked, missing, problem):
     faked.run()
     (faked.venv.path / missing).unlink()
     assert problem in faked.venv.problem()
@@ -517,7 +513,7 @@ def test_make_test_all_adds_the_long_tests_to_make_test():
 
 
 @pytest.mark.long
-def test_a_copy_of_the_repo_sets_itself_up_and_runs(tmp_path: Path):
+def test_a_copy_of_the_repo_sets_itself_up_and_runs(tmp_path):
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     for name in ("LICENSE", "README.md", "constraints.txt", "pyproject.toml"):
