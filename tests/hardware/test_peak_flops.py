@@ -29,7 +29,7 @@ def test_a_peak_is_found_again_under_its_conditions_only():
     assert keep(PEAK) == PEAK
     assert find_peak(HERE) == PEAK
     for other in ({"precision": "bf16"}, {"threads": 1}, {"torch": "2.4.0"}, {"cpu": "A72"}):
-        assert find_peak(replace(HERE, **other)) is None  # type: ignore[arg-type]
+        assert find_peak(replace(HERE, **other)) is None
 
 
 def test_of_two_measurements_the_better_figures_are_kept():
@@ -85,8 +85,6 @@ def test_a_user_without_a_home_has_no_peak(monkeypatch):
 def test_threads_are_a_condition_of_a_cpu_alone():
     on_cpu = conditions_of(ENVIRONMENT, "fp32")
     on_cuda = conditions_of({**ENVIRONMENT, "device": "cuda:1", "device_name": "T4"}, "fp16")
-    assert on_cpu is not None
-    assert on_cuda is not None
     assert on_cpu.threads == 4
     assert (on_cuda.device, on_cuda.threads) == ("cuda", None)
 

@@ -31,7 +31,6 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int]]:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=pipe, stdout=pipe, text=True
     ) as parent:
-        assert parent.stdout is not None
         yield parent, int(parent.stdout.readline())
 
 

@@ -54,11 +54,9 @@ def test_the_device_needs_what_the_rules_reserve_and_what_the_trial_took_beyond(
     spec = resolve(validate({"model": "lenet", "device": "cpu", "batch_size": 16}))
     shapes = dataset_registry.find("shapes")
     seen = probe_steps(spec, build_model(spec), shapes, torch.device("cpu"), memory)
-    assert seen.device is not None
     counted = reserved_for(at_batch(*seen.logs, 16), NO_OPTIMIZER)
     assert seen.device.excess_bytes == memory.peak_reserved_bytes() - counted
     bill = check_fit(spec, build_model(spec), memory).bill
-    assert bill is not None
     needed = 300 * MIB + seen.reserved_bytes(16) + seen.device.excess_bytes
     assert bill.pool_bytes("device") == needed
 

@@ -70,6 +70,6 @@ def test_batches_of_workers_must_also_fit_into_shared_memory():
     items = {name: Item(0, "counted", "") for name in ITEMS}
     items["prefetch"] = Item(50, "counted", "")
     limits = {"host": Limit("physical memory", 1000), "shared memory": Limit("/dev/shm", 40)}
-    bill = Bill(items, limits)  # type: ignore[arg-type]
+    bill = Bill(items, limits)
     assert not bill.fits
     assert bill.binding == "shared memory"

@@ -22,14 +22,12 @@ def share_found(noise: float, slowdown: float, rounds: int, played: int = 1500) 
 @pytest.mark.parametrize(("noise", "slowdown"), [(0.03, 0.05), (0.06, 0.05), (0.12, 0.2)])
 def test_with_that_many_rounds_it_is_found_four_times_in_five(noise, slowdown):
     rounds = rounds_needed(noise, slowdown)
-    assert rounds is not None
     assert share_found(noise, slowdown, rounds) >= 0.8 - 0.04
     assert share_found(noise, slowdown, rounds - 1) < 0.8 + 0.04
 
 
 def test_more_noise_smaller_slowdowns_more_power_and_more_confidence_need_more_rounds():
     usual = rounds_needed(0.06)
-    assert usual is not None
     more = [
         rounds_needed(0.12),
         rounds_needed(0.06, slowdown=0.03),
@@ -56,4 +54,4 @@ def test_where_the_noise_hides_it_the_answer_is_none_and_not_a_guess():
 )
 def test_a_question_without_an_answer_is_refused(wrong):
     with pytest.raises(ValueError, match="wanted a noise"):
-        rounds_needed(**{"noise": 0.1, **wrong})  # type: ignore[arg-type]
+        rounds_needed(**{"noise": 0.1, **wrong})

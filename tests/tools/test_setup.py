@@ -31,8 +31,6 @@ BASE_PYTHON = getattr(sys, "_base_executable", sys.executable)
 
 def load_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("setup_venv", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
