@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from stepscope_command import Stepscope
 
 
@@ -36,28 +35,3 @@ def test_the_energy_of_every_layer_and_level_is_drawn(stepscope: Stepscope) -> N
 def test_the_published_solution_scores_90(stepscope: Stepscope) -> None:
     figures = "--accuracy 0.7966 --energy-mj 0.32204 --cycles 46344 --peak-activation-bytes 98304"
     assert stepscope("accel", "score", *figures.split(), "--json").json["points"] == 90
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("estimate", "a model or --layer"),
-        ("estimate lenet --layer C=1", "a model or --layer"),
-        ("estimate lenet --spatial 8by16", "free, or MxC"),
-        ("estimate lenet --spatial 17x16", "at most 16x16"),
-        ("estimate lenet --design nowhere.toml", "cannot read nowhere.toml"),
-        ("estimate mobilebert-small", "takes texts"),
-        ("estimate nonet", "unknown model"),
-        ("estimate efficient:w16-", "cannot read the model name"),
-        ("estimate lenet --chart energy.gif", "wanted a file name that ends in a form"),
-        ("score --accuracy 0.5", "missing --energy-mj"),
-        ("score --accuracy 50 --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),
-        ("score --accuracy nan --energy-mj 1 --cycles 1 --peak-activation-bytes 1", "0 to 1"),
-        ("score nowhere", "is not a run folder"),
-    ],
-)
-def test_a_wrong_request_is_refused(stepscope: Stepscope, words: str, said: str) -> None:
-    answer = stepscope("accel", *words.split())
-    assert (answer.code, answer.out) == (2, "")
-    assert said in answer.err
-    assert "Traceback" not in answer.err

@@ -12,7 +12,7 @@ from typing import Any
 import pandas
 import polars
 import pytest
-from stepscope_command import ENVIRONMENT, TINY, Answer, Stepscope
+from stepscope_command import ENVIRONMENT, TINY, Stepscope
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepscope.records.run_folder import create
@@ -39,12 +39,6 @@ def trace_in(path: Path) -> list[dict[str, Any]]:
     events = json.loads(path.read_text())["traceEvents"]
     assert isinstance(events, list)
     return events
-
-
-def is_refused(answer: Answer, code: int, *words: str) -> bool:
-    assert "Traceback" not in answer.err + answer.out
-    assert all(word in answer.err for word in words), answer.err
-    return answer.code == code and answer.out == ""
 
 
 def test_a_trace_is_written_into_the_run_folder(stepscope, run):
@@ -131,11 +125,11 @@ def test_the_tables_of_a_real_run_are_parquet_files(stepscope, run):
 @pytest.mark.parametrize("to", ["parquet", "tensorboard"])
 def test_a_format_with_a_folder_is_written_to_nothing_else(stepscope, run, to):
     answer = stepscope("export", run, "--to", to, "--output", "-")
-    assert is_refused(answer, 2, "a folder, not to standard output")
+    assert answer.is_refused(2, "a folder, not to standard output")
     (stepscope.folder / "taken").write_text("a file")
     for output in ("missing/folder", "taken"):
         answer = stepscope("export", run, "--to", to, "--output", output)
-        assert is_refused(answer, 2, "cannot write", "--output DIR")
+        assert answer.is_refused(2, "cannot write", "--output DIR")
     assert (stepscope.folder / "taken").read_text() == "a file"
 
 
@@ -166,27 +160,27 @@ def test_a_link_or_the_run_file_will_do(stepscope, run):
 
 
 def test_an_unknown_format_is_answered_with_the_nearest(stepscope, run):
-    assert is_refused(stepscope("export", run, "--to", "crome"), 2, "Did you mean 'chrome'?")
-    assert is_refused(
-        stepscope("export", run, "--to", "xyz"), 2, "Known: chrome, parquet, tensorboard, tsv."
+    assert stepscope("export", run, "--to", "crome").is_refused(2, "Did you mean 'chrome'?")
+    assert stepscope("export", run, "--to", "xyz").is_refused(
+        2, "Known: chrome, parquet, tensorboard, tsv."
     )
 
 
 def test_a_folder_that_is_no_run_ends_with_2(stepscope):
-    assert is_refused(stepscope("export", "nowhere"), 2, "nowhere is not a run folder")
-    assert is_refused(stepscope("export"), 2, "RUN")
+    assert stepscope("export", "nowhere").is_refused(2, "nowhere is not a run folder")
+    assert stepscope("export").is_refused(2, "RUN")
 
 
 def test_a_run_without_a_step_ends_with_1_and_leaves_no_file(stepscope):
     empty = create(stepscope.folder, "empty", "run", {}).path
     answer = stepscope("export", empty)
-    assert is_refused(answer, 1, "no training step is recorded", "Try again")
-    assert is_refused(stepscope("export", empty, "--output", "-"), 1)
+    assert answer.is_refused(1, "no training step is recorded", "Try again")
+    assert stepscope("export", empty, "--output", "-").is_refused(1)
     assert not (empty / "trace.json").exists()
     assert stepscope("export", empty, "--json").json["exit_code"] == 1
     before = {each.name for each in empty.iterdir()}
     for to, wanted in (("parquet", "row"), ("tensorboard", "training step"), ("tsv", "test")):
-        assert is_refused(stepscope("export", empty, "--to", to), 1, f"no {wanted} is recorded")
+        assert stepscope("export", empty, "--to", to).is_refused(1, f"no {wanted} is recorded")
     assert {each.name for each in empty.iterdir()} == before, "no empty folder is left"
 
 
@@ -194,13 +188,13 @@ def test_a_file_that_cannot_be_written_ends_with_2(stepscope, run):
     (stepscope.folder / "taken").write_text("a file")
     for output in ("missing/trace.json", "taken/trace.json", "."):
         answer = stepscope("export", run, "--output", output)
-        assert is_refused(answer, 2, "cannot write", "--output FILE")
+        assert answer.is_refused(2, "cannot write", "--output FILE")
 
 
 def test_the_record_itself_is_never_replaced(stepscope, run):
     before = (run / "steps.csv").read_bytes()
     answer = stepscope("export", run, "--output", run / "steps.csv")
-    assert is_refused(answer, 2, "part of the run itself")
+    assert answer.is_refused(2, "part of the run itself")
     assert (run / "steps.csv").read_bytes() == before
 
 
@@ -213,7 +207,7 @@ def test_an_option_is_not_taken_for_a_file(stepscope, run):
 def test_a_place_without_a_name_is_not_the_folder_where_one_is(stepscope, run):
     for to in ("chrome", "parquet"):
         answer = stepscope("export", run, "--to", to, "--output", "")
-        assert is_refused(answer, 2, "--output wants a file, a folder or -, found ''")
+        assert answer.is_refused(2, "--output wants a file, a folder or -, found ''")
 
 
 def test_two_that_want_standard_output_are_refused(stepscope, run):
@@ -225,7 +219,7 @@ def test_two_that_want_standard_output_are_refused(stepscope, run):
 def test_a_table_that_cannot_be_read_ends_with_2(stepscope, run):
     (run / "steps.csv").unlink()
     (run / "steps.csv").mkdir()
-    assert is_refused(stepscope("export", run), 2, "cannot read the run", "steps.csv")
+    assert stepscope("export", run).is_refused(2, "cannot read the run", "steps.csv")
     assert not (run / "trace.json").exists()
 
 
@@ -236,7 +230,7 @@ def test_a_full_disk_ends_with_5_and_keeps_the_earlier_trace(stepscope, run):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
         env={"PYTHONDONTWRITEBYTECODE": "1"},  # a compiled module would be cut off too
     )
-    assert is_refused(answer, 5, "cannot write", "trace.json")
+    assert answer.is_refused(5, "cannot write", "trace.json")
     assert (run / "trace.json").read_text() == "old"
     assert not list(run.glob(".*"))
 

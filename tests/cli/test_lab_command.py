@@ -26,20 +26,6 @@ def test_without_a_name_the_labs_are_listed(stepscope):
     assert {lab["name"]: lab["about"] for lab in listed} == labs()
 
 
-def test_an_unknown_lab_ends_with_2_and_the_nearest(stepscope):
-    answer = stepscope("lab", "second-epcoh")
-    assert (answer.code, answer.out) == (2, "")
-    assert "Did you mean 'second-epoch'" in answer.err
-    assert stepscope("lab", "memroy", "--json").json["exit_code"] == 2
-
-
-def test_a_wrong_setting_or_device_is_refused_before_anything_runs(stepscope):
-    for wrong in (("--batch-size", "many"), ("--device", "cuda"), ("--model", "lenett")):
-        answer = stepscope("lab", "memory", *wrong)
-        assert (answer.code, answer.out) == (2, ""), answer.err
-        assert "Traceback" not in answer.err
-
-
 def test_every_field_of_a_finding_is_on_the_page_and_the_run_survives_a_lost_worker(stepscope):
     # A limit that never binds: then the lab ends a worker itself, whatever this machine does.
     # An epoch lasts long enough for that.
@@ -102,26 +88,6 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
     assert answer.json["plots"] == []
     (lacking,) = answer.json["missing"]
     assert "stepscope[report]" in lacking["reason"]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        (("epoch-times", "--scale", "2"), "scale: wanted a share above 0 and up to 1"),
-        (("epoch-times", "--scale", "half"), "scale: wanted a share like 0.05"),
-        (("epoch-times", "--repeats", "0"), "repeats: wanted 1 or more, found 0"),
-        (("epoch-times", "--repeats", "few"), "repeats: wanted a whole number"),
-        (("memory", "--scale", "0.5"), "scale: lab memory has its own"),
-        (("one-vs-best", "--workers", "3"), "nothing is left to compare"),
-        (("architectures", "--batch-size", "many"), "batch_size"),
-        (("model", "--model", "resnet19"), "Did you mean"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_a_folder_is_made(stepscope, wrong, words):
-    answer = stepscope("lab", *wrong)
-    assert (answer.code, answer.out) == (2, ""), answer.err
-    assert words in answer.err
-    assert not (stepscope.folder / "runs").exists()
 
 
 @pytest.mark.parametrize(

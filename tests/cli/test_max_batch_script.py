@@ -149,7 +149,7 @@ def test_a_script_that_cannot_be_tried_ends_with_2_after_one_trial(
     stepscope: Stepscope, code: str, flags: list[object], words: list[str]
 ) -> None:
     (stepscope.folder / "mine.py").write_text(code)
-    assert is_refused(stepscope("max-batch", *flags, "--", "mine.py"), *words)
+    assert stepscope("max-batch", *flags, "--", "mine.py").is_refused(2, *words)
     assert {each.name for each in stepscope.folder.iterdir()} == {"mine.py"}
 
 
@@ -189,28 +189,3 @@ def test_what_a_killed_search_left_is_removed_by_the_next(stepscope: Stepscope) 
     assert not mine.exists()
     assert theirs.exists()
     assert elsewhere.exists()
-
-
-def is_refused(answer: Answer, *words: str) -> bool:
-    assert "Traceback" not in answer.err + answer.out
-    assert all(word in answer.err for word in words), answer.err
-    return answer.code == 2
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["--", "gone.py"], ["no such script", "gone.py"]),
-        (["--"], ["wanted a script"]),
-        (["--", "-m"], ["wanted a module"]),
-        (["--", "--batch-size", "4"], ["flags come before"]),
-        (["lenet", "--", "train.py"], ["found both", "'lenet'"]),
-        (["train.py"], ["stepscope max-batch -- train.py"]),
-        (["--lr", "0.1", "--", "train.py"], ["--lr 0.1", "--memory-limit"]),
-        (["--batch-size", "0", "--", "train.py"], ["batch_size", "found '0'"]),
-        (["--memory-limit", "much", "--", "train.py"], ["memory_limit"]),
-        (["lenet", "resnet18"], ["one MODEL", "found 2"]),
-    ],
-)
-def test_a_wrong_request_ends_with_2(here: Stepscope, args: list[str], words: list[str]) -> None:
-    assert is_refused(here("max-batch", *args), *words)

@@ -31,12 +31,6 @@ def run(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
-def is_refused(answer, code, *words):
-    assert "Traceback" not in answer.err
-    assert all(word in answer.err for word in words), answer.err
-    return answer.code == code and answer.out == ""
-
-
 def test_a_page_is_written_into_the_run_folder(stepscope, run):
     answer = stepscope("report", run)
     assert answer.code == 0, answer.err
@@ -122,14 +116,14 @@ def test_a_run_that_goes_on_has_a_page_of_what_is_on_disk(stepscope, run, tmp_pa
 
 def test_what_cannot_be_reported_is_refused_with_what_to_do(stepscope, run, tmp_path):
     sweep = write_sweep_of_runs(tmp_path / "sweep", b8=(1.0,))
-    assert is_refused(stepscope("report"), 2, "runs/latest")
-    assert is_refused(stepscope("report", "nowhere"), 2, "is not a run folder")
-    assert is_refused(stepscope("report", run, run), 2, "named more than once")
-    assert is_refused(stepscope("report", run, sweep), 2, "Name it alone")
-    assert is_refused(stepscope("report", run, "--format", "gif"), 2, "Known: pdf, png, svg")
-    assert is_refused(stepscope("report", run, "--html", run / "run.json"), 2, "ends in .html")
-    assert is_refused(stepscope("report", run, "--html", "no/such/place.html"), 2, "cannot write")
-    assert is_refused(stepscope("report", run, "--charts", run / "run.json"), 2, "cannot make")
+    assert stepscope("report").is_refused(2, "runs/latest")
+    assert stepscope("report", "nowhere").is_refused(2, "is not a run folder")
+    assert stepscope("report", run, run).is_refused(2, "named more than once")
+    assert stepscope("report", run, sweep).is_refused(2, "Name it alone")
+    assert stepscope("report", run, "--format", "gif").is_refused(2, "Known: pdf, png, svg")
+    assert stepscope("report", run, "--html", run / "run.json").is_refused(2, "ends in .html")
+    assert stepscope("report", run, "--html", "no/such/place.html").is_refused(2, "cannot write")
+    assert stepscope("report", run, "--charts", run / "run.json").is_refused(2, "cannot make")
     both = stepscope("report", run, "--markdown", "--json")
     assert (both.code, "Leave one of them out" in both.json["error"]) == (2, True)
 
@@ -137,9 +131,9 @@ def test_what_cannot_be_reported_is_refused_with_what_to_do(stepscope, run, tmp_
 def test_a_newer_schema_and_half_a_record_are_refused(stepscope, run):
     record = run / "run.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "schema": 99}))
-    assert is_refused(stepscope("report", run), 2, "newer stepscope")
+    assert stepscope("report", run).is_refused(2, "newer stepscope")
     record.write_text('{"schema": 1, "na')
-    assert is_refused(stepscope("report", run), 2, "cannot read")
+    assert stepscope("report", run).is_refused(2, "cannot read")
 
 
 def test_a_full_disk_keeps_the_page_that_was_there(stepscope, run):
@@ -148,7 +142,7 @@ def test_a_full_disk_keeps_the_page_that_was_there(stepscope, run):
         "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
         "env": {"PYTHONDONTWRITEBYTECODE": "1"},  # a compiled module would be cut off too
     }
-    assert is_refused(stepscope.as_process("report", run, **small), 5, "Free some space")
+    assert stepscope.as_process("report", run, **small).is_refused(5, "Free some space")
     assert (run / "report.html").read_text() == "the old one"
     assert not list(run.glob("*.tmp")) + list(run.glob(".*.tmp"))
 

@@ -82,45 +82,6 @@ def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason() -> None:
         ask_process(ALLREDUCE, {"processes": 2, "bytes": 10**18})
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--processes two", "processes: wanted whole numbers of 1 or more with commas"),
-        ("--processes 0,1", "processes: wanted whole numbers of 1 or more"),
-        ("--processes 1,,2", "processes: wanted whole numbers of 1 or more"),
-        ("--processes 1,2,2", "processes: wanted each number once"),
-        ("--processes 2", "processes: wanted two numbers or more to compare"),
-        ("--processes 1,65", "at most as many as there are samples in a batch, 64, found 65"),
-        ("--processes 1,1025 --batch-size 2000", "less than or equal to 1024"),
-        ("--repeats 0", "repeats: wanted 1 or more"),
-        ("--repeats many", "repeats: wanted a whole number"),
-        ("--samples 64", "wanted more than 2 steps an epoch"),
-        ("--max-steps 2", "wanted more than 2 steps an epoch"),
-        ("--samples 200", "64 samples for each of 2 processes: wanted more than 2 steps"),
-        ("--samples 100", "wanted more than 2 steps an epoch"),
-        ("--predict 4", "predict: wants --bandwidth"),
-        ("--predict 4 --bandwidth fast", "'fast' is not a bandwidth"),
-        ("--predict 4 --bandwidth 0Gbit", "bandwidth above 0"),
-        (f"{PREDICTED} --latency 20", "latency: '20' is not a time with its unit"),
-        ("--predict x --bandwidth 1Gbit", "predict: wanted whole numbers"),
-        ("--predict 2 --bandwidth 1Gbit", "predict: wanted numbers above 2"),
-        ("--predict 65 --bandwidth 1Gbit", "at most as many processes as there are samples"),
-        ("--bandwidth 1Gbit", "bandwidth: wants --predict"),
-        ("--latency 1us", "latency: wants --predict"),
-        ("--chart speed.bmp", "ends in a form"),
-        ("--model nonet", "unknown model"),
-        ("--resume nowhere", "is not a sweep folder"),
-        ("--resume nowhere --repeats 2", "takes no other flag"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_is_made(
-    stepscope: Stepscope, words: str, said: str
-) -> None:
-    answer = stepscope("scale", *words.split())
-    assert (answer.code, said in answer.err) == (2, True), answer.err
-    assert not any(stepscope.folder.iterdir())
-
-
 def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope: Stepscope) -> None:
     answer = stepscope("scale", "--data", "cifar10")
     assert (answer.code, "CIFAR-10 is not complete" in answer.err) == (3, True), answer.err

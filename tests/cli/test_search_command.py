@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 
-import pytest
 from stepscope_command import Stepscope
 
 SHORT = shlex.split("--trials 1 --epochs 1 --samples 128 --batch-size 32 --max-steps 2 --threads 1")
@@ -32,35 +31,6 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
     assert run["summary"]["test_accuracy"] is not None
     scored = stepscope("accel", "score", f"runs/latest/{final}", "--json").json
     assert scored["unknown"] == scored["rules_broken"] == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("", "budget: wanted limits"),
-        ("--budget watts=1", "there is no figure 'watts'"),
-        ("--budget cycles=0", "a number above 0"),
-        ("--budget cycles=1e5 --trials 0", "1 or more"),
-        ("--budget cycles=1e5 --trials many", "a whole number"),
-        ("--budget cycles=1e5 --finals 99", "wanted 1 to 8"),
-        ("--budget cycles=1e5 --optimizer adam", "ways of sgd"),
-        ("--budget cycles=1e5 --validation 0", "judges on held-out samples"),
-        ("--budget cycles=1e5 --no-evaluate", "judges by evaluations"),
-        ("--budget cycles=1e5 --source synthetic", "judges by evaluations"),
-        ("--budget cycles=1e5 --spatial 8by16", "free, or MxC"),
-        ("--budget cycles=1e5 --model nonet", "unknown model"),
-        ("--resume nowhere", "is not a sweep folder"),
-        ("--resume nowhere --budget cycles=1", "takes no other flag"),
-    ],
-)
-def test_a_wrong_request_is_refused_before_anything_is_made(
-    stepscope: Stepscope, words: str, said: str
-) -> None:
-    answer = stepscope("accel", "search", *words.split())
-    assert answer.code == 2
-    assert said in answer.err
-    assert "Traceback" not in answer.err
-    assert not (stepscope.folder / "runs").exists()
 
 
 def test_without_optuna_the_extra_is_named(stepscope: Stepscope) -> None:

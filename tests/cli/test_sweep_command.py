@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from stepscope_command import Stepscope
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
@@ -174,43 +173,6 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
     assert recorded(folder)["status"] == "interrupted"
     assert "report: " in words
     assert "of 100 trials completed" in (folder / "report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--over", "worker=0,1"), "Did you mean 'workers'?"),
-        (("--over", "workers=0,many"), "workers: wanted a valid integer"),
-        (("--over", "workers=-1"), "workers: wanted greater than or equal to 0"),
-        ((), "at least one axis"),
-        (("--over", "workers=0,1", "--repeats", "0"), "repeats: wanted 1 or more"),
-        (("--over", "workers=0,1", "--repeats", "two"), "repeats: wanted a whole number"),
-        (("--over", "workers=0,1", "--mode", "test"), "wanted train or load"),
-        (("--over", "workers=0,1", "--time-limit", "-5"), "seconds above 0"),
-        (("--over", "model=lenet,lenett"), "lenett"),
-        (("--over", "batch_size=16,100000000"), "batch_size"),
-        (("--resume", "nowhere"), "not a sweep folder"),
-        (("--over", "workers=0", "--", "nowhere.py"), "no such script"),
-        (("--model", "lenet", "--over", "workers=0", "--", "train.py"), "a script was given"),
-        (("--over", "workers=0", "--"), "wanted a script after it"),
-    ],
-)
-def test_a_request_that_could_only_fail_is_refused_before_anything_starts(
-    stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
-) -> None:
-    answer = stepscope("sweep", *arguments)
-
-    assert answer.code == 2, answer.err
-    assert complaint in answer.err
-    assert "Traceback" not in answer.err
-    assert not (stepscope.folder / "runs").exists()
-
-
-def test_resume_takes_no_other_flag(stepscope: Stepscope) -> None:
-    answer = stepscope("sweep", "--resume", "runs/x", "--over", "workers=0,1")
-
-    assert answer.code == 2
-    assert "takes no other flag" in answer.err
 
 
 def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope: Stepscope) -> None:

@@ -124,24 +124,6 @@ def test_a_script_that_fails_says_why_and_where_its_words_are(stepscope: Stepsco
     assert "Traceback" not in answer.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--model", "lenett"), "lenett"),
-        (("--source", "synthetic"), "synthetic"),
-        (("--", "nowhere.py"), "no such script"),
-        (("--batch-size", "8", "--", "train.py"), "a script was given"),
-    ],
-)
-def test_a_request_for_workers_that_could_only_fail_is_refused(
-    stepscope: Stepscope, arguments: tuple[str, ...], complaint: str
-) -> None:
-    answer = stepscope("workers", *arguments)
-
-    assert answer.code == 2, answer.err
-    assert complaint in answer.err
-
-
 SHORT = ("--samples", 160, "--batch-size", 8, "--max-steps", 12, "--repeats", 1, "--threads", 1)
 
 
@@ -171,8 +153,5 @@ def test_stalls_names_what_was_made_slow(
     assert found["at_most"]["more_workers"] >= found["at_most"]["faster_storage"] * 0.999
 
 
-def test_stalls_of_synthetic_batches_are_refused(stepscope: Stepscope) -> None:
-    answer = stepscope("bottleneck", "--source", "synthetic")
-
-    assert answer.code == 2
-    assert "one of the three ways" in answer.err
+def test_synthetic_batches_have_no_workers(stepscope: Stepscope) -> None:
+    assert stepscope("workers", "--source", "synthetic").is_refused(2, "synthetic")

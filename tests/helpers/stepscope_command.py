@@ -47,6 +47,12 @@ class Answer:
         assert isinstance(parsed, dict)
         return parsed
 
+    def is_refused(self, code: int, *words: str) -> bool:
+        """Say whether it ended with this code, nothing on standard output and these words."""
+        assert "Traceback" not in self.err + self.out
+        assert all(word in self.err for word in words), self.err
+        return self.code == code and self.out == ""
+
 
 def closes(run: Run, within: float = 0.02) -> bool:
     """Say whether steps account for the time of their epochs, but for a share or a few ms of it.

@@ -175,22 +175,6 @@ def test_a_port_that_is_taken_is_said_so(stepscope: Stepscope, tmp_path: Path) -
     assert "--port 0" in done.err
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["nowhere"], "is no folder"),
-        ([".", "--port", "70000"], "from 0"),
-        ([".", "--port", "much"], "port"),
-        ([".", "--host", "no such host"], "cannot listen"),
-    ],
-)
-def test_a_wrong_request_ends_with_2(stepscope: Stepscope, flags: list[str], words: str) -> None:
-    done = stepscope("serve", *flags)
-    assert done.code == 2
-    assert words in done.err
-    assert "Traceback" not in done.err
-
-
 def test_a_run_is_not_a_folder_of_runs(stepscope: Stepscope, tmp_path: Path) -> None:
     done = stepscope("serve", write_run(tmp_path / "run"))
     assert done.code == 2
