@@ -21,18 +21,21 @@ from stepscope.analyze.rank_balance import slowest_by_phase
 from stepscope.data.sample_order import EpochOrder, share_of
 from stepscope.errors import RequestError
 from stepscope.hardware.process import RankInfo
+from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import run_folder, schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.table import Table
 from stepscope.settings import RunSpec
 from stepscope.supervisor.rank_merge import failed_peer, merge_ranks, outcome_of
 from stepscope.supervisor.torchrun import FolderRendezvous, spec_under_torchrun
-from stepscope.train.checkpoint import part_of_rank
+from stepscope.train.checkpoint import RankState, TrainingProgress, part_of_rank
 from stepscope.train.distributed import (
     differences_from_one_process,
     is_lost_peer,
     refuse_disagreement,
 )
+from stepscope.train.epoch_plan import Position
+from stepscope.train.recorder import Tally
 
 PLACE = RankInfo(rank=1, world_size=2, run_id="here")
 
@@ -65,14 +68,11 @@ def test_ranks_together_see_the_batches_of_one_process(samples: int, world: int,
         assert np.concatenate(seen).tolist() == batch.indices.tolist()
 
 
-def saved(samples: int, hits: int) -> dict[str, Any]:
+def saved(samples: int, hits: int) -> RankState:
     """Give what a checkpoint keeps of a rank in the middle of an epoch."""
-    progress = {
-        "position": {"stage": 1, "step": 3},
-        "timing": {"epoch": 1, "samples": samples, "steps_s": 2.0},
-        "tally": {"loss_sum": float(samples), "samples": samples, "hits": [hits, 0, 0, 0, 0]},
-    }
-    return {"progress": progress, "random": samples, "random_cuda": []}
+    timing = EpochTiming(1, samples=samples, steps_s=2.0)
+    tally = Tally(float(samples), samples, [hits, 0, 0, 0, 0])
+    return RankState(TrainingProgress(Position(1, 3), timing, tally), torch.tensor(samples))
 
 
 def test_a_rank_goes_on_from_its_own_part_of_a_checkpoint() -> None:
@@ -83,12 +83,12 @@ def test_a_rank_goes_on_from_its_own_part_of_a_checkpoint() -> None:
 @pytest.mark.parametrize("world", [1, 3])
 def test_another_number_of_ranks_counts_every_sample_once(world: int) -> None:
     parts = [part_of_rank([saved(48, 5), saved(47, 6)], rank, world) for rank in range(world)]
-    first, *others = (part["progress"] for part in parts)
-    assert first["timing"]["samples"] == first["tally"]["samples"] == 95
-    assert first["tally"]["hits"][0] == 11
-    assert all(part["timing"] is None and part["tally"] is None for part in others)
-    assert all(part["progress"]["position"] == {"stage": 1, "step": 3} for part in parts)
-    assert [part["random"] for part in parts] == [48, 47, None][:world]
+    first, *others = (part.progress for part in parts)
+    assert first.timing.samples == first.tally.samples == 95
+    assert first.tally.hits[0] == 11
+    assert all(part.timing is None and part.tally is None for part in others)
+    assert all(part.progress.position == Position(1, 3) for part in parts)
+    assert [part.random for part in parts] == [48, 47, None][:world]
 
 
 def test_what_differs_from_one_process_is_named() -> None:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Generic, TypeVar
 
 from stepscope.errors import AnswerIsNo, OutOfMemoryError, error_of
 from stepscope.records.types import (
@@ -46,7 +46,7 @@ MEMORY_TRIAL = AnsweringModule[MemoryTrialRequest, MemoryTrialFigures](
     "stepscope.processes.memory_trial"
 )
 PEAKS = AnsweringModule[PeakRequest, PeakAnswer]("stepscope.processes.peak_benchmark")
-TORCH_BUILD = AnsweringModule[Mapping[str, Any], TorchBuild]("stepscope.processes.torch_info")
+TORCH_BUILD = AnsweringModule[dict[str, str], TorchBuild]("stepscope.processes.torch_info")
 
 
 def ask_process(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from stepscope.analyze.run_summary import Measured, summarize
@@ -41,7 +40,8 @@ def run_to_end(
             made.restore_missing_files()
             made.add_event("resume", elapsed_s, after=resumed)
         root = system_root()
-        environment = {**describe_host(), "conditions": describe_conditions(root)}
+        conditions = describe_conditions(root)
+        environment: Environment = {**describe_host(), "conditions": conditions}
         before = made.update_info(
             **(fields or {}),
             status=schema.RUNNING,
@@ -61,11 +61,12 @@ def run_to_end(
         except BaseException as error:
             made.close(status=schema.FAILED, reason=f"{type(error).__name__}: {error}")
             raise
+        environment = made.read_info()["environment"]  # with what the child has reported
         made.close(
             status=outcome.status,
             reason=outcome.reason,
             process=None,
-            environment=_at_the_end(made.read_info()["environment"], root),
+            environment={**environment, "conditions": describe_end(conditions, root)},
             instrument={**outcome.result["instrument"], "off_blocks": summary["off_blocks"]},
             summary=summary,
         )
@@ -80,11 +81,6 @@ def lived_s(run: run_reader.Run) -> float:
     ends += run.telemetry["time_s"][-1:]
     ends += [float(event.get("time_s", 0.0)) for event in run.events]
     return max(ends)
-
-
-def _at_the_end(environment: Environment, root: Path) -> dict[str, Any]:
-    """Add the machine's conditions at the end of the run to its environment."""
-    return {**environment, "conditions": describe_end(environment["conditions"], root)}
 
 
 def _asks_for_energy(info: RunRecord) -> bool:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from stepscope.errors import DISK_FULL_ERRNOS, DataError, RequestError, StepscopeError, disk_full
+from stepscope.meter.step_rows import EpochTiming
 from stepscope.records import schema
 from stepscope.records.csv_log import keep_rows
+from stepscope.records.types import RecordedSpec
 from stepscope.settings import RunSpec
 from stepscope.train.epoch_plan import Position, Stage
+from stepscope.train.recorder import Tally
 from stepscope.train.training_setup import Job
 
 if TYPE_CHECKING:
@@ -40,18 +43,35 @@ class TrainingProgress:
     """The position in a run, the sums of the current epoch, and the number of processes so far."""
 
     position: Position = field(default_factory=Position)
-    timing: dict[str, Any] | None = None
-    tally: dict[str, Any] | None = None
+    timing: EpochTiming | None = None
+    tally: Tally | None = None
     processes: int = 1
+
+
+@dataclass(frozen=True)
+class RankState:
+    """What a checkpoint has of each rank; a rank that it does not know has no random state."""
+
+    progress: TrainingProgress
+    random: torch.Tensor | None = None
+    random_cuda: list[torch.Tensor] = field(default_factory=list)
+
+    @staticmethod
+    def load(saved: Any) -> RankState:
+        """Return the state that was saved as plain values."""
+        known = saved["progress"]
+        progress = TrainingProgress(
+            Position(**known["position"]),
+            EpochTiming(**known["timing"]) if known["timing"] else None,
+            Tally(**known["tally"]) if known["tally"] else None,
+        )
+        return RankState(progress, saved["random"], saved["random_cuda"])
 
 
 def save(path: Path, job: Job, progress: TrainingProgress) -> None:
     """Write a checkpoint to a temporary file, then replace the old one."""
-    own = {
-        "progress": asdict(progress),
-        "random": torch.get_rng_state(),
-        "random_cuda": torch.cuda.get_rng_state_all() if job.device.type == "cuda" else [],
-    }
+    random_cuda = torch.cuda.get_rng_state_all() if job.device.type == "cuda" else []
+    own = asdict(RankState(progress, torch.get_rng_state(), random_cuda))
     ranks = job.process_group.gather(own)  # a barrier: the rows of all ranks are on disk
     if job.process_group.rank != 0:
         return
@@ -64,19 +84,19 @@ def save(path: Path, job: Job, progress: TrainingProgress) -> None:
         "schedule": job.schedule.state_dict() if job.schedule else None,
         "scaler": job.scaler.state_dict() if job.scaler else None,
     }
-    beside = path.with_suffix(".tmp")
-    file = _ErrorKeepingWriter(io.FileIO(beside, "w"))
+    replacement = path.with_suffix(".tmp")
+    file = _ErrorKeepingWriter(io.FileIO(replacement, "w"))
     try:
         with file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
     except (OSError, RuntimeError) as error:
-        beside.unlink(missing_ok=True)
+        replacement.unlink(missing_ok=True)
         if file.error is not None and file.error.errno in DISK_FULL_ERRNOS:
             raise disk_full(file.error, str(path)) from error
         raise
-    beside.replace(path)
+    replacement.replace(path)
 
 
 def load(path: Path, job: Job) -> TrainingProgress:
@@ -90,15 +110,14 @@ def load(path: Path, job: Job) -> TrainingProgress:
             job.schedule.load_state_dict(content["schedule"])
         if job.scaler:
             job.scaler.load_state_dict(content["scaler"])
-        ranks = [content, *content.get("others", [])]
+        ranks = [RankState.load(each) for each in (content, *content.get("others", []))]
         own = part_of_rank(ranks, job.process_group.rank, job.process_group.world_size)
-        if own["random"] is not None:
-            torch.set_rng_state(own["random"].cpu())
-        if own["random_cuda"]:
-            known = own["random_cuda"][: torch.cuda.device_count()]  # saved on a machine with more
+        if own.random is not None:
+            torch.set_rng_state(own.random.cpu())
+        if own.random_cuda:
+            known = own.random_cuda[: torch.cuda.device_count()]  # saved on a machine with more
             torch.cuda.set_rng_state_all([state.cpu() for state in known])
-        position, timing, tally = (own["progress"][key] for key in ("position", "timing", "tally"))
-        return TrainingProgress(Position(**position), timing, tally, len(ranks))
+        return replace(own.progress, processes=len(ranks))
     except StepscopeError:
         raise
     except Exception as error:
@@ -109,32 +128,26 @@ def load(path: Path, job: Job) -> TrainingProgress:
         ) from error
 
 
-def part_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+def part_of_rank(saved: list[RankState], rank: int, world_size: int) -> RankState:
     """Return the saved state that a rank resumes from.
 
     If the number of ranks changed, rank 0 takes the sums of all ranks for the current epoch and the
     others start from zero. A new rank keeps the random state that it was seeded with.
     """
-    if len(saved) == world:
+    if len(saved) == world_size:
         return saved[rank]
-    part = saved[rank] if rank < len(saved) else {"random": None, "random_cuda": []}
-    first = saved[0]["progress"]
-    progress = {**first, "timing": None, "tally": None}
-    if rank == 0 and first["timing"] is not None:
-        timings = [each["progress"]["timing"] or {"samples": 0} for each in saved]
-        tallies = [each["progress"]["tally"] for each in saved if each["progress"]["tally"]]
-        progress["timing"] = {**first["timing"], "samples": sum(t["samples"] for t in timings)}
-        progress["tally"] = {
-            "loss_sum": sum(each["loss_sum"] for each in tallies),
-            "samples": sum(each["samples"] for each in tallies),
-            "hits": [
-                sum(counts) for counts in zip(*(each["hits"] for each in tallies), strict=True)
-            ],
-        }
-    return {**part, "progress": progress}
+    first = saved[0].progress
+    progress = replace(first, timing=None, tally=None)
+    if rank == 0 and first.timing is not None:
+        timings = [each.progress.timing for each in saved]
+        tallies = [each.progress.tally for each in saved]
+        samples = sum(timing.samples for timing in timings if timing)
+        tally = Tally.total(tally for tally in tallies if tally)
+        progress = replace(first, timing=replace(first.timing, samples=samples), tally=tally)
+    return replace(saved[rank], progress=progress) if rank < len(saved) else RankState(progress)
 
 
-def _check_same_training(path: Path, saved: dict[str, Any], asked: dict[str, Any]) -> None:
+def _check_same_training(path: Path, saved: RecordedSpec, asked: RecordedSpec) -> None:
     """Raise RequestError if a setting that affects weights or rows has changed."""
     # A setting that did not exist yet had its default.
     before = {name: saved.get(name, field.default) for name, field in RunSpec.model_fields.items()}

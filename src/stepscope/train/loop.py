@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -61,7 +61,7 @@ def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:
             timing = EpochTiming(stage.epoch, watch.elapsed_s(), time.time())
             tally = Tally()
             if resumed and start.timing and start.tally:
-                timing, tally = EpochTiming(**start.timing), Tally(**start.tally)
+                timing, tally = start.timing, start.tally
             counter = AccuracyCounter(job.device, tally.hits, tally.samples)
             watch.recorder.begin(number, done, tally, counter)
             give_back()  # memory freed by a test and a checkpoint would add to the peak of a step
@@ -71,7 +71,7 @@ def train(job: Job, watch: LoopHooks, start: TrainingProgress) -> None:
             tally.hits = counter.total()
             if finished < stage.steps:
                 position = Position(number, finished)
-                watch.save(TrainingProgress(position, asdict(timing), asdict(tally)))
+                watch.save(TrainingProgress(position, timing, tally))
                 watch.stop.check()
             watch.recorder.epoch("train", timing, job.process_group.total(tally))
             if number + 1 < len(job.stages) and job.stages[number + 1].split != "train":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from time import monotonic
 from typing import Any, cast
@@ -50,6 +50,16 @@ class Tally:
     loss_sum: float = 0.0
     samples: int = 0
     hits: list[int] = field(default_factory=lambda: [0] * RANKS)
+
+    @staticmethod
+    def total(tallies: Iterable[Tally]) -> Tally:
+        """Return the sum of several tallies."""
+        known = list(tallies)
+        return Tally(
+            sum(each.loss_sum for each in known),
+            sum(each.samples for each in known),
+            [sum(counts) for counts in zip(*(each.hits for each in known), strict=True)],
+        )
 
     @property
     def loss(self) -> float | None:
