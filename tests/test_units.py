@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.units import (
+    duration_format,
     format_bandwidth,
     format_bytes,
     format_clock,
@@ -227,3 +228,25 @@ def test_any_text_is_a_finite_figure_or_a_value_error(parse, unit, least, text, 
     for written in (text, f"{count}{unit}"):
         with contextlib.suppress(ValueError):
             assert least <= parse(written) < math.inf
+
+
+@pytest.mark.parametrize(
+    ("column_s", "shown"),
+    [
+        ([0.000984, 0.000188, 0.00402, 0.000009], ["0.98 ms", "0.19 ms", "4.02 ms", "0.01 ms"]),
+        ([77.6, 131.0], ["1:18", "2:11"]),
+        ([0.821, 7.42, 18.24], ["0.8 s", "7.4 s", "18.2 s"]),
+        ([0.0000421, 0.000999], ["42 µs", "999 µs"]),
+        ([0.9996, 0.5], ["1.00 s", "0.50 s"]),
+        ([0.1234, 0.9994], ["123 ms", "999 ms"]),
+        ([0.0, 0.0], ["0 µs", "0 µs"]),
+    ],
+)
+def test_a_column_of_durations_has_one_unit(column_s: list[float], shown: list[str]) -> None:
+    form = duration_format(column_s)
+    assert [form(each) for each in column_s] == shown
+
+
+def test_a_column_may_have_unknown_durations() -> None:
+    assert duration_format([None, 0.0123, float("inf")])(0.0123) == "12.3 ms"
+    assert duration_format([])(0) == "0 µs"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -128,6 +128,19 @@ def format_duration(seconds: float) -> str:
     if magnitude < 100:
         return f"{seconds:.3g} s"
     return format_clock(seconds)
+
+
+def duration_format(column_s: Iterable[float | None]) -> Callable[[float], str]:
+    """Return how to print the durations of a column: all in the unit that suits the longest."""
+    known = (abs(each) for each in column_s if each is not None and math.isfinite(each))
+    longest_s = max(known, default=0.0)
+    if longest_s >= 100:
+        return format_clock
+    units = (("µs", 1e6), ("ms", 1e3), ("s", 1.0))
+    unit, times = next(each for each in units if longest_s * each[1] < 999.5)
+    shown = longest_s * times
+    digits = 0 if unit == "µs" or shown >= 99.95 else 1 if shown >= 9.995 else 2
+    return lambda seconds: f"{seconds * times:.{digits}f} {unit}"
 
 
 def format_clock(seconds: float) -> str:

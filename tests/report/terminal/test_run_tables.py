@@ -116,7 +116,7 @@ def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run: Ru
     header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
     text = printed(make_run(header + "1,train,1,2,3,,,,64,\n"))
     row = next(line for line in text.splitlines() if line.strip().startswith("1 "))
-    assert row.split() == ["1", "1", "s", "2", "s", "3", "s", "?", "?", "?", "?", "?"]
+    assert row.split() == ["1", "1.00", "s", "2.00", "s", "3.00", "s", "?", "?", "?", "?", "?"]
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.98, "98.0 %"), (1.02, "102.0 %")])

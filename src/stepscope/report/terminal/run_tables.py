@@ -36,6 +36,7 @@ from stepscope.report.terminal.table_style import (
 )
 from stepscope.settings.load_settings import as_flags
 from stepscope.units import (
+    duration_format,
     format_bytes,
     format_duration,
     format_flop_per_s,
@@ -199,15 +200,17 @@ def _headline(run: Run) -> str:
 def _phase_table(phases: dict[str, PhaseTime]) -> Table:
     table = house_table("phase", "share", "median", "p95", "p99", "total")
     table.add_column("", justify="left", no_wrap=True)
+    of_step = duration_format(seen["p99_s"] for seen in phases.values())
+    of_run = duration_format(seen["total_s"] for seen in phases.values())
     for phase in schema.PHASES:
         seen = phases[phase]
         table.add_row(
             phase,
             format_share(seen["share"]),
-            format_duration(seen["median_s"]),
-            format_duration(seen["p95_s"]),
-            format_duration(seen["p99_s"]),
-            format_duration(seen["total_s"]),
+            of_step(seen["median_s"]),
+            of_step(seen["p95_s"]),
+            of_step(seen["p99_s"]),
+            of_run(seen["total_s"]),
             "█" * round(seen["share"] * _BAR_WIDTH),
         )
     return table
@@ -215,8 +218,10 @@ def _phase_table(phases: dict[str, PhaseTime]) -> Table:
 
 def _device_table(phases: dict[str, PhaseTime]) -> Table:
     table = house_table("on the device", "share", "median", "p95", "total")
+    of_step = duration_format(seen["p95_s"] for seen in phases.values())
+    of_run = duration_format(seen["total_s"] for seen in phases.values())
     for phase, seen in phases.items():
-        figures = map(format_duration, (seen["median_s"], seen["p95_s"], seen["total_s"]))
+        figures = (of_step(seen["median_s"]), of_step(seen["p95_s"]), of_run(seen["total_s"]))
         table.add_row(phase, format_share(seen["share"]), *figures)
     return table
 
@@ -226,13 +231,16 @@ def _layer_table(layers: list[LayerTime]) -> Table:
     times = ("forward", "backward", "share", "MACs", "bytes", "GMAC/s")
     table = house_table("layer", "kind", *times, left=(0, 1))
     all_s = sum(layer["forward_s"] + layer["backward_s"] for layer in layers)
+    shown = duration_format(
+        max(layer["forward_s"], layer["backward_s"]) for layer in layers[:_MOST_LAYERS]
+    )
     for layer in layers[:_MOST_LAYERS]:
         forward_s, macs = layer["forward_s"], layer["multiply_adds"]
         table.add_row(
             Text(printable(layer["name"])),
             Text(printable(layer["kind"])),
-            format_duration(forward_s),
-            format_duration(layer["backward_s"]),
+            shown(forward_s),
+            shown(layer["backward_s"]),
             format_share((forward_s + layer["backward_s"]) / all_s) if all_s else "?",
             f"{macs * 1e-6:,.1f} M" if macs else format_known(macs, str),
             format_bytes(layer["bytes"]),
@@ -249,10 +257,15 @@ def epoch_figures(run: Run) -> FigureList:
         columns += ["train", evaluation_split(run), "top-5"]
     tests = evaluations(run)
     rows = []
-    for row in run.epoch_rows("train"):
+    trained = run.epoch_rows("train")
+    loading = duration_format(row["loading_s"] for row in trained)
+    training = duration_format(row["training_s"] for row in trained)
+    total = duration_format(row["total_s"] for row in trained)
+    for row in trained:
         cells = [str(row["epoch"])]
-        for part_s in (row["loading_s"], row["training_s"], row["total_s"]):
-            cells.append(format_known(part_s, format_duration))
+        cells.append(format_known(row["loading_s"], loading))
+        cells.append(format_known(row["training_s"], training))
+        cells.append(format_known(row["total_s"], total))
         cells.append(format_known(row["samples_per_s"], "{:,.0f}".format))
         cells.append(format_known(row["loss"], "{:.3f}".format))
         if knows_accuracy:
