@@ -35,7 +35,7 @@ from stepscope.telemetry.telemetry_sampler import Sampler
 from stepscope.train.device import resolve
 from stepscope.train.training_setup import build_model
 
-CHILD = "training_with_scripted_device"
+CHILD = "scripted_device_memory"
 GREEDY = """\
 import torch
 from torch import nn

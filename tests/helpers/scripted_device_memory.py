@@ -1,7 +1,14 @@
-"""A device whose memory says what a test wants it to say; the tensors stay on the CPU."""
+"""A device with scripted memory; the tensors stay on the CPU.
+
+`python -m scripted_device_memory` is the training process on such a device, which the variable
+SCRIPTED_DEVICE describes.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -41,3 +48,11 @@ class ScriptedMemory:
 
     def limit_bytes(self) -> int:
         return self.room_bytes
+
+
+if __name__ == "__main__":
+    from stepscope.processes import training_process, training_session
+
+    scripted = ScriptedMemory(**json.loads(os.environ["SCRIPTED_DEVICE"]))
+    training_session.device_memory_of = lambda device, before: scripted
+    sys.exit(training_process.main(sys.argv[1:]))

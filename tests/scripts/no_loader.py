@@ -17,44 +17,20 @@ n_embd = 64
 n_head = 4
 
 
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.ln_1 = nn.LayerNorm(n_embd)
-        self.c_attn = nn.Linear(n_embd, 3 * n_embd)
-        self.c_proj = nn.Linear(n_embd, n_embd)
-        self.ln_2 = nn.LayerNorm(n_embd)
-        self.mlp = nn.Sequential(
-            nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd)
-        )
-
-    def forward(self, x):
-        B, T, C = x.shape
-        parts = self.c_attn(self.ln_1(x)).view(B, T, 3, n_head, C // n_head)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.c_proj(y.transpose(1, 2).reshape(B, T, C))
-        return x + self.mlp(self.ln_2(x))
-
-
 class GPT(nn.Module):
     def __init__(self, n_layer):
         super().__init__()
         self.wte = nn.Embedding(vocab_size, n_embd)
         self.wpe = nn.Embedding(block_size, n_embd)
-        self.h = nn.ModuleList(Block() for _ in range(n_layer))
-        self.ln_f = nn.LayerNorm(n_embd)
+        block = nn.TransformerEncoderLayer(n_embd, n_head, 4 * n_embd, batch_first=True)
+        self.h = nn.TransformerEncoder(block, n_layer, enable_nested_tensor=False)
         self.lm_head = nn.Linear(n_embd, vocab_size, bias=False)
 
-    def forward(self, idx, targets=None):
+    def forward(self, idx, targets):
         x = self.wte(idx) + self.wpe(torch.arange(idx.size(1), device=idx.device))
-        for block in self.h:
-            x = block(x)
-        logits = self.lm_head(self.ln_f(x))
-        loss = None
-        if targets is not None:
-            loss = F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
-        return logits, loss
+        mask = nn.Transformer.generate_square_subsequent_mask(idx.size(1), device=idx.device)
+        logits = self.lm_head(self.h(x, mask=mask, is_causal=True))
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1))
 
 
 max_iters, eval_interval, eval_iters = 30, 10, 4
