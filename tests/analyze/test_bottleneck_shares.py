@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from stepscope.analyze.bottleneck_shares import Evidence, Stalls, bound_by, data_stalls
+from stepscope.analyze.bottleneck_shares import Evidence, bound_by, data_stalls
 from stepscope.analyze.sweep_summary import mean_step
+from stepscope.records.types import StallsSummary
 
 
 def step(**seconds: float) -> dict[str, Any]:
@@ -63,7 +64,9 @@ def test_the_word_follows_the_figures(evidence: Evidence, bound: str) -> None:
     assert why
 
 
-def stalls(synthetic: dict[str, Any], memory: dict[str, Any], source: dict[str, Any]) -> Stalls:
+def stalls(
+    synthetic: dict[str, Any], memory: dict[str, Any], source: dict[str, Any]
+) -> StallsSummary:
     ways = {"synthetic": synthetic, "memory": memory, "source": source}
     return data_stalls(ways, 32, workers=0)  # type: ignore[arg-type]
 
@@ -71,8 +74,8 @@ def stalls(synthetic: dict[str, Any], memory: dict[str, Any], source: dict[str, 
 def test_a_network_that_takes_all_the_time_is_compute_bound() -> None:
     found = stalls(step(data_s=0), step(), step())
 
-    assert found.bound_by == "compute"
-    assert found.to_json()["at_most"]["more_workers"] == pytest.approx(1.0, abs=0.02)
+    assert found["bound_by"] == "compute"
+    assert found["at_most"]["more_workers"] == pytest.approx(1.0, abs=0.02)
 
 
 def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
@@ -80,20 +83,20 @@ def test_what_waits_with_data_in_memory_is_preprocessing() -> None:
 
     found = stalls(step(data_s=0), slow, slow)
 
-    assert found.bound_by == "preprocessing"
-    assert found.to_json()["lost"]["preprocessing"] == pytest.approx(0.5)
-    assert found.to_json()["at_most"]["more_workers"] == pytest.approx(2.0)
-    assert found.to_json()["at_most"]["faster_storage"] == pytest.approx(1.0)
-    assert found.preprocessing_rate == pytest.approx(320)
+    assert found["bound_by"] == "preprocessing"
+    assert found["lost"]["preprocessing"] == pytest.approx(0.5)
+    assert found["at_most"]["more_workers"] == pytest.approx(2.0)
+    assert found["at_most"]["faster_storage"] == pytest.approx(1.0)
+    assert found["rates"]["preprocessing"] == pytest.approx(320)
 
 
 def test_what_waits_only_for_its_source_is_storage() -> None:
     found = stalls(step(data_s=0), step(), step(data_s=0.301, step_s=0.4, load_s=0.32))
 
-    assert found.bound_by == "storage"
-    assert found.to_json()["lost"]["fetching"] == pytest.approx(0.75)
-    assert found.to_json()["at_most"]["faster_storage"] == pytest.approx(4.0)
-    assert found.fetching_rate == pytest.approx(32 / 0.3)
+    assert found["bound_by"] == "storage"
+    assert found["lost"]["fetching"] == pytest.approx(0.75)
+    assert found["at_most"]["faster_storage"] == pytest.approx(4.0)
+    assert found["rates"]["fetching"] == pytest.approx(32 / 0.3)
 
 
 def test_a_network_slowed_by_its_workers_is_contention_and_not_a_wait() -> None:
@@ -105,5 +108,5 @@ def test_a_network_slowed_by_its_workers_is_contention_and_not_a_wait() -> None:
 
     found = data_stalls(ways, 32, workers=2)  # type: ignore[arg-type]
 
-    assert found.bound_by == "contention"
-    assert found.to_json()["lost"]["contention"] == pytest.approx(0.5)
+    assert found["bound_by"] == "contention"
+    assert found["lost"]["contention"] == pytest.approx(0.5)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stepscope.records.types import StallsSummary, StepFigures
+from stepscope.records.types import LostShares, StallsSummary, StepFigures
 from stepscope.units import format_duration, format_share
 
 Bound = Literal["compute", "preprocessing", "storage", "transfer", "host", "contention", "unclear"]
@@ -149,99 +149,54 @@ Way = Literal["synthetic", "memory", "source"]
 _LITTLE = 0.1  # of the time, lost to sharing the cores
 
 
-@dataclass(frozen=True)
-class Stalls:
-    """Seconds per sample by cause. A rate is None where there is nothing of its kind to do."""
-
-    compute_s: float
-    preprocessing_s: float
-    fetching_s: float
-    contention_s: float
-    total_s: float
-    compute_rate: float
-    preprocessing_rate: float | None
-    fetching_rate: float | None
-    workers: int
-
-    def share(self, seconds: float) -> float:
-        """Return a share of the time that a sample takes from its source."""
-        return seconds / self.total_s
-
-    @property
-    def bound_by(self) -> str:
-        """The bottleneck: the loader where it lags, the cores where the network lacks them."""
-        if lags(self.share(self.preprocessing_s + self.fetching_s), self.workers):
-            return "preprocessing" if self.preprocessing_s >= self.fetching_s else "storage"
-        return "contention" if self.share(self.contention_s) >= _LITTLE else "compute"
-
-    def to_json(self) -> StallsSummary:
-        """Return the stalls and the rates as plain values."""
-        return {
-            "bound_by": self.bound_by,
-            "rates": {
-                "compute": self.compute_rate,
-                "preprocessing": self.preprocessing_rate,
-                "fetching": self.fetching_rate,
-            },
-            "lost": {
-                "preprocessing": self.share(self.preprocessing_s),
-                "fetching": self.share(self.fetching_s),
-                "contention": self.share(self.contention_s),
-            },
-            "at_most": {
-                "more_workers": self.total_s / self.compute_s,
-                "faster_storage": self.total_s / (self.total_s - self.fetching_s),
-            },
-            "why": self._why(),
-        }
-
-    def _why(self) -> str:
-        return (
-            f"of the time of a sample from its source, {format_share(self.share(self.compute_s))} "
-            f"is the network; {format_share(self.share(self.preprocessing_s))} is lost "
-            f"waiting for preprocessing, {format_share(self.share(self.fetching_s))} for fetching, "
-            f"{format_share(self.share(self.contention_s))} to sharing the cores"
-        )
-
-
-def data_stalls(ways: Mapping[Way, StepFigures], samples_a_step: float, workers: int) -> Stalls:
+def data_stalls(
+    ways: Mapping[Way, StepFigures], samples_a_step: float, workers: int
+) -> StallsSummary:
     """Combine the figures of the three ways, each in seconds of a mean step.
 
     All parts belong to the step from the source and add up to it. The other two ways divide its
-    waiting time, and show the time of the network without a loader beside it.
+    waiting time, and show the time of the network without a loader beside it. A rate is None where
+    there is nothing of its kind to do.
     """
     synthetic, memory, source = ways["synthetic"], ways["memory"], ways["source"]
-    alone_s, total_s = _known(synthetic["step_s"]), _known(source["step_s"])
-    base_s = _known(synthetic["data_s"])
+    total_s, base_s = _known(source["step_s"]), _known(synthetic["data_s"])
     wait_s = max(0.0, _known(source["data_s"]) - base_s)
     preprocessing_s = min(wait_s, max(0.0, _known(memory["data_s"]) - base_s))
     fetching_s = wait_s - preprocessing_s
-    contention_s = _contention_s(synthetic, source) if workers else 0.0
-    network_s = total_s - wait_s - contention_s
-    samples_at_once = samples_a_step * max(1, workers)
-    return Stalls(
-        compute_s=network_s / samples_a_step,
-        preprocessing_s=preprocessing_s / samples_a_step,
-        fetching_s=fetching_s / samples_a_step,
-        contention_s=contention_s / samples_a_step,
-        total_s=total_s / samples_a_step,
-        compute_rate=samples_a_step / alone_s,
-        preprocessing_rate=_rate(samples_at_once, memory["load_s"]),
-        fetching_rate=_rate(samples_at_once, _fetch_s(memory, source)),
-        workers=workers,
-    )
-
-
-def _contention_s(synthetic: StepFigures, source: StepFigures) -> float:
     beside_s, alone_s = compute_s(source), compute_s(synthetic)
-    return 0.0 if beside_s is None or alone_s is None else max(0.0, beside_s - alone_s)
-
-
-def _fetch_s(memory: StepFigures, source: StepFigures) -> float | None:
-    from_memory_s, from_source_s = memory["load_s"], source["load_s"]
-    if from_memory_s is None or from_source_s is None:
-        return None
-    return from_source_s - from_memory_s
+    contention_s = 0.0
+    if workers and beside_s is not None and alone_s is not None:
+        contention_s = max(0.0, beside_s - alone_s)
+    network_s = total_s - wait_s - contention_s
+    lost: LostShares = {
+        "preprocessing": preprocessing_s / total_s,
+        "fetching": fetching_s / total_s,
+        "contention": contention_s / total_s,
+    }
+    bound = "contention" if lost["contention"] >= _LITTLE else "compute"
+    if lags(wait_s / total_s, workers):
+        bound = "preprocessing" if preprocessing_s >= fetching_s else "storage"
+    samples_at_once = samples_a_step * max(1, workers)
+    fetch_s = None
+    if memory["load_s"] is not None and source["load_s"] is not None:
+        fetch_s = source["load_s"] - memory["load_s"]
+    return {
+        "bound_by": bound,
+        "rates": {
+            "compute": samples_a_step / _known(synthetic["step_s"]),
+            "preprocessing": _rate(samples_at_once, memory["load_s"]),
+            "fetching": _rate(samples_at_once, fetch_s),
+        },
+        "lost": lost,
+        "at_most": {
+            "more_workers": total_s / network_s,
+            "faster_storage": total_s / (total_s - fetching_s),
+        },
+        "why": f"of the time of a sample from its source, {format_share(network_s / total_s)} "
+        f"is the network; {format_share(lost['preprocessing'])} is lost "
+        f"waiting for preprocessing, {format_share(lost['fetching'])} for fetching, "
+        f"{format_share(lost['contention'])} to sharing the cores",
+    }
 
 
 def _known(seconds: float | None) -> float:

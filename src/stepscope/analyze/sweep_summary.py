@@ -7,17 +7,24 @@ rounds of each setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import compress, pairwise
 from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import by_node_kind, settings_of
+from stepscope.analyze.phase_shares import counted_steps
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.sweep_folder import Sweep, Trial
 from stepscope.records.table import Table
-from stepscope.records.types import RateInterval, StepFigures, SweepRow, TrialMetrics
+from stepscope.records.types import (
+    RateInterval,
+    RecordedSpec,
+    StepFigures,
+    SweepRow,
+    TrialMetrics,
+)
 from stepscope.stats import Interval, interval_of, known_mean, known_median
 
 
@@ -74,22 +81,23 @@ def metrics(run: Run) -> TrialMetrics:
     """Return the figures of a run; unknown ones are None."""
     summary, steps = run.summary, run.steps
     phases = summary.get("phases") or {}
-    kept = _kept(steps, summary.get("dropped_epochs") or [])
-    trained = [row for row in run.epochs.rows() if row["split"] == "train"]
+    dropped = summary.get("dropped_epochs") or []
+    kept = counted_steps(steps, dropped)
+    trained = run.epoch_rows("train")
     starts = [row["loader_start_s"] for row in trained if row["loader_start_s"] is not None]
     steady = steady_steps(run)
     figures = {
         "samples_per_s": summary.get("samples_per_s"),
-        "dropped_epochs": summary.get("dropped_epochs") or [],
+        "dropped_epochs": dropped,
         "steady_samples_per_s": rate(steady),
         "steady_steps": len(steady),
         "steady": mean_step(cast("list[StepFigures]", steady)),
         "wall_s": summary.get("wall_s"),
         "epoch_s": known_mean([row["total_s"] for row in trained]),
-        "step_s": known_mean([row["step_s"] for row in kept]),
+        "step_s": known_mean(compress(steps["step_s"], kept)),
         "phases": {name: figures["mean_s"] for name, figures in phases.items()},
-        "load_s": known_mean([row["load_s"] for row in kept]),
-        "load_cpu_s": known_mean([row["load_cpu_s"] for row in kept]),
+        "load_s": known_mean(compress(steps["load_s"], kept)),
+        "load_cpu_s": known_mean(compress(steps["load_cpu_s"], kept)),
         "loader_start_s": max(starts, default=None),
         "loss": trained[-1]["loss"] if trained else None,
         "train_accuracy": summary.get("train_accuracy"),
@@ -138,10 +146,12 @@ def steady_steps(run: Run) -> list[dict[str, Any]]:
     says nothing about the rate of the loader.
     """
     left_out = start_up_steps(run.spec)
-    return [row for row in _full(run.steps) if row["step"] > left_out]
+    return [
+        row for row in run.steps.rows() if row["detail"] == schema.FULL and row["step"] > left_out
+    ]
 
 
-def start_up_steps(spec: Mapping[str, Any]) -> int:
+def start_up_steps(spec: RecordedSpec) -> int:
     """Return the number of steps at the start of an epoch that `steady_steps` leaves out.
 
     `spec` is that of a run, or of a trace with settings for the script's loader.
@@ -182,11 +192,3 @@ def rate(rows: list[dict[str, Any]]) -> float | None:
     known = [row for row in rows if row["samples"] is not None]
     took_s = sum(row["step_s"] for row in known)
     return sum(row["samples"] for row in known) / took_s if took_s else None
-
-
-def _full(steps: Table) -> list[dict[str, Any]]:
-    return [row for row in steps.rows() if row["detail"] == schema.FULL]
-
-
-def _kept(steps: Table, dropped: list[int]) -> list[dict[str, Any]]:
-    return [row for row in _full(steps) if row["epoch"] not in dropped]

@@ -53,17 +53,13 @@ def find_stalls(
     pooled = data_stalls(
         {way: _mean_step_of(trials) for way, trials in by_way.items()}, samples_a_step, spec.workers
     )
-    summary = pooled.to_json()
-    words = [each.bound_by for each in rounds]
-    agreed = 2 * words.count(pooled.bound_by) > len(words)
+    words = [each["bound_by"] for each in rounds]
+    agreed = 2 * words.count(pooled["bound_by"]) > len(words)
     cold = by_way["source"][0].metrics.get("page_cache")
     return {
-        "bound_by": pooled.bound_by if agreed else "unclear",
-        "rates": summary["rates"],
-        "lost": summary["lost"],
-        "at_most": summary["at_most"],
-        "why": summary["why"],
-        "lost_by_round": [each.to_json()["lost"] for each in rounds],
+        **pooled,
+        "bound_by": pooled["bound_by"] if agreed else "unclear",
+        "lost_by_round": [each["lost"] for each in rounds],
         "workers": spec.workers,
         "ways": {way: _way_figures(settings[way], trials) for way, trials in by_way.items()},
         "page_cache": cold,
