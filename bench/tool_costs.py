@@ -7,7 +7,7 @@ them apart there. So each part of the cost is measured where it can be seen:
   many modules, operations and tensors and next to no work, on one thread. There the caches stay
   warm: in the real step hooks take more. Of ours, what clocks around each hook say in the real step
   (`trace_share.py`) is taken, if that is more.
-- settling: what `stepscope trace` does now and then in the training's thread, while the real
+- flushing: what `stepscope trace` does now and then in the training's thread, while the real
   network trains; others leave that to threads and processes of theirs.
 - beside: the CPU time of the tool's other threads and processes, by the kernel's count, while a
   script trains the real network under `stepscope trace` and under `traceml run`, in turns, with no
@@ -36,7 +36,7 @@ from typing import Any
 
 import psutil
 import torch
-from trace_share import SETTLING, costs_of_a_step_us
+from trace_share import FLUSHING, costs_of_a_step_us
 from tracers import (
     BARE,
     OURS,
@@ -79,12 +79,12 @@ def main() -> int:
     beside = turns_of_real_training(args.traceml, args.seconds, args.times)
     in_step = in_step_us(thin(setting), args.rounds, args.traceml)
     _, clocked_us = costs_of_a_step_us(setting, CLOCKED_ROUNDS)  # the last: its clocks stay on
-    settling_us = clocked_us.pop(SETTLING)
+    flushing_us = clocked_us.pop(FLUSHING)
     hooks_us = sum(clocked_us.values())
     print(f"  {OURS}, next to no work: {shown(in_step[OURS])} us; by clocks: {hooks_us:.0f} us")
     if hooks_us > in_step[OURS].median:
         in_step[OURS] = Interval(hooks_us, None, None)
-    return 0 if report(in_step, settling_us, beside) else 1
+    return 0 if report(in_step, flushing_us, beside) else 1
 
 
 # in the step
@@ -97,7 +97,7 @@ def in_step_us(setting: Setting, rounds: int, traceml: str | None) -> dict[str, 
     os.environ["OMP_NUM_THREADS"] = "1"  # of the process that TraceML starts
     setting = replace(setting, rounds=rounds)
     added: dict[str, Interval] = {}
-    measured: list[Callable[[Setting], dict[str, Took]]] = [the_profiler, without_settling]
+    measured: list[Callable[[Setting], dict[str, Took]]] = [the_profiler, without_flushing]
     if traceml:
         measured.append(lambda setting: run_traceml(traceml, setting))
     for measure in measured:
@@ -109,8 +109,8 @@ def in_step_us(setting: Setting, rounds: int, traceml: str | None) -> dict[str, 
     return added
 
 
-def without_settling(setting: Setting) -> dict[str, Took]:
-    """Let bare and traced blocks take turns; how settling is shared by short steps is no matter."""
+def without_flushing(setting: Setting) -> dict[str, Took]:
+    """Let bare and traced blocks take turns; how flushing is shared by short steps is no matter."""
     took = ours(setting)
     took[OURS].now_and_then = 0.0
     return took
@@ -195,7 +195,7 @@ def cpu_of_others_us(asked_by: int) -> dict[str, float]:
 
 def report(
     in_step: dict[str, Interval],
-    settling_us: float,
+    flushing_us: float,
     beside: dict[str, list[dict[str, float]]],
 ) -> bool:
     """Print a row a tool; return whether what is wanted was met."""
@@ -203,19 +203,19 @@ def report(
     print(
         f"resnet18, batch 16, a step of {step_us:.0f} us: microseconds of CPU time, 95 % interval"
     )
-    print(f"  {'':16} {'in the step':>24} {'settling':>9} {'beside':>22} {'in all':>22}")
+    print(f"  {'':16} {'in the step':>24} {'flushing':>9} {'beside':>22} {'in all':>22}")
     in_all: dict[str, Interval] = {}
     for name, added in in_step.items():
-        settled_us = settling_us if name == OURS else 0.0
+        flushed_us = flushing_us if name == OURS else 0.0
         others = interval_of([each["beside_us"] for each in beside.get(name, [])] or [0.0])
-        in_all[name] = total(added, Interval(settled_us, None, None), others)
+        in_all[name] = total(added, Interval(flushed_us, None, None), others)
         print(
-            f"  {name:16} {shown(added):>24} {settled_us:9.0f} {shown(others):>22} "
+            f"  {name:16} {shown(added):>24} {flushed_us:9.0f} {shown(others):>22} "
             f"{shown(in_all[name]):>22}"
         )
     cores = os.cpu_count() or 1
     # While the training's own thread is busy with a tool, the other cores wait.
-    alone_us = in_step[OURS].median + settling_us
+    alone_us = in_step[OURS].median + flushing_us
     share = (alone_us + median([each["beside_us"] for each in beside[OURS]]) / cores) / step_us
     others_in_all = {name: each for name, each in in_all.items() if name in (PROFILER, TRACEML)}
     less = all(in_all[OURS].median < each.median for each in others_in_all.values())

@@ -3,7 +3,7 @@
 A step that computes next to nothing is trained in short blocks, with one kind of hook on, with all
 or with none, in an order that changes every round. Compared are not the means but the steps that
 went nearly undisturbed, a low quantile of each: that holds on a busy machine too, and leaves out
-what comes now and then (settling, the collector). After hooks are put on or taken off Python has to
+what comes now and then (flushing, the collector). After hooks are put on or taken off Python has to
 find its way again: the first steps are left out.
 
 Caches are warmer here than in a real step, where hooks cost more.

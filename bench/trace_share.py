@@ -4,7 +4,7 @@
 Here nothing large is compared: a clock before a hook is asked and one before torch's own function
 behind it, and the same on the way back. What lies between them is the hook's, in the step that it
 is part of, caches as they are there. The same clocks without hooks say what they take themselves.
-The median of what a step took to settle is added. Blocks with and without hooks take turns, and
+The median of what a step took to flush is added. Blocks with and without hooks take turns, and
 their first steps are left out.
 
 Not in it: what hooks do to the caches of the script, and the one comparison that a module inside of
@@ -41,7 +41,7 @@ HOOKED: dict[str, tuple[Any, str]] = {
     "optimiser's step": (optim.SGD, "step"),
 }
 MODULE = "module"
-SETTLING = "settling"
+FLUSHING = "flushing"
 # Steps of a block, and how many of its first are left out: the clocks around hooks change classes.
 BLOCKS = {"lenet": (240, 60), "resnet18": (12, 1)}
 Moments = list[tuple[int, int]]  # when a function began and ended
@@ -138,7 +138,7 @@ def share_of_a_step(setting: Setting, rounds: int) -> bool:
 
 
 def costs_of_a_step_us(setting: Setting, rounds: int) -> tuple[float, dict[str, float]]:
-    """Return how long a step takes, and what each hook and settling take of it."""
+    """Return how long a step takes, and what each hook and flushing take of it."""
     steps, first_steps = BLOCKS[setting.model]
     training = Clocked(replace(setting, steps=steps, first_steps=first_steps))
     steps_us: list[float] = []
@@ -154,7 +154,7 @@ def costs_of_a_step_us(setting: Setting, rounds: int) -> tuple[float, dict[str, 
                     between_us[hooked].setdefault(name, []).extend(each_us)
                 if not hooked:
                     steps_us += [seconds * 1e6 for seconds in took]
-        settling_us = median(tracer.settlings) * 1e6
+        flushing_us = median(tracer.flushings) * 1e6
     with_hooks, without = between_us[True], between_us[False]
     costs_us = {
         name: (median(with_hooks[name]) - median(without[name]))
@@ -162,7 +162,7 @@ def costs_of_a_step_us(setting: Setting, rounds: int) -> tuple[float, dict[str, 
         / len(steps_us)
         for name in without
     }
-    return median(steps_us), costs_us | {SETTLING: settling_us}
+    return median(steps_us), costs_us | {FLUSHING: flushing_us}
 
 
 if __name__ == "__main__":

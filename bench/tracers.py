@@ -9,9 +9,9 @@ same of one bare block against the other shows what two equal things differ by.
 Not timed is what a tool does before and after a block (a profiler sorts its trace) and in its first
 steps. The hooks of `stepscope trace` stay on all the time behind a switch, as in a real run: when a
 class changes, an instruction that Python had made fast for it fails some fifty times. A function
-more, in bare blocks too, is what the switch costs. What the tracer does now and then, settling, is
+more, in bare blocks too, is what the switch costs. What the tracer does now and then, flushing, is
 hardly ever in a median. What it takes of a step is measured in seconds of training under the tracer
-alone, where as many steps are settled at once as in a real run, and added to the ratio.
+alone, where as many steps are flushed at once as in a real run, and added to the ratio.
 
 Give `--traceml PATH` the `traceml` command of an environment that has traceml-ai and this torch;
 it is no dependency of ours. It takes turns with bare blocks in a process that `traceml run` made,
@@ -75,7 +75,7 @@ SETTINGS = [
 THINNER, THIN_SIDE = 16, 8  # channels are so many times fewer, and so large are images
 EPOCH_SAMPLES = 50_000  # of CIFAR-10
 BARE = ("bare", "bare again")
-ALONE_S = 8.0  # of steps: settled once a second
+ALONE_S = 8.0  # of steps: flushed once a second
 OURS = "stepscope trace"
 OTHERS = {"torch.profiler", "TraceML"}
 
@@ -155,15 +155,15 @@ class Took:
 
 @dataclass
 class Weighed(Tracer):
-    """A tracer that keeps, for each step, its part of the settling that it was in."""
+    """A tracer that keeps, for each step, its part of the flushing that it was in."""
 
-    settlings: list[float] = field(default_factory=list)
+    flushings: list[float] = field(default_factory=list)
 
     def _flush(self) -> None:
         own_ns, steps_before = self.own_ns, self.steps
         super()._flush()
         steps = self.steps - steps_before
-        self.settlings += [(self.own_ns - own_ns) * 1e-9 / max(1, steps)] * steps
+        self.flushings += [(self.own_ns - own_ns) * 1e-9 / max(1, steps)] * steps
 
 
 class Switched(Patches):
@@ -244,9 +244,9 @@ def ours(setting: Setting) -> dict[str, Took]:
         took_alone: list[float] = []
         while sum(took_alone) < ALONE_S:
             took_alone += block()
-        settling_share = median(tracer.settlings) / median(took_alone)
+        flushing_share = median(tracer.flushings) / median(took_alone)
         took = take_turns({**bare_blocks(training), OURS: block}, setting.rounds)
-        took[OURS].now_and_then = settling_share
+        took[OURS].now_and_then = flushing_share
         return took
 
 
