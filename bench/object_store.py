@@ -52,10 +52,10 @@ def main() -> int:
                 some = manifest.train[start : start + BATCH]
                 objects.get([each.key for each in some], [each.check for each in some])
 
-        in_objects = StoredObjects(objects, manifest.train, lambda account: None)
+        in_objects = StoredObjects(objects, manifest.train, lambda stats: None)
 
         def in_shards() -> StoredShards:  # a new one each round: it keeps what it has read
-            return StoredShards(shards, of_shards.train, SAMPLES, lambda account: None)
+            return StoredShards(shards, of_shards.train, SAMPLES, lambda stats: None)
 
         compared = alternate(by_boto3, by_object, ROUNDS, warm_up=1)
         missed = report(

@@ -17,13 +17,13 @@ from stepscope.data.image_transforms import (
     middle_box,
     random_box,
 )
-from stepscope.data.sample_order import chance
+from stepscope.data.sample_order import random_bits
 
 SIDES = st.integers(1, 5000)
 
 
 def drawn_for(samples: int) -> list[list[float]]:
-    drawn: list[list[float]] = draws(chance(0, 1, np.arange(samples))).tolist()
+    drawn: list[list[float]] = draws(random_bits(0, 1, np.arange(samples))).tolist()
     return drawn
 
 
@@ -67,7 +67,7 @@ def test_a_very_long_image_gives_its_middle_where_no_part_fits():
 
 
 def test_draws_depend_on_nothing_but_the_bits():
-    bits = chance(3, 2, np.arange(10))
+    bits = random_bits(3, 2, np.arange(10))
     assert np.array_equal(draws(bits.copy())[4:6], draws(bits[4:6].copy()))
     assert len(np.unique(draws(bits))) == 10 * DRAWS
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepscope.data.sample_order import BLOCK, EpochOrder, chance, hold_out, sample_order
+from stepscope.data.sample_order import BLOCK, EpochOrder, hold_out, random_bits, sample_order
 from stepscope.errors import RequestError
 
 seeds = st.integers(0, 2**63 - 1)
@@ -46,19 +46,19 @@ def test_block_order_keeps_the_samples_of_a_block_together():
 @given(seeds, st.integers(0, 1000))
 def test_the_chance_of_a_sample_does_not_depend_on_its_neighbours(seed, epoch):
     indices = np.arange(50)
-    together = chance(seed, epoch, indices)
-    one_by_one = [int(chance(seed, epoch, np.array([index]))[0]) for index in indices]
+    together = random_bits(seed, epoch, indices)
+    one_by_one = [int(random_bits(seed, epoch, np.array([index]))[0]) for index in indices]
     assert together.tolist() == one_by_one
 
 
 def test_chance_is_even_and_differs_by_epoch_and_seed():
-    draws = chance(0, 1, np.arange(100_000))
+    draws = random_bits(0, 1, np.arange(100_000))
     for bit in (0, 1, 17, 63):
         share = ((draws >> np.uint64(bit)) & np.uint64(1)).mean()
         assert share == pytest.approx(0.5, abs=0.01)
     assert len(np.unique(draws)) == len(draws)
-    assert not np.array_equal(draws, chance(0, 2, np.arange(100_000)))
-    assert not np.array_equal(draws, chance(1, 1, np.arange(100_000)))
+    assert not np.array_equal(draws, random_bits(0, 2, np.arange(100_000)))
+    assert not np.array_equal(draws, random_bits(1, 1, np.arange(100_000)))
 
 
 # --- held-out samples

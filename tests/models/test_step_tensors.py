@@ -21,8 +21,8 @@ from stepscope.models.step_tensors import (
     UnlikeSteps,
     add_up,
     at_batch,
-    watch_step,
-    weigh_optimizer,
+    measure_optimizer,
+    record_step,
 )
 
 FLOAT = 4
@@ -37,7 +37,7 @@ def log_of(model: nn.Module, shape: tuple[int, ...], samples: int) -> StepLog:
         loss.backward()
         mark(BACKWARD)
 
-    log = watch_step(step, [*model.parameters(), *model.buffers()], [images, labels], samples)
+    log = record_step(step, [*model.parameters(), *model.buffers()], [images, labels], samples)
     model.zero_grad()
     return log
 
@@ -146,9 +146,9 @@ def test_what_is_alive_at_the_peak_adds_up_to_it(sizes):
     ],
 )
 def test_optimisers_keep_so_many_values_a_parameter(make, values):
-    assert weigh_optimizer(make).state == values  # type: ignore[arg-type]
+    assert measure_optimizer(make).state == values  # type: ignore[arg-type]
 
 
 def test_adam_needs_room_for_a_moment_and_plain_sgd_none():
-    assert weigh_optimizer(lambda p: optim.Adam(p, 0.1)).temporary >= 1
-    assert weigh_optimizer(lambda p: optim.SGD(p, 0.1)).temporary == 0
+    assert measure_optimizer(lambda p: optim.Adam(p, 0.1)).temporary >= 1
+    assert measure_optimizer(lambda p: optim.SGD(p, 0.1)).temporary == 0

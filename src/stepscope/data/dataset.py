@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from stepscope.data.loaders.dataloader import Batches
-    from stepscope.data.object_store.bucket import FromBucket
+    from stepscope.data.object_store.bucket import StoredSplit
     from stepscope.data.object_store.download import DownloadProgress
-    from stepscope.data.object_store.store_client import Account
+    from stepscope.data.object_store.store_client import RequestStats
     from stepscope.data.samples import MemorySamples, RecordFiles
 
 Split = Literal["train", "test"]
@@ -65,7 +65,7 @@ class DataSource:
     sequence_length: int = 128
     tokens: int = 30_522
     vocabulary_dir: Path | None = None
-    on_retry: Callable[[Split, Account], None] | None = None
+    on_retry: Callable[[Split, RequestStats], None] | None = None
     report: Callable[[Split, DownloadProgress], None] | None = None
 
 
@@ -118,7 +118,7 @@ class Opened:
     batches: Batches
     samples: int
     files: tuple[Path, ...] = ()
-    bucket: FromBucket | None = None
+    bucket: StoredSplit | None = None
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Batches of images that are decoded on demand.
 
-Crop and flip of an image come from `sample_order.chance`, so a batch does not depend on the worker
-that makes it. An image that cannot be read is replaced by the next readable one in the listing:
-every batch keeps its size, and the replacement depends on the broken image alone. A held-out image
-never replaces a training image, nor the reverse.
+Crop and flip of an image come from `sample_order.random_bits`, so a batch does not depend on the
+worker that makes it. An image that cannot be read is replaced by the next readable one in the
+listing: every batch keeps its size, and the replacement depends on the broken image alone. A
+held-out image never replaces a training image, nor the reverse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stepscope.data.image_decode import Pixels, UnreadableImage, decode
 from stepscope.data.image_index import Listing, shown
 from stepscope.data.image_transforms import draws, flips, middle_box, random_box, scale_and_shift
 from stepscope.data.loaders.dataloader import Batch, Notice, Noticed
-from stepscope.data.sample_order import BatchKey, Mask, chance
+from stepscope.data.sample_order import BatchKey, Mask, random_bits
 from stepscope.errors import DataError
 
 BAD_SAMPLE = "bad_sample"
@@ -83,7 +83,7 @@ class ImageBatches(Dataset[Any]):
         images = np.empty((len(key.indices), *self._size, 3), dtype=np.uint8)
         labels = np.empty(len(key.indices), dtype=np.int64)
         seed = self._augment_seed if key.augment else None
-        drawn = None if seed is None else draws(chance(seed, key.epoch, key.indices)).tolist()
+        drawn = None if seed is None else draws(random_bits(seed, key.epoch, key.indices)).tolist()
         notices: list[Notice] = []
         for row, index in enumerate(key.indices.tolist()):
             images[row], taken = self._image(index, None if drawn is None else drawn[row], notices)

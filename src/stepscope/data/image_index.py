@@ -86,7 +86,7 @@ def content_of(folder: Path) -> str:
     return f"has {_some(_names(folder))}" if folder.is_dir() else "is no folder"
 
 
-def look_through(data_dir: Path) -> FolderLayout:
+def list_images(data_dir: Path) -> FolderLayout:
     """Return the images of a folder; cached until the folder changes.
 
     Raises:
@@ -94,11 +94,11 @@ def look_through(data_dir: Path) -> FolderLayout:
     """
     folders = [folder for split in ("train", "val") for folder in _classes(data_dir / split)]
     times = tuple((str(folder), folder.stat().st_mtime_ns) for folder in folders)
-    return _look_through(data_dir, times)
+    return _list_images(data_dir, times)
 
 
 @lru_cache(maxsize=2)
-def _look_through(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderLayout:
+def _list_images(data_dir: Path, times: tuple[tuple[str, int], ...]) -> FolderLayout:
     train, val = data_dir / "train", data_dir / "val"
     wanted = f"wanted a folder for each class in {shown(train)}, with its images"
     if not train.is_dir():

@@ -1,7 +1,7 @@
 """Crop, flip and normalise images.
 
-Random crops and flips come from the bits of `sample_order.chance`, so they do not depend on the
-worker that makes a batch.
+Random crops and flips come from `sample_order.random_bits`, so they do not depend on the worker
+that makes a batch.
 
     records          4 pixels of padding, a crop of the original size, a flip (`crop_and_flip`)
     image files      a random part of any size (`random_box`) and a flip for training, the centre

@@ -52,7 +52,7 @@ def read_records(path: Path, wanted: RecordFile, images: np.ndarray, labels: np.
     return checksum == wanted.crc32
 
 
-def keep_records(path: Path, wanted: RecordFile, pieces: Iterable[np.ndarray]) -> bool:
+def write_records(path: Path, wanted: RecordFile, pieces: Iterable[np.ndarray]) -> bool:
     """Write a file of records; return whether it was written.
 
     It is not written if the disk is nearly full, or if the records do not have the expected

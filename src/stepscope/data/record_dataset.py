@@ -15,7 +15,7 @@ from stepscope.data.dataset import Channels, DataSet, DataSource, Opened, Pipeli
 from stepscope.data.image_transforms import PADDING, crop_and_flip, moves, scale_and_shift
 from stepscope.data.loaders.dataloader import Batch
 from stepscope.data.object_store.store_url import is_store_url
-from stepscope.data.sample_order import BatchKey, chance
+from stepscope.data.sample_order import BatchKey, random_bits
 from stepscope.data.samples import RecordFiles, Samples
 
 
@@ -68,7 +68,7 @@ class RecordBatches(Dataset[Batch]):
         images, labels = self._samples.take(key.indices)
         if self._augment_seed is not None and key.augment:
             images = crop_and_flip(
-                images, *moves(chance(self._augment_seed, key.epoch, key.indices))
+                images, *moves(random_bits(self._augment_seed, key.epoch, key.indices))
             )
         # numpy, not torch: arrays this small do not gain from torch's threads, and waiting for the
         # slowest thread of a busy machine took 8 ms instead of 0.1.
@@ -82,7 +82,7 @@ class RecordBatches(Dataset[Batch]):
         images, labels = self._samples.take(wanted)
         image = images[0]
         if self._augment_seed is not None and key.augment:
-            down, right, flip = moves(chance(self._augment_seed, key.epoch, wanted))
+            down, right, flip = moves(random_bits(self._augment_seed, key.epoch, wanted))
             height, width = image.shape[1:]
             padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
             image = padded[:, down[0] : down[0] + height, right[0] : right[0] + width]

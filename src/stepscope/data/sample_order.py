@@ -109,7 +109,7 @@ def share_of(samples: int, rank: int, world: int) -> tuple[int, int]:
     return first, first + each + (rank < over)
 
 
-def chance(seed: int, epoch: int, indices: Indices) -> Words:
+def random_bits(seed: int, epoch: int, indices: Indices) -> Words:
     """Return 64 random bits for each sample of an epoch.
 
     The sample's index is hashed together with a hash of the epoch and the seed.
@@ -139,7 +139,7 @@ def hold_out(samples: int, validation: int) -> Mask | None:
             f"validation: wanted fewer samples than the {samples:,} to train on, found "
             f"{validation:,}. Hold out fewer, or take more --samples."
         )
-    drawn = chance(_HOLD_OUT_SEED, 0, np.arange(samples, dtype=np.int64))
+    drawn = random_bits(_HOLD_OUT_SEED, 0, np.arange(samples, dtype=np.int64))
     held = np.zeros(samples, dtype=np.bool_)
     held[np.argsort(drawn, kind="stable")[:validation]] = True
     return held

@@ -22,8 +22,8 @@ from stepscope.models.step_tensors import (
     StepMemory,
     add_up,
     at_batch,
-    watch_step,
-    weigh_optimizer,
+    measure_optimizer,
+    record_step,
 )
 from stepscope.settings import RunSpec
 from stepscope.train.optimizers import make_optimizer
@@ -108,7 +108,7 @@ def probe_steps(
     `memory` is that of the device, None on a CPU.
     """
     trial = ProbeStep(spec, model, dataset, device)
-    optimizer = weigh_optimizer(
+    optimizer = measure_optimizer(
         lambda parameters: make_optimizer(spec, parameters), device, all_at_once=memory is not None
     )
     weights = [*model.parameters(), *model.buffers()]
@@ -133,7 +133,7 @@ def probe_steps(
 def _watch(trial: ProbeStep, samples: int) -> StepLog:
     images, labels = trial.batch(samples)
     before = [*trial.model.parameters(), *trial.model.buffers()]
-    log = watch_step(
+    log = record_step(
         lambda mark: trial.take_with(images, labels, mark), before, (images, labels), samples
     )
     trial.model.zero_grad()

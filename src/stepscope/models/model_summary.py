@@ -44,8 +44,8 @@ from stepscope.models.multiply_adds import (
     multiply_adds_of_operation,
     tensors_in,
 )
-from stepscope.models.step_tensors import weigh_optimizer
-from stepscope.models.user_model import describe_their_failure
+from stepscope.models.step_tensors import measure_optimizer
+from stepscope.models.user_model import describe_user_error
 from stepscope.records.types import OptimizerCounts
 
 
@@ -262,7 +262,7 @@ def count_network(
 
 def optimizer_state(make: MakeOptimizer, gradients: int) -> OptimizerCounts:
     """Return the state of an optimiser, measured with a small parameter and scaled up."""
-    values = weigh_optimizer(make).state
+    values = measure_optimizer(make).state
     return {
         "values_per_parameter": int(values) if float(values).is_integer() else values,
         "bytes": round(values * gradients * _VALUE_BYTES),
@@ -281,7 +281,7 @@ def _call(
     except (Exception, SystemExit) as error:
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
             raise
-        theirs = describe_their_failure(error, name) if ":" in name else None
+        theirs = describe_user_error(error, name) if ":" in name else None
         reason = (theirs or f"{type(error).__name__}: {error}").strip().rstrip(".")
         where = f" in {watch.running[-1].label}" if watch.running else ""
         raise RequestError(

@@ -33,7 +33,7 @@ _SAME = (
 
 
 @dataclass(frozen=True)
-class Taken:
+class LoadedWeights:
     """The number of tensors that were loaded, and the names of those that keep fresh weights."""
 
     tensors: int
@@ -68,7 +68,7 @@ def check_weights(model_name: str, folder: Path) -> None:
     )
 
 
-def load_weights(model: nn.Module, model_name: str, folder: Path) -> Taken:
+def load_weights(model: nn.Module, model_name: str, folder: Path) -> LoadedWeights:
     """Load the weights of a checkpoint into a network; a head that does not fit stays fresh.
 
     Raises:
@@ -94,7 +94,7 @@ def load_weights(model: nn.Module, model_name: str, folder: Path) -> Taken:
             f"of {_shape(own[name])}, {there}; {len(wrong)} of {len(own)} tensors do not fit."
         )
     model.network.load_state_dict(taken, strict=False)
-    return Taken(len(taken), fresh)
+    return LoadedWeights(len(taken), fresh)
 
 
 def _check_config(model: MobileBert, model_name: str, file: Path) -> None:

@@ -126,7 +126,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
         raise RequestError(f"model {name!r} needs at least 1 class, got {classes}.")
     try:
         from stepscope.models.batch_norm import without_batch_norm
-        from stepscope.models.user_model import build_own
+        from stepscope.models.user_model import build_user_model
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -142,7 +142,7 @@ def build(name: str, *, classes: int, norm: Literal["batch", "none"] = "batch") 
 
         model = Efficient(read_design(name), num_classes=classes)
     else:
-        model = build_own(*_split(name), classes=classes)
+        model = build_user_model(*_split(name), classes=classes)
     if norm == "none":
         model = without_batch_norm(model, keep_inplace=name in ZOO)
     return model

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import (
 )
 
 from stepscope.models.multiply_adds import first_names, multiply_adds_of_operation
-from stepscope.models.step_tensors import FORWARD, NO_OPTIMIZER, Mark, StepLog, add_up, watch_step
+from stepscope.models.step_tensors import FORWARD, NO_OPTIMIZER, Mark, StepLog, add_up, record_step
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def count_work(
         with unknown, counter:
             step(mark_and_read)
 
-    log = watch_step(counted, parameters, batch, batch_size=0)
+    log = record_step(counted, parameters, batch, batch_size=0)
     if unknown.names:
         raise NotCounted(first_names(sorted(unknown.names)))
     forward_flop = flop_by_phase[FORWARD]

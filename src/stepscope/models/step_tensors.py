@@ -103,7 +103,7 @@ class UnlikeSteps(Exception):  # noqa: N818 - it is no error: such a network is 
     """Two steps that differ only in the batch size allocated different blocks."""
 
 
-def watch_step(
+def record_step(
     step: Callable[[Mark], object],
     parameters: Iterable[torch.Tensor],
     batch: Iterable[torch.Tensor],
@@ -238,7 +238,7 @@ def trained_bytes(log: StepLog) -> list[int]:
     return [block.size_bytes for block in log.blocks if block.kind == "gradients"]
 
 
-def weigh_optimizer(
+def measure_optimizer(
     make: Callable[[list[nn.Parameter]], optim.Optimizer],
     device: torch.device | None = None,
     *,
@@ -261,7 +261,7 @@ def weigh_optimizer(
     ]
     held = sum(value.untyped_storage().nbytes() for value in state if value.numel() == elements)
     known = [parameter, parameter.grad, *state]
-    log = watch_step(lambda mark: optimizer.step(), known, (), 1)
+    log = record_step(lambda mark: optimizer.step(), known, (), 1)
     now = peak = 0
     for event in log.events:
         block = log.blocks[abs(event) - 1]

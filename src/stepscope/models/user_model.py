@@ -25,7 +25,7 @@ from stepscope.errors import RequestError, nearest
 _WHATEVER_THEY_RAISE = (Exception, SystemExit)
 
 
-def build_own(module_name: str, factory_name: str, *, classes: int) -> nn.Module:
+def build_user_model(module_name: str, factory_name: str, *, classes: int) -> nn.Module:
     """Import a module as `python -m` would, call its factory, and return the network.
 
     Raises:
@@ -64,7 +64,7 @@ def _import(module_name: str, wanted: str) -> ModuleType:
         is_missing = (
             isinstance(error, ModuleNotFoundError)
             and f"{module_name}.".startswith(f"{error.name}.")
-            and _line_in_their_code(error, module_name) is None
+            and _line_in_user_code(error, module_name) is None
         )
         if is_missing:
             advice = (
@@ -162,7 +162,7 @@ def _arguments(factory: Callable[..., Any], classes: int, wanted: str) -> dict[s
     return arguments
 
 
-def describe_their_failure(error: BaseException, name: str) -> str | None:
+def describe_user_error(error: BaseException, name: str) -> str | None:
     """Return the error in the code of `package.module:factory`; None if it was elsewhere."""
     package = name.partition(":")[0].partition(".")[0]
     frames = traceback.walk_tb(error.__traceback__)
@@ -175,11 +175,11 @@ def _described(error: BaseException, module_name: str) -> str:
     # The text of a syntax error repeats the file and line.
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    place = _line_in_their_code(error, module_name)
+    place = _line_in_user_code(error, module_name)
     return f"{text} (at {place})" if place else text
 
 
-def _line_in_their_code(error: BaseException, module_name: str) -> str | None:
+def _line_in_user_code(error: BaseException, module_name: str) -> str | None:
     """Return `file:line` of the innermost frame in the user's code, or None."""
     if isinstance(error, SyntaxError) and error.filename and Path(error.filename).exists():
         return f"{error.filename}:{error.lineno}"

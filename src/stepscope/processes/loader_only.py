@@ -18,7 +18,7 @@ import torch
 
 from stepscope.data.dataset import Split
 from stepscope.data.loaders.worker_pool import WorkerPool
-from stepscope.data.object_store.bucket import FromBucket
+from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.memory_forecast.fit_check import FitCheck
 from stepscope.meter.clock import now_ns, other_clock_ns, seconds
 from stepscope.meter.device_timeline import queue_of
@@ -84,7 +84,7 @@ def load(
         messages.ready(spec, began_ns)
         path = messages.folder.path
         forget_rows_after(path, stages, Position(), spec.accumulate)
-        buckets: dict[Split, FromBucket] = {"train": train.bucket} if train.bucket else {}
+        buckets: dict[Split, StoredSplit] = {"train": train.bucket} if train.bucket else {}
         split_loaders.record_downloads(path, buckets)
         with ExitStack() as opened:
             opened.callback(worker_pool.stop_watching)

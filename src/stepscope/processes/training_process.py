@@ -172,9 +172,9 @@ def _classify(error: Exception, folder: RunFolder) -> tuple[int, str]:
         return 5, f"{error}: this machine's limits (ulimit) are too low for these settings"
     model = str(folder.read_info()["spec"]["model"])
     if ":" in model:
-        from stepscope.models.user_model import describe_their_failure
+        from stepscope.models.user_model import describe_user_error
 
-        theirs = describe_their_failure(error, model)
+        theirs = describe_user_error(error, model)
         if theirs is not None:
             return 2, f"model {model} failed in training: {theirs}"
     return _INTERNAL, f"{type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ from stepscope.errors import AnswerIsNo
 from stepscope.meter.clock import now_ns, seconds
 from stepscope.meter.device_memory import DevicePool
 from stepscope.meter.step_rows import EpochTiming, epoch_values
-from stepscope.models.pretrained import Taken
+from stepscope.models.pretrained import LoadedWeights
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.types import Environment, EpochMessage, WorkersMessage
@@ -226,7 +226,7 @@ class RunMessages:
         """Record a notice about a batch."""
         self.event(notice.event, path=notice.path, reason=notice.reason)
 
-    def weights(self, taken: Taken, has_vocabulary: bool) -> None:
+    def weights(self, taken: LoadedWeights, has_vocabulary: bool) -> None:
         """Report which pretrained weights were loaded."""
         self.event("weights", **asdict(taken), has_vocabulary=has_vocabulary)
         self.send(

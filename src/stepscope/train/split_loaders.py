@@ -25,10 +25,10 @@ from stepscope.data.loaders.dataloader import (
     make_loader,
 )
 from stepscope.data.loaders.worker_pool import WorkerPool
-from stepscope.data.object_store.bucket import FromBucket
+from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
-from stepscope.data.object_store.store_client import Account
+from stepscope.data.object_store.store_client import RequestStats
 from stepscope.data.sample_order import EpochOrder, hold_out
 from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.hardware.page_cache import make_cold
@@ -84,7 +84,7 @@ class LoadedSplit:
     order: EpochOrder
     dataset: TimedDataset
     files: tuple[Path, ...] = ()
-    bucket: FromBucket | None = None
+    bucket: StoredSplit | None = None
 
 
 def open_split(
@@ -235,15 +235,15 @@ class RetryJournal:
     folder: Path
     origin_ns: int
 
-    def __call__(self, split: Split, account: Account) -> None:
+    def __call__(self, split: Split, stats: RequestStats) -> None:
         """Append an event with the seconds since the run began."""
         RunFolder(self.folder).add_event(
             "requests_retried",
             seconds(now_ns() - self.origin_ns),
             split=split,
-            retries=account.retries,
-            waited_s=round(account.waited_s, 3),
-            reasons=dict(account.retried),
+            retries=stats.retries,
+            waited_s=round(stats.waited_s, 3),
+            reasons=dict(stats.retried),
         )
 
 
@@ -276,7 +276,7 @@ def with_listeners(
     return replace(reading, on_retry=on_retry, report=report)
 
 
-def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
+def record_downloads(folder: Path, buckets: Mapping[Split, StoredSplit]) -> None:
     """Write the rows of finished downloads that are not yet recorded."""
     lines = (folder / schema.RECORDS).read_text(encoding="utf-8").splitlines()
     recorded = {line.partition(",")[0] for line in lines}
@@ -289,6 +289,6 @@ def record_downloads(folder: Path, buckets: Mapping[Split, FromBucket]) -> None:
                 records.append(f"{_ROW_TYPES[split]},0,{row}")
 
 
-def requests_of(buckets: Iterable[FromBucket]) -> RequestLatency | None:
+def requests_of(buckets: Iterable[StoredSplit]) -> RequestLatency | None:
     """Return the number and latency of requests; None without a bucket."""
     return summarize([bucket.requests.counts() for bucket in buckets])

@@ -17,11 +17,11 @@ from stepscope.data.dataset import DataSet, DataSource, Split
 from stepscope.data.datasets.wordpiece import read_vocabulary
 from stepscope.data.loaders.dataloader import Notice
 from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
-from stepscope.data.object_store.bucket import FromBucket
+from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.sample_order import EpochOrder
 from stepscope.errors import RequestError
 from stepscope.models import registry
-from stepscope.models.pretrained import Taken, load_weights
+from stepscope.models.pretrained import LoadedWeights, load_weights
 from stepscope.records.types import Environment
 from stepscope.settings import RunSpec
 from stepscope.train.activation_checkpointing import recompute_activations
@@ -118,7 +118,7 @@ class Job:
         return self.train.files + (self.test.files if self.test is not None else ())
 
     @property
-    def buckets(self) -> dict[Split, FromBucket]:
+    def buckets(self) -> dict[Split, StoredSplit]:
         """The buckets of the splits in an object store."""
         splits: dict[Split, LoadedSplit | None] = {
             "train": self.train,
@@ -154,7 +154,8 @@ def prepare_process(spec: RunSpec) -> None:
 
 
 def build_model(
-    spec: RunSpec, on_weights: Callable[[Taken, bool], None] = lambda taken, has_vocabulary: None
+    spec: RunSpec,
+    on_weights: Callable[[LoadedWeights, bool], None] = lambda taken, has_vocabulary: None,
 ) -> nn.Module:
     """Return the network of a resolved spec. The same seed gives the same weights.
 

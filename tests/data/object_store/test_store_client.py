@@ -15,7 +15,12 @@ from stepscope.data.datasets import shapes
 from stepscope.data.object_store import bucket
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest
-from stepscope.data.object_store.store_client import IN_FLIGHT, Account, ObjectStore, RetryPolicy
+from stepscope.data.object_store.store_client import (
+    IN_FLIGHT,
+    ObjectStore,
+    RequestStats,
+    RetryPolicy,
+)
 from stepscope.data.object_store.store_process import ask_store_process
 from stepscope.data.object_store.store_url import Address
 from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
@@ -60,11 +65,11 @@ def open_store(proxy: Proxy, prefix: str, retry_policy: RetryPolicy = HASTE) -> 
     return ObjectStore(Address(f"s3://{BUCKET}/{prefix}", proxy.url), retry_policy)
 
 
-def objects(proxy: Proxy, manifest: Manifest, account: Account | None = None) -> StoredObjects:
-    def note(found: Account) -> None:
-        if account is not None:
-            account.times_s += found.times_s
-            account.retried += found.retried
+def objects(proxy: Proxy, manifest: Manifest, stats: RequestStats | None = None) -> StoredObjects:
+    def note(found: RequestStats) -> None:
+        if stats is not None:
+            stats.times_s += found.times_s
+            stats.retried += found.retried
 
     return StoredObjects(open_store(proxy, "objects"), manifest.train, note)
 
@@ -100,7 +105,7 @@ def test_labels_belong_to_their_images_whatever_order_they_arrive_in(proxy, mani
 
 def test_shards_give_the_very_same_samples(proxy, manifests):
     samples = StoredShards(
-        open_store(proxy, "shards"), manifests["shards"].train, SAMPLES, lambda account: None
+        open_store(proxy, "shards"), manifests["shards"].train, SAMPLES, lambda stats: None
     )
     wanted = np.array([5, 3, 59, 0])
     for found, expected in zip(samples.take(wanted), load("train").take(wanted), strict=True):
@@ -127,26 +132,26 @@ def test_a_batch_is_asked_for_all_at_once_and_within_a_bound(proxy, manifests):
     ],
 )
 def test_what_goes_wrong_once_is_asked_for_again(proxy, manifests, answer, reason):
-    account = Account()
-    samples = objects(proxy, manifests["objects"], account)
+    stats = RequestStats()
+    samples = objects(proxy, manifests["objects"], stats)
     for name, value in first_time(answer).items():
         setattr(proxy, name, value)
 
     images, _ = samples.take(np.arange(8))
 
     np.testing.assert_array_equal(images, load("train").take(np.arange(8))[0])
-    assert account.retries == 8
-    assert all(what.startswith(reason) for what in account.retried), account.retried
-    assert len(account.times_s) == 8
+    assert stats.retries == 8
+    assert all(what.startswith(reason) for what in stats.retried), stats.retried
+    assert len(stats.times_s) == 8
 
 
 def test_a_slow_answer_is_not_waited_for_for_ever(proxy, manifests):
     proxy.delay_s = lambda request: 2.0 if request.number == 0 else 0.0
-    account = Account()
+    stats = RequestStats()
     store = open_store(proxy, "objects", RetryPolicy(0.4, 0.02, 0.1, 10))
     entry = manifests["objects"].train[0]
-    store.get([entry.key], [entry.check], account)
-    assert account.retried == {"the store did not answer in time": 1}
+    store.get([entry.key], [entry.check], stats)
+    assert stats.retried == {"the store did not answer in time": 1}
 
 
 def test_a_server_that_dies_and_comes_back_loses_nothing(servers, proxy, manifests):
@@ -154,7 +159,7 @@ def test_a_server_that_dies_and_comes_back_loses_nothing(servers, proxy, manifes
     samples = StoredObjects(
         open_store(proxy, "objects", RetryPolicy(first_wait_s=0.1)),
         manifests["objects"].train,
-        lambda account: None,
+        lambda stats: None,
     )
     server.kill()
     back = threading.Timer(0.3, server.start)
@@ -251,14 +256,14 @@ def test_put_sends_only_what_is_not_there_and_right(servers, proxy):
 def test_a_broken_download_goes_on_where_it_was(proxy, manifests, tmp_path):
     entries, told = manifests["objects"].train, list[DownloadProgress]()
     store = open_store(proxy, "objects")
-    download(store, entries[:40], tmp_path, lambda progress: None, Account())
+    download(store, entries[:40], tmp_path, lambda progress: None, RequestStats())
     (tmp_path / entries[7].key).write_bytes(b"cut sh")
 
     proxy.requests.clear()
-    account = Account()
-    download(store, entries, tmp_path, told.append, account)
+    stats = RequestStats()
+    download(store, entries, tmp_path, told.append, stats)
 
-    assert len(proxy.requests) == len(account.times_s) == SAMPLES - 40 + 1
+    assert len(proxy.requests) == len(stats.times_s) == SAMPLES - 40 + 1
     assert all(entry.check((tmp_path / entry.key).read_bytes()) is None for entry in entries)
     assert told[-1].done_bytes == told[-1].total_bytes == sum(each.size_bytes for each in entries)
 

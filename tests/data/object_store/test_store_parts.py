@@ -14,7 +14,7 @@ from stepscope.data.object_store.aws_profile import profile_settings
 from stepscope.data.object_store.bucket import folder_name
 from stepscope.data.object_store.manifest import Manifest, ManifestEntry, read_manifest
 from stepscope.data.object_store.request_latency import RequestTimes, summarize
-from stepscope.data.object_store.store_client import Account
+from stepscope.data.object_store.store_client import RequestStats
 from stepscope.data.object_store.store_url import parse_address
 from stepscope.data.tar_shards import decode_image, encode_image, pack_shard, unpack_shard
 from stepscope.errors import DataError, RequestError
@@ -129,8 +129,8 @@ def test_a_sample_without_its_label_is_named():
 @given(times_s=st.lists(st.floats(1e-4, 100), min_size=1, max_size=50))
 def test_percentiles_of_requests_are_right_to_a_hundredth(times_s):
     times = RequestTimes(workers=1)
-    times.add(Account(times_s=times_s[::2], bytes=7))
-    times.add(Account(times_s=times_s[1::2], bytes=5))
+    times.add(RequestStats(times_s=times_s[::2], bytes=7))
+    times.add(RequestStats(times_s=times_s[1::2], bytes=5))
     found = summarize([times.counts()])
     assert found is not None
     assert (found["count"], found["bytes"], found["retries"]) == (len(times_s), 12, 0)

@@ -14,7 +14,7 @@ from stepscope.data.dataset import (
     Verified,
     samples_taken,
 )
-from stepscope.data.image_index import FolderLayout, Listing, look_through, shown
+from stepscope.data.image_index import FolderLayout, Listing, list_images, shown
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
 NAME = "folder"
@@ -40,7 +40,7 @@ def describe(reading: DataSource) -> DataSet:
         raise RequestError(
             f"source: an image folder is read from {', '.join(SOURCES)}; found {reading.source}."
         )
-    layout = look_through(reading.data_dir)
+    layout = list_images(reading.data_dir)
     return DataSet(
         name=NAME,
         about=ABOUT,
@@ -67,7 +67,7 @@ def _open(split: Split, reading: DataSource) -> Opened:
     from stepscope.data.image_batches import FilesInMemory, ImageBatches
     from stepscope.data.sample_order import hold_out
 
-    listing = _listing(look_through(reading.data_dir), split, reading.samples)
+    listing = _listing(list_images(reading.data_dir), split, reading.samples)
     if not len(listing):
         raise DataError(
             f"wanted images to test on in {shown(reading.data_dir / 'val')}, in a folder for each "
@@ -107,5 +107,5 @@ def _verify(data_dir: Path) -> list[Verified]:
             return Verified(name, "unreadable", shown(str(error)))
         return Verified(name, "ok")
 
-    layout = look_through(data_dir)
+    layout = list_images(data_dir)
     return [one(path) for path in layout.train.paths + layout.test.paths]

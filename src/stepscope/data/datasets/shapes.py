@@ -34,7 +34,7 @@ from stepscope.data.dataset import (
     record_set,
     samples_taken,
 )
-from stepscope.data.record_cache import PIECE, keep_records, read_records
+from stepscope.data.record_cache import PIECE, read_records, write_records
 from stepscope.data.sample_order import GOLDEN, Words, mix
 from stepscope.data.samples import (
     IMAGE_BYTES,
@@ -235,7 +235,7 @@ def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamp
             _draw_into(part, split, start)
         elif not read_records(folder / file.name, file, part.images, part.labels):
             _draw_into(part, split, start)
-            if not keep_records(folder / file.name, file, _records_of(file, part, split, start)):
+            if not write_records(folder / file.name, file, _records_of(file, part, split, start)):
                 folder = None
     return loaded
 

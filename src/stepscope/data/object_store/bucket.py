@@ -15,7 +15,7 @@ import numpy as np
 from stepscope.data.dataset import DataSource, Split
 from stepscope.data.object_store.manifest import Manifest, ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore
-from stepscope.data.object_store.store_process import Wanted, ask_store_process
+from stepscope.data.object_store.store_process import DownloadRequest, ask_store_process
 from stepscope.data.object_store.store_url import Address, parse_address
 from stepscope.data.sample_order import BLOCK
 from stepscope.data.samples import MemorySamples, Samples
@@ -39,7 +39,7 @@ class Download:
 
 
 @dataclass(frozen=True)
-class FromBucket:
+class StoredSplit:
     """The samples of a split, its requests, and its download if there was one."""
 
     samples: Samples
@@ -66,7 +66,7 @@ def check(name: str, reading: DataSource, counts: dict[Split, int]) -> None:
         )
 
 
-def open_split(name: str, split: Split, count: int, reading: DataSource) -> FromBucket:
+def open_split(name: str, split: Split, count: int, reading: DataSource) -> StoredSplit:
     """Download the first `count` samples of a split, or open them for streaming.
 
     The calling process may fork workers afterwards: it creates no client itself.
@@ -79,13 +79,13 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> From
     times = RequestTimes(reading.workers, on_retry)
     if reading.access == "download":
         samples, download = _download(name, split, count, reading, address, times)
-        return FromBucket(samples, times, download)
+        return StoredSplit(samples, times, download)
     manifest = ask_store_process(address).manifest
     _check_holds(manifest, address, name, split, count)
     store, entries = ObjectStore(address), manifest.first(split, count)
     if manifest.layout == "shards":
-        return FromBucket(StoredShards(store, entries, count, times.add), times)
-    return FromBucket(StoredObjects(store, entries, times.add), times)
+        return StoredSplit(StoredShards(store, entries, count, times.add), times)
+    return StoredSplit(StoredObjects(store, entries, times.add), times)
 
 
 def _download(
@@ -103,12 +103,12 @@ def _download(
         if reading.report is not None:
             reading.report(split, progress)
 
-    brought = ask_store_process(address, Wanted(split, count, folder), report)
-    times.add(brought.account)
-    _check_holds(brought.manifest, address, name, split, count)
-    samples = _read_folder(folder, brought.manifest.first(split, count), count)
+    answer = ask_store_process(address, DownloadRequest(split, count, folder), report)
+    times.add(answer.stats)
+    _check_holds(answer.manifest, address, name, split, count)
+    samples = _read_folder(folder, answer.manifest.first(split, count), count)
     total_s = time.monotonic() - began
-    return samples, Download(began_unix_s, brought.fetching_s, total_s, count)
+    return samples, Download(began_unix_s, answer.fetching_s, total_s, count)
 
 
 def _read_folder(folder: Path, entries: tuple[ManifestEntry, ...], count: int) -> MemorySamples:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.data.object_store.manifest import FILE, Manifest, ManifestEntry, read_manifest
-from stepscope.data.object_store.store_client import Account, ObjectStore
+from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.files import write_atomically
 
 AT_ONCE = 256  # objects between two reports
@@ -41,11 +41,11 @@ def download(
     entries: Sequence[ManifestEntry],
     folder: Path,
     report: Report,
-    account: Account,
+    stats: RequestStats,
 ) -> float:
     """Download all missing objects; return the seconds that the requests took.
 
-    Adds the requests to `account`.
+    Adds the requests to `stats`.
     """
     missing = [entry for entry in entries if not _is_there(folder, entry)]
     total_bytes = sum(entry.size_bytes for entry in entries)
@@ -55,7 +55,7 @@ def download(
     for start in range(0, len(missing), AT_ONCE):
         some = missing[start : start + AT_ONCE]
         began = time.monotonic()
-        bodies = store.get([each.key for each in some], [each.check for each in some], account)
+        bodies = store.get([each.key for each in some], [each.check for each in some], stats)
         fetching_s += time.monotonic() - began
         for entry, body in zip(some, bodies, strict=True):
             write_atomically(folder / entry.key, [body])

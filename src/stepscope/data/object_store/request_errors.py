@@ -14,39 +14,41 @@ _WORTH_RETRYING = frozenset({408, 429})
 
 
 @dataclass(frozen=True)
-class Trouble:
+class RequestFailure:
     """A failed request: what happened, what to do, and whether a retry may help."""
 
     what: str
     advice: str = "Check the network and the server"
-    passing: bool = True
+    retryable: bool = True
 
 
-def trouble_of(error: Exception) -> Trouble:
+def failure_of(error: Exception) -> RequestFailure:
     """Return the meaning of a client's error."""
     kind, text = type(error).__name__, str(error)
     status = int(found.group(1)) if (found := _STATUS.search(text)) else None
     if "NoSuchBucket" in text:
-        return Trouble("there is no such bucket", "Check the bucket's name, or make it", False)
+        return RequestFailure(
+            "there is no such bucket", "Check the bucket's name, or make it", False
+        )
     if isinstance(error, FileNotFoundError) or status == 404:
-        return Trouble("there is no such object", "Put it with `stepscope data put`", False)
+        return RequestFailure("there is no such object", "Put it with `stepscope data put`", False)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
-        return Trouble(
+        return RequestFailure(
             f"the store refused the credentials (HTTP {status or 403})",
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile in AWS_PROFILE",
             False,
         )
     if status is not None:
-        passing = status >= 500 or status in _WORTH_RETRYING
-        return Trouble(f"the store answered HTTP {status}", passing=passing)
+        retryable = status >= 500 or status in _WORTH_RETRYING
+        return RequestFailure(f"the store answered HTTP {status}", retryable=retryable)
     if "CredentialsError" in text or "credential" in text.lower():
-        return Trouble(
+        return RequestFailure(
             "no credentials were found",
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write ~/.aws/credentials",
             False,
         )
     if "TimedOut" in text or "timed out" in text or "kind: Timeout" in text:
-        return Trouble("the store did not answer in time")
+        return RequestFailure("the store did not answer in time")
     if "kind: Connect" in text or "error sending request" in text or "onnect" in text:
-        return Trouble("the connection failed")
-    return Trouble("the answer broke off")
+        return RequestFailure("the connection failed")
+    return RequestFailure("the answer broke off")

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils.data import get_worker_info
 
-from stepscope.data.object_store.store_client import Account
+from stepscope.data.object_store.store_client import RequestStats
 from stepscope.records.types import RequestLatency
 
-OnRetry = Callable[[Account], None]
+OnRetry = Callable[[RequestStats], None]
 
 _SHORTEST_S = 1e-5
 _GROWTH = 1.02
@@ -32,18 +32,18 @@ class RequestTimes:
         # Shared tensors work with every start method of workers.
         self._table = torch.zeros(workers + 1, _BUCKETS + 3, dtype=torch.int64).share_memory_()
 
-    def add(self, account: Account) -> None:
+    def add(self, stats: RequestStats) -> None:
         """Add some requests of this process."""
         worker = get_worker_info()
         row = self._table[0 if worker is None else worker.id + 1].numpy()
-        for time_s in account.times_s:
+        for time_s in stats.times_s:
             bucket = math.log(max(time_s, _SHORTEST_S) / _SHORTEST_S) / math.log(_GROWTH)
             row[min(int(bucket), _BUCKETS - 1)] += 1
-        row[_TIME_NS] += round(sum(account.times_s) * 1e9)
-        row[_BYTES] += account.bytes
-        row[_RETRIES] += account.retries
-        if account.retries and self._on_retry is not None:
-            self._on_retry(account)
+        row[_TIME_NS] += round(sum(stats.times_s) * 1e9)
+        row[_BYTES] += stats.bytes
+        row[_RETRIES] += stats.retries
+        if stats.retries and self._on_retry is not None:
+            self._on_retry(stats)
 
     def counts(self) -> list[int]:
         """Return all counts, summed over the processes."""

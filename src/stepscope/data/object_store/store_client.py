@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from stepscope.data.object_store.aws_profile import profile_settings
-from stepscope.data.object_store.request_errors import Trouble, trouble_of
+from stepscope.data.object_store.request_errors import RequestFailure, failure_of
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import DataError, MissingExtraError
 
@@ -58,7 +58,7 @@ class RetryPolicy:
 
 
 @dataclass
-class Account:
+class RequestStats:
     """The cost of some requests: the time of each successful one, bytes, and retries."""
 
     times_s: list[float] = field(default_factory=list)
@@ -86,7 +86,7 @@ class ObjectStore:
         self._made: tuple[Handle, ThreadPoolExecutor] | None = None
 
     def get(
-        self, keys: Sequence[str], checks: Sequence[Check], account: Account | None = None
+        self, keys: Sequence[str], checks: Sequence[Check], stats: RequestStats | None = None
     ) -> list[bytes]:
         """Return objects; each check returns what is wrong with its object, or None.
 
@@ -101,10 +101,10 @@ class ObjectStore:
                 raise _Wrong(wrong)
             return body
 
-        return self._all(read, keys, account)
+        return self._all(read, keys, stats)
 
     def put(
-        self, keys: Sequence[str], bodies: Sequence[bytes], account: Account | None = None
+        self, keys: Sequence[str], bodies: Sequence[bytes], stats: RequestStats | None = None
     ) -> None:
         """Write objects."""
         import obstore
@@ -113,7 +113,7 @@ class ObjectStore:
             obstore.put(handle, keys[place], bodies[place], use_multipart=False)
             return bodies[place]
 
-        self._all(write, keys, account)
+        self._all(write, keys, stats)
 
     def listing(self) -> dict[str, tuple[int, str | None]]:
         """Return the size and entity tag of each object under the prefix, by key."""
@@ -132,15 +132,15 @@ class ObjectStore:
         self,
         ask: Callable[[Handle, int], T],
         keys: Sequence[str],
-        account: Account | None,
+        stats: RequestStats | None,
     ) -> list[T]:
         """Send the requests of all keys concurrently; return results in the order of keys."""
         handle, threads = self._client()
-        account, lock, given_up = account or Account(), threading.Lock(), threading.Event()
+        stats, lock, given_up = stats or RequestStats(), threading.Lock(), threading.Event()
 
         def one(place: int) -> T:
             try:
-                return self._retry(lambda: ask(handle, place), keys[place], account, lock, given_up)
+                return self._retry(lambda: ask(handle, place), keys[place], stats, lock, given_up)
             except BaseException:
                 given_up.set()
                 raise
@@ -159,7 +159,7 @@ class ObjectStore:
         self,
         ask: Callable[[], T],
         key: str,
-        account: Account,
+        stats: RequestStats,
         lock: threading.Lock,
         given_up: threading.Event,
     ) -> T:
@@ -174,22 +174,22 @@ class ObjectStore:
                 answer = ask()
             except Exception as error:  # the library's errors have no common root
                 wrong_answers += isinstance(error, _Wrong)
-                trouble = trouble_of(error) if not isinstance(error, _Wrong) else error.trouble
+                failure = failure_of(error) if not isinstance(error, _Wrong) else error.failure
             else:
                 with lock:
-                    account.times_s.append(time.monotonic() - asked)
-                    account.bytes += len(answer) if isinstance(answer, bytes) else 0
+                    stats.times_s.append(time.monotonic() - asked)
+                    stats.bytes += len(answer) if isinstance(answer, bytes) else 0
                 return answer
             over = time.monotonic() - began + wait_s > policy.give_up_after_s
-            if not trouble.passing or over or wrong_answers >= policy.wrong_answers:
+            if not failure.retryable or over or wrong_answers >= policy.wrong_answers:
                 times = f" after {attempts} attempts" if attempts > 1 else ""
                 raise DataError(
-                    f"object {key} of {self.address}: {trouble.what}{times}. {trouble.advice}."
+                    f"object {key} of {self.address}: {failure.what}{times}. {failure.advice}."
                 ) from None
             with lock:
-                account.retried[trouble.what] += 1
+                stats.retried[failure.what] += 1
                 waited_s += wait_s
-                account.waited_s = max(account.waited_s, waited_s)
+                stats.waited_s = max(stats.waited_s, waited_s)
             given_up.wait(wait_s)
         raise AssertionError("waits have no end")
 
@@ -211,7 +211,7 @@ class _Wrong(Exception):  # noqa: N818 - about an object, not a program
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
-        self.trouble = Trouble(what, "Put it again with `stepscope data put`")
+        self.failure = RequestFailure(what, "Put it again with `stepscope data put`")
 
 
 def _open(address: Address, retry_policy: RetryPolicy) -> Handle:

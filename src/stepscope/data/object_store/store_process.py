@@ -19,7 +19,7 @@ from pathlib import Path
 from stepscope.data.dataset import Split
 from stepscope.data.object_store.download import DownloadProgress, download, fetch_manifest
 from stepscope.data.object_store.manifest import Manifest
-from stepscope.data.object_store.store_client import Account, ObjectStore
+from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.object_store.store_url import Address
 from stepscope.errors import StepscopeError, error_of
 
@@ -27,7 +27,7 @@ Report = Callable[[DownloadProgress], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DownloadRequest:
     """The samples to download, and their folder."""
 
     split: Split
@@ -36,12 +36,12 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Brought:
+class StoreAnswer:
     """The manifest of a bucket and the cost of the download, if any."""
 
     manifest: Manifest
     fetching_s: float
-    account: Account
+    stats: RequestStats
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class _Failure:
 
 
 def ask_store_process(
-    address: Address, wanted: Wanted | None = None, report: Report = lambda progress: None
-) -> Brought:
+    address: Address, wanted: DownloadRequest | None = None, report: Report = lambda progress: None
+) -> StoreAnswer:
     """Read the manifest, and download samples, in a separate process.
 
     `report` may raise to end the process; downloaded files stay.
@@ -72,8 +72,8 @@ def ask_store_process(
                 match pickle.load(process.stdout):
                     case DownloadProgress() as progress:
                         report(progress)
-                    case Brought() as brought:
-                        return brought
+                    case StoreAnswer() as answer:
+                        return answer
                     case _Failure(exit_code, message):
                         raise error_of(exit_code, message)
         except EOFError:
@@ -87,18 +87,18 @@ def ask_store_process(
 def main() -> None:
     """Answer the request on standard input."""
     address, wanted = pickle.load(sys.stdin.buffer)
-    store, account, fetching_s = ObjectStore(address), Account(), 0.0
+    store, stats, fetching_s = ObjectStore(address), RequestStats(), 0.0
     try:
         manifest = fetch_manifest(store)
         if wanted is not None:
             entries = manifest.first(wanted.split, wanted.samples)
-            fetching_s = download(store, entries, wanted.folder, _say, account)
-        _say(Brought(manifest, fetching_s, account))
+            fetching_s = download(store, entries, wanted.folder, _say, stats)
+        _say(StoreAnswer(manifest, fetching_s, stats))
     except StepscopeError as error:
         _say(_Failure(error.exit_code, str(error)))
 
 
-def _say(answer: DownloadProgress | Brought | _Failure) -> None:
+def _say(answer: DownloadProgress | StoreAnswer | _Failure) -> None:
     pickle.dump(answer, sys.stdout.buffer)
     sys.stdout.flush()
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stepscope.data.object_store.manifest import ManifestEntry
-from stepscope.data.object_store.store_client import Account, ObjectStore
+from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.samples import checked
 from stepscope.data.tar_shards import Bytes, Labels, Shard, decode_image, unpack_shard
 from stepscope.errors import DataError
 
-Note = Callable[[Account], None]
+Note = Callable[[RequestStats], None]
 
 SHARDS_KEPT = 2  # a batch may span the end of one shard and the start of the next
 
@@ -28,7 +28,7 @@ class StoredObjects:
     """Samples stored as one object each."""
 
     def __init__(self, store: ObjectStore, entries: Sequence[ManifestEntry], note: Note) -> None:
-        """Read the objects of `entries`; `note` receives the account of each call."""
+        """Read the objects of `entries`; `note` receives the stats of each call."""
         self._store, self._entries, self._note = store, tuple(entries), note
 
     def __len__(self) -> int:
@@ -100,10 +100,10 @@ def samples_of(entries: Sequence[ManifestEntry], bodies: Sequence[bytes]) -> tup
 def _fetch(store: ObjectStore, entries: Sequence[ManifestEntry], note: Note) -> list[bytes]:
     if not entries:
         return []
-    account = Account()
+    stats = RequestStats()
     try:
         return store.get(
-            [entry.key for entry in entries], [entry.check for entry in entries], account
+            [entry.key for entry in entries], [entry.check for entry in entries], stats
         )
     finally:
-        note(account)
+        note(stats)

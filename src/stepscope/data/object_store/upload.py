@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stepscope.data.dataset import Split
 from stepscope.data.object_store.manifest import FILE, Layout, Manifest, ManifestEntry
-from stepscope.data.object_store.store_client import Account, ObjectStore
+from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.sample_order import BLOCK
 from stepscope.data.samples import MemorySamples
 from stepscope.data.tar_shards import encode_image, pack_shard
@@ -21,7 +21,7 @@ AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Done:
+class Upload:
     """The result of an upload: objects sent, objects kept, and retries."""
 
     manifest: Manifest
@@ -37,21 +37,21 @@ Listing = dict[str, tuple[int, str | None]]
 
 def put(
     name: str, load: Callable[[Split], MemorySamples], layout: Layout, store: ObjectStore, say: Say
-) -> Done:
+) -> Upload:
     """Upload both splits of a data set; write the manifest last."""
-    there, account = store.listing(), Account()
+    there, stats = store.listing(), RequestStats()
     entries: dict[Split, tuple[ManifestEntry, ...]] = {}
     kept = 0
     splits: tuple[Split, Split] = ("train", "test")
     for split in splits:
         samples = load(split)
-        entries[split], skipped = _put_split(split, samples, layout, store, there, account)
+        entries[split], skipped = _put_split(split, samples, layout, store, there, stats)
         kept += skipped
         say(f"{split}: {len(samples):,} samples in {len(entries[split]):,} objects")
     manifest = Manifest(name, layout, entries["train"], entries["test"])
-    sent = len(account.times_s)
+    sent = len(stats.times_s)
     store.put([FILE], [manifest.to_json().encode()])
-    return Done(manifest, sent, kept, account.bytes, account.retries)
+    return Upload(manifest, sent, kept, stats.bytes, stats.retries)
 
 
 def _put_split(
@@ -60,7 +60,7 @@ def _put_split(
     layout: Layout,
     store: ObjectStore,
     there: Listing,
-    account: Account,
+    stats: RequestStats,
 ) -> tuple[tuple[ManifestEntry, ...], int]:
     entries: list[ManifestEntry] = []
     pending: list[tuple[str, bytes]] = []
@@ -68,7 +68,7 @@ def _put_split(
 
     def send() -> None:
         if pending:
-            store.put([key for key, _ in pending], [body for _, body in pending], account)
+            store.put([key for key, _ in pending], [body for _, body in pending], stats)
         pending.clear()
 
     for entry, body in _objects(split, samples, layout):
