@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepscope.cli.sweep import place_to_go_on, read_place, runner_at
-from stepscope.experiments.runners.local_runner import HERE, Here
+from stepscope.experiments.runners.runner import HERE, Here
 from stepscope.records.sweep_folder import Trial, create_sweep
 
 ON_RAY = {"runner": "ray", "address": "10.0.0.1:6379", "mix_nodes": False}

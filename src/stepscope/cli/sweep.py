@@ -20,8 +20,7 @@ from stepscope.cli.settings_flags import SettingsToo, SpecFlags, count, place_of
 from stepscope.cli.streams import AsJson, Switch
 from stepscope.errors import RequestError, nearest
 from stepscope.experiments import sweep_run
-from stepscope.experiments.runners.local_runner import HERE, Here
-from stepscope.experiments.runners.runner import Runner
+from stepscope.experiments.runners.runner import HERE, Here, Runner
 from stepscope.experiments.trial_order import DEFAULT_REPEATS, grid, read_axes
 from stepscope.experiments.workload import ScriptWorkload, TrainingWorkload
 from stepscope.records import schema

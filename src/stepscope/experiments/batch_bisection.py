@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stepscope.records import schema
+from stepscope.records.types import BatchTrialRecord
 from stepscope.supervisor.memory_guard import Limits
 
 MOST_TRIALS = 7
@@ -54,7 +54,7 @@ class BatchTrial:
         """Whether something else than memory ended it."""
         return self.status == schema.FAILED
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> BatchTrialRecord:
         """Return it as plain values."""
         return {
             "batch_size": self.batch_size,
@@ -122,7 +122,8 @@ def next_batch(question: Question, trials: Sequence[BatchTrial]) -> int | None:
     if low is None:
         assert high is not None, "a trial either fits or does not"
         return _below(question, high, len(trials))
-    up = _a_little_more(low.batch_size, question.most)
+    a_little_more = max(_next_round(low.batch_size), round_batch(int(low.batch_size * _WORTH_MORE)))
+    up = min(question.most, a_little_more)
     sample_bytes = _sample_bytes(question, trials)
     if low.batch_size >= question.most or _has_no_room(question, low, up, sample_bytes):
         return None
@@ -144,10 +145,6 @@ def round_batch(batch: int) -> int:
 
 def _next_round(batch: int) -> int:
     return batch + 1 if batch < _ROUND_ABOVE else (batch // _ROUND + 1) * _ROUND
-
-
-def _a_little_more(batch: int, most: int) -> int:
-    return min(most, max(_next_round(batch), round_batch(int(batch * _WORTH_MORE))))
 
 
 def _below(question: Question, high: BatchTrial, tried: int) -> int | None:

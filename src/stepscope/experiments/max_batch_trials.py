@@ -14,17 +14,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from stepscope.data import dataset_registry
 from stepscope.errors import (
     AnswerIsNo,
     Interrupted,
-    MachineError,
     OutOfMemoryError,
     RequestError,
-    StepscopeError,
 )
 from stepscope.experiments.batch_bisection import (
     AIM,
@@ -36,20 +32,22 @@ from stepscope.experiments.batch_bisection import (
     round_batch,
     search,
 )
-from stepscope.experiments.script_loaders import NO_LOADER, training_loader
-from stepscope.experiments.script_trial import run_script
-from stepscope.experiments.trial import SilentListener, temporary_folder, try_out, why_not
+from stepscope.experiments.script_trial import try_batch
+from stepscope.experiments.trial import try_out
+from stepscope.experiments.workload import training_samples_of
 from stepscope.hardware import host
 from stepscope.memory_forecast.memory_bill import Limit, host_limit
-from stepscope.records import run_reader, schema
-from stepscope.records.types import LoaderArguments, LoaderEvent, MemoryForecast
+from stepscope.records.types import (
+    BatchSettings,
+    BatchTrialRecord,
+    MaxBatchAnswer,
+    MemoryForecast,
+)
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
 from stepscope.supervisor.ask_process import forecast
-from stepscope.supervisor.child_supervisor import Outcome
 from stepscope.supervisor.script_child import TraceRequest, check_script, hide_secrets
 from stepscope.supervisor.warm_start import ForkServer
-from stepscope.train.source_settings import data_source_of
 from stepscope.units import format_bytes
 
 # --- What a search for the largest batch has found, and what follows from it
@@ -61,10 +59,10 @@ class MaxBatchListener(Protocol):
     def forecasting(self) -> None:
         """Learn that a forecast is being made."""
 
-    def trying(self, settings: dict[str, Any]) -> None:
-        """Learn what is tried now: a trial's `batch_size` and the other settings that it has."""
+    def trying(self, settings: BatchSettings) -> None:
+        """Learn what is tried now."""
 
-    def tried(self, trial: dict[str, Any]) -> None:
+    def tried(self, trial: BatchTrialRecord) -> None:
         """Learn how it ended."""
 
 
@@ -137,7 +135,7 @@ class MaxBatchResult:
         failed = bool(self.trials) and self.trials[-1].failed and self.asked_fits is None
         return self.trials[-1].exit_code if failed else 1
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> MaxBatchAnswer:
         """Return it as plain values."""
         best = self.largest
         return {
@@ -164,9 +162,9 @@ class MaxBatchResult:
             "reason": self.reason,
         }
 
-    def _changed(self, trial: BatchTrial) -> dict[str, Any]:
+    def _changed(self, trial: BatchTrial) -> BatchSettings:
         """Name the settings with which a trial differs from what was asked; the batch always."""
-        settings: dict[str, Any] = {"batch_size": trial.batch_size}
+        settings: BatchSettings = {"batch_size": trial.batch_size}
         if trial.accumulate != self.accumulate:
             settings["accumulate"] = trial.accumulate
         if trial.checkpoint_activations != self.checkpoint_activations:
@@ -197,7 +195,7 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchRe
         StepscopeError: the run could not be made with any batch.
     """
     preflight.check(spec.model_copy(update={"batch_size": 1, "accumulate": 1}))
-    most = max(1, _samples(spec) // spec.accumulate)
+    most = max(1, training_samples_of(spec) // spec.accumulate)
     limit = limit_now(spec.memory_limit)
     first = spec.batch_size if asked else min(spec.batch_size, most)
     spec = spec.model_copy(update={"memory_limit": limit.bytes, "batch_size": first})
@@ -212,9 +210,15 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchRe
 
     fork_server = ForkServer()
 
-    def attempt(into: list[BatchTrial], **changed: Any) -> BatchTrial:
+    def attempt(into: list[BatchTrial], **changed: bool | int) -> BatchTrial:
         tried = spec.model_copy(update=changed)
-        listener.trying(tried.model_dump())
+        listener.trying(
+            {
+                "batch_size": tried.batch_size,
+                "accumulate": tried.accumulate,
+                "checkpoint_activations": tried.checkpoint_activations,
+            }
+        )
         trial = try_out(tried, answer.limit, answer.pool, fork_server)
         into.append(trial)
         listener.tried(trial.to_json())
@@ -290,31 +294,20 @@ def first_full(bill: MemoryForecast, batch_size: int, host: Limit) -> Full:
         if pool == "shared memory":
             continue
         limit = host if each["bytes"] == host.bytes else Limit(each["of"], each["bytes"])
-        line = _line(bill, pool, batch_size)
+        items = {
+            name: item["bytes"] for name, item in bill["items"].items() if item["pool"] == pool
+        }
+        growing = sum(items.get(name, 0) * share for name, share in _GROWING.items())
+        line = Line(sum(items.values()) - growing, growing / batch_size)
         found.append(Full(pool, limit, line, line.batch_at(AIM * limit.bytes)))
     return min(found, key=lambda full: full.batch_size)
-
-
-def _line(bill: MemoryForecast, pool: str, batch_size: int) -> Line:
-    """Draw what one batch takes of a pool out to all others."""
-    items = {name: item["bytes"] for name, item in bill["items"].items() if item["pool"] == pool}
-    growing = sum(items.get(name, 0) * share for name, share in _GROWING.items())
-    return Line(sum(items.values()) - growing, growing / batch_size)
-
-
-def _samples(spec: RunSpec) -> int:
-    dataset = dataset_registry.find(spec.data, data_source_of(spec))
-    return dataset.count("train", spec.samples) - spec.validation
 
 
 def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
     """Give ways to go over the same samples a step in equal parts that are small enough."""
     parts = range(min(most, spec.batch_size - 1), 0, -1)
     for part in [part for part in parts if spec.batch_size % part == 0][:_MOST_DIVISIONS]:
-        yield {
-            "batch_size": part,
-            "accumulate": spec.accumulate * (spec.batch_size // part),
-        }
+        yield {"batch_size": part, "accumulate": spec.accumulate * (spec.batch_size // part)}
 
 
 # --- The largest batch for a user's script
@@ -322,7 +315,6 @@ def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
 
 _STEPS = 3
 _NO_END = 2**30  # data whose length nobody knows
-_OURS = (MachineError.exit_code, StepscopeError.exit_code)
 
 
 def fit_script(
@@ -347,7 +339,7 @@ def fit_script(
 
     def attempt(batch: int | None) -> BatchTrial:
         listener.trying({"batch_size": batch})
-        trial, samples = _try(request, batch, limit)
+        trial, samples = try_batch(request, batch, limit)
         answer.most = samples if answer.most is None else answer.most
         answer.trials.append(trial)
         listener.tried(trial.to_json())
@@ -355,7 +347,11 @@ def fit_script(
 
     try:
         first = attempt(batch_size)
-        _check_there_are(batch_size, answer.most)
+        if batch_size is not None and answer.most is not None and batch_size > answer.most:
+            raise RequestError(
+                f"batch_size: wanted up to {answer.most}, the samples of the script's data set, "
+                f"found {batch_size}."
+            )
         question = Question(limit.bytes, answer.most or _NO_END, first.batch_size)
         search(question, lambda batch: first if batch == first.batch_size else attempt(batch))
     except OutOfMemoryError as error:
@@ -363,64 +359,3 @@ def fit_script(
     except (Interrupted, KeyboardInterrupt):
         answer.interrupted = True
     return answer
-
-
-def _check_there_are(asked: int | None, samples: int | None) -> None:
-    if asked is not None and samples is not None and asked > samples:
-        raise RequestError(
-            f"batch_size: wanted up to {samples}, the samples of the script's data set, "
-            f"found {asked}."
-        )
-
-
-def _try(request: TraceRequest, batch: int | None, limit: Limit) -> tuple[BatchTrial, int | None]:
-    """Run the script with a batch, or with its own; return also how many samples it has."""
-    loader: LoaderArguments = {} if batch is None else {"batch_size": batch}
-    with temporary_folder(Path(request.out)) as out:
-        path = Path(out) / "trial"
-        outcome = run_script(
-            replace(request, loader=loader),
-            path,
-            SilentListener(),
-            memory_limit_bytes=limit.bytes,
-            through_prefetch=True,
-        )
-        if outcome.status == schema.INTERRUPTED:
-            raise Interrupted("interrupted")
-        run = run_reader.load_run(path)
-        made = training_loader(run)
-        own_batch = _own_batch(made, outcome) if batch is None else batch
-        return _judge(run, outcome, own_batch, limit), made["samples"] if made else None
-
-
-def _own_batch(loader: LoaderEvent | None, outcome: Outcome) -> int:
-    """Return the batch that the script has by itself, which is no more than its samples.
-
-    Raises:
-        RequestError: it has none that could be set.
-        OutOfMemoryError: memory ended it before that was known.
-    """
-    if loader is None:
-        if outcome.status == schema.OUT_OF_MEMORY:
-            raise OutOfMemoryError(f"{outcome.reason}, and had made no DataLoader yet")
-        raise RequestError(outcome.reason or NO_LOADER)
-    if loader["batches_by"] != "loader":
-        raise RequestError(
-            "the batch size cannot be set in the script's DataLoader: its "
-            f"{loader['batches_by']} makes the batches."
-        )
-    batch = loader["found"]["batch_size"]
-    assert batch is not None, "the loader makes the batches"
-    return batch if loader["samples"] is None else min(batch, loader["samples"])
-
-
-def _judge(run: run_reader.Run, outcome: Outcome, batch: int, limit: Limit) -> BatchTrial:
-    """Say from a folder whether the script fits with a batch."""
-    peak = outcome.peak_memory_bytes
-    status, reason, exit_code = outcome.status, outcome.reason, outcome.exit_code
-    if status == schema.COMPLETED and exit_code == 0:
-        reason = why_not(run, limit, peak)
-    elif status != schema.OUT_OF_MEMORY:  # without a step there is nothing to measure
-        status, exit_code = schema.FAILED, exit_code if exit_code in _OURS else 2
-    fits = status == schema.COMPLETED and reason is None
-    return BatchTrial(batch, fits, peak, status=status, reason=reason, exit_code=exit_code)

@@ -11,12 +11,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepscope.errors import Interrupted, RequestError
-from stepscope.experiments.script_loaders import why_not_set
+from stepscope.errors import (
+    Interrupted,
+    MachineError,
+    OutOfMemoryError,
+    RequestError,
+    StepscopeError,
+)
+from stepscope.experiments.batch_bisection import BatchTrial
+from stepscope.experiments.script_loaders import NO_LOADER, training_loader, why_not_set
+from stepscope.experiments.trial import SilentListener, temporary_folder, why_not
+from stepscope.memory_forecast.memory_bill import Limit
 from stepscope.records import run_folder, run_reader, schema
+from stepscope.records.types import LoaderArguments, LoaderEvent
 from stepscope.supervisor.child_supervisor import (
     ChildWatch,
     Outcome,
@@ -200,3 +210,66 @@ def _with_last_line(reason: str | None, output: Path) -> str:
         file.seek(max(0, output.stat().st_size - _LAST_BYTES))
         lines = file.read().decode("utf-8", errors="replace").strip().splitlines()
     return f"{reason}: {lines[-1].strip()}" if lines else f"{reason}, and it printed nothing"
+
+
+# --- Does a script fit with a batch?
+
+
+_OURS = (MachineError.exit_code, StepscopeError.exit_code)
+
+
+def try_batch(
+    request: TraceRequest, batch: int | None, limit: Limit
+) -> tuple[BatchTrial, int | None]:
+    """Run a script with a batch, or with its own; return also how many samples it has.
+
+    Raises:
+        Interrupted: a stop was requested.
+        RequestError: its batch size cannot be set.
+        OutOfMemoryError: memory ended it before it had made a DataLoader.
+    """
+    loader: LoaderArguments = {} if batch is None else {"batch_size": batch}
+    with temporary_folder(Path(request.out)) as out:
+        path = Path(out) / "trial"
+        outcome = run_script(
+            replace(request, loader=loader),
+            path,
+            SilentListener(),
+            memory_limit_bytes=limit.bytes,
+            through_prefetch=True,
+        )
+        if outcome.status == schema.INTERRUPTED:
+            raise Interrupted("interrupted")
+        run = run_reader.load_run(path)
+        made = training_loader(run)
+        own_batch = _own_batch(made, outcome) if batch is None else batch
+        status, reason, exit_code = outcome.status, outcome.reason, outcome.exit_code
+        if status == schema.COMPLETED and exit_code == 0:
+            reason = why_not(run, limit, outcome.peak_memory_bytes)
+        elif status != schema.OUT_OF_MEMORY:  # without a step there is nothing to measure
+            status, exit_code = schema.FAILED, exit_code if exit_code in _OURS else 2
+        trial = BatchTrial(
+            own_batch,
+            status == schema.COMPLETED and reason is None,
+            outcome.peak_memory_bytes,
+            status=status,
+            reason=reason,
+            exit_code=exit_code,
+        )
+        return trial, made["samples"] if made else None
+
+
+def _own_batch(loader: LoaderEvent | None, outcome: Outcome) -> int:
+    """Return the batch that the script has by itself, which is no more than its samples."""
+    if loader is None:
+        if outcome.status == schema.OUT_OF_MEMORY:
+            raise OutOfMemoryError(f"{outcome.reason}, and had made no DataLoader yet")
+        raise RequestError(outcome.reason or NO_LOADER)
+    if loader["batches_by"] != "loader":
+        raise RequestError(
+            "the batch size cannot be set in the script's DataLoader: its "
+            f"{loader['batches_by']} makes the batches."
+        )
+    batch = loader["found"]["batch_size"]
+    assert batch is not None, "the loader makes the batches"
+    return batch if loader["samples"] is None else min(batch, loader["samples"])

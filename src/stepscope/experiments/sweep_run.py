@@ -20,8 +20,7 @@ from typing import Protocol, cast
 
 from stepscope.analyze.sweep_summary import metrics
 from stepscope.errors import Interrupted, RequestError
-from stepscope.experiments.runners.local_runner import HERE
-from stepscope.experiments.runners.runner import PlannedTrial, Runner
+from stepscope.experiments.runners.runner import HERE, PlannedTrial, Runner
 from stepscope.experiments.trial_order import plan_trials
 from stepscope.experiments.workload import TrialRequest, Workload, workload_of
 from stepscope.records import run_reader, schema

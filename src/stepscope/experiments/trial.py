@@ -11,7 +11,6 @@ import platform
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -19,8 +18,9 @@ from stepscope.errors import Interrupted, MachineError, RequestError
 from stepscope.experiments.batch_bisection import EDGE, BatchTrial
 from stepscope.memory_forecast.memory_bill import Limit
 from stepscope.processes.training_process import ProcessOptions
-from stepscope.records import run_folder, run_reader, schema
+from stepscope.records import run_folder, schema
 from stepscope.records.run_folder import slug
+from stepscope.records.run_reader import Run, load_run
 from stepscope.records.types import RunMessage
 from stepscope.settings import RunSpec
 from stepscope.supervisor import preflight
@@ -42,9 +42,11 @@ def temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
         RequestError: it cannot be made.
     """
     beside = next(each for each in (out, *out.absolute().parents) if each.is_dir())
-    _remove_leftovers(beside)
+    # It names the machine: on a disk that several share, the processes of others look dead here.
+    prefix = f".trial-{slug(platform.node())}-"
+    _remove_leftovers(beside, prefix)
     try:
-        return tempfile.TemporaryDirectory(prefix=f"{_prefix()}{os.getpid()}-", dir=beside)
+        return tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-", dir=beside)
     except OSError as error:
         raise RequestError(
             f"cannot make a folder for a trial in {str(beside)!r}: {error.strerror}. "
@@ -52,14 +54,9 @@ def temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
         ) from error
 
 
-def _prefix() -> str:
-    """Name the machine: on a disk that several share, the processes of others look dead here."""
-    return f".trial-{slug(platform.node())}-"
-
-
-def _remove_leftovers(beside: Path) -> None:
-    for folder in beside.glob(f"{_prefix()}*"):
-        maker = folder.name.removeprefix(_prefix()).partition("-")[0]
+def _remove_leftovers(beside: Path, prefix: str) -> None:
+    for folder in beside.glob(f"{prefix}*"):
+        maker = folder.name.removeprefix(prefix).partition("-")[0]
         if maker.isdecimal() and not psutil.pid_exists(int(maker)):
             shutil.rmtree(folder, ignore_errors=True)  # it may be another person's
 
@@ -84,7 +81,15 @@ def try_out(
         try:
             preflight.check(spec)
         except MachineError as error:  # /dev/shm has no room for the batches of the workers
-            return _trial(spec, False, status=schema.OUT_OF_MEMORY, reason=str(error), exit_code=4)
+            return BatchTrial(
+                spec.batch_size,
+                False,
+                accumulate=spec.accumulate,
+                checkpoint_activations=spec.checkpoint_activations,
+                status=schema.OUT_OF_MEMORY,
+                reason=str(error),
+                exit_code=4,
+            )
         made = run_folder.create(Path(out), "trial", "trial", spec.model_dump(mode="json"))
         with holding(spec.memory_limit) as held:
             supervised = TrainingProcess(
@@ -97,12 +102,10 @@ def try_out(
             outcome = run_to_end(made, supervised, SilentListener())
         if outcome.status == schema.INTERRUPTED:
             raise Interrupted("interrupted")
-        return _judge(spec, limit, pool, run_reader.load_run(made.path), outcome.exit_code)
+        return _judge(spec, limit, pool, load_run(made.path), outcome.exit_code)
 
 
-def _judge(
-    spec: RunSpec, limit: Limit, pool: str, run: run_reader.Run, exit_code: int
-) -> BatchTrial:
+def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> BatchTrial:
     """Say from a folder whether a run like this one fits; its figures are all of one pool."""
     bill = run.summary.get("memory_bill")
     seen = bill.get("pools", {}).get(pool) if bill else None
@@ -114,18 +117,20 @@ def _judge(
         reason = reason.partition(". ")[0]  # what it advises beyond that is a mere forecast
     if run.status == schema.COMPLETED:
         reason = why_not(run, limit, peak)
-    return _trial(
-        spec,
+    return BatchTrial(
+        spec.batch_size,
         run.status == schema.COMPLETED and reason is None,
-        peak_memory_bytes=peak,
-        forecast_bytes=seen["total_bytes"] if seen else None,
-        status=run.status,
-        reason=reason,
-        exit_code=exit_code,
+        peak,
+        seen["total_bytes"] if seen else None,
+        spec.accumulate,
+        spec.checkpoint_activations,
+        run.status,
+        reason,
+        exit_code,
     )
 
 
-def why_not(run: run_reader.Run, limit: Limit, peak_bytes: int | None) -> str | None:
+def why_not(run: Run, limit: Limit, peak_bytes: int | None) -> str | None:
     """Say why a short run that came to its end does not fit after all, or None."""
     acted = {event.get("action", event["event"]) for event in run.events}
     if acted & {Action.END_WORKER.value, "workers_fallback"}:
@@ -138,18 +143,8 @@ def why_not(run: run_reader.Run, limit: Limit, peak_bytes: int | None) -> str | 
     return None
 
 
-def _trial(spec: RunSpec, fits: bool, **seen: Any) -> BatchTrial:
-    return BatchTrial(
-        spec.batch_size,
-        fits,
-        accumulate=spec.accumulate,
-        checkpoint_activations=spec.checkpoint_activations,
-        **seen,
-    )
-
-
 class SilentListener:
-    """An listener who shows nothing: a trial is shown when it has ended."""
+    """Shows nothing: a trial is shown when it has ended."""
 
     def message(self, message: RunMessage) -> None:
         """Ignore a message of the training."""

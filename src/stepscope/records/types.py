@@ -1487,9 +1487,9 @@ class BatchTrialRecord(TypedDict):
 
 
 class BatchSettings(TypedDict):
-    """The settings of a recommendation that differ from those asked for; the batch always."""
+    """The batch and other settings of a trial; a batch of None is the script's own."""
 
-    batch_size: int
+    batch_size: int | None
     accumulate: NotRequired[int]
     checkpoint_activations: NotRequired[bool]
 

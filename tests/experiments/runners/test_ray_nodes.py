@@ -13,17 +13,20 @@ import pytest
 
 from stepscope import __version__
 from stepscope.experiments.runners import ray_task
-from stepscope.experiments.runners.local_runner import HERE, Here
 from stepscope.experiments.runners.ray_cluster import (
     Node,
     NodePool,
     _look,
-    kind_of_machine,
-    memory_kind,
 )
 from stepscope.experiments.runners.ray_runner import PendingRounds, _Work
 from stepscope.experiments.runners.ray_task import Refusal, Task
-from stepscope.experiments.runners.runner import PlannedTrial
+from stepscope.experiments.runners.runner import (
+    HERE,
+    Here,
+    PlannedTrial,
+    kind_of_machine,
+    memory_kind,
+)
 from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema

@@ -11,9 +11,8 @@ import pytest
 from local_ray_cluster import Cluster
 
 from stepscope.errors import RequestError
-from stepscope.experiments.runners.local_runner import HERE
 from stepscope.experiments.runners.ray_runner import on_ray
-from stepscope.experiments.runners.runner import PlannedTrial, Runner
+from stepscope.experiments.runners.runner import HERE, PlannedTrial, Runner
 from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload, TrialRequest
 from stepscope.records import schema

@@ -19,9 +19,6 @@ from stepscope import __version__
 from stepscope.errors import MachineError, MissingExtraError, RequestError, error_of
 from stepscope.experiments.runners.ray_task import Refusal
 from stepscope.experiments.workload import Workload
-from stepscope.hardware.gpu import find_gpus
-from stepscope.hardware.host import describe_host
-from stepscope.hardware.procfs import system_root
 from stepscope.records.types import SettingValue
 
 # --- Is there a Ray cluster at an address? Found out within seconds: Ray itself tries for
@@ -126,29 +123,6 @@ def _join(address: str, within_s: int) -> int:
     signal.alarm(0)
     print(ray.get_runtime_context().gcs_address)
     return 0
-
-
-# --- What kind of machine is this? Only trials of like machines are compared
-
-
-_GIB = 2**30
-
-
-def kind_of_machine() -> str:
-    """Say what two machines must share for their trials to be compared."""
-    host = describe_host()
-    gpus = [gpu.ask("nvmlDeviceGetName") for gpu in find_gpus(system_root())]
-    devices = ", ".join(f"{gpus.count(name)} {name}" for name in dict.fromkeys(gpus))
-    memory = memory_kind(host["memory_bytes"])
-    return f"{host['cpu']}, {host['cpus_usable']} CPUs, {memory}, {devices or 'no GPU'}"
-
-
-def memory_kind(memory_bytes: int) -> str:
-    """Say how much memory a machine was built with, in whole GiB.
-
-    Its firmware keeps a part to itself, and twins with another version of it differ in that.
-    """
-    return f"{-(-memory_bytes // _GIB)} GiB"
 
 
 _ANSWER_WITHIN_S = 60.0
@@ -333,6 +307,7 @@ def _look() -> Any:
         if stepscope.__version__ != wanted:
             return None, (f"it has stepscope {stepscope.__version__}, {remedy}", unfit)
         from stepscope.experiments.runners.ray_task import check
+        from stepscope.experiments.runners.runner import kind_of_machine
 
         refusal = None if asked is None else check(*pickle.loads(asked))
         if refusal is not None:

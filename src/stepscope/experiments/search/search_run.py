@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from stepscope.analyze.search_result import merit
 from stepscope.errors import AnswerIsNo, RequestError
 from stepscope.experiments import sweep_run
-from stepscope.experiments.runners.local_runner import HERE
-from stepscope.experiments.runners.runner import Runner
+from stepscope.experiments.runners.runner import HERE, Runner
 from stepscope.experiments.search.halving import better_half, check_rungs, rung_epochs
 from stepscope.experiments.search.proposals import Asked, Figures, Proposal, propose
 from stepscope.experiments.search.search_budget import SearchBudget

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 
+from stepscope.records.types import BatchSettings, BatchTrialRecord, MaxBatchAnswer
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.table_style import house_table, say
 from stepscope.settings.load_settings import as_flags
@@ -24,13 +23,13 @@ class TrialDisplay(LiveDisplay):
         """Show that a forecast is in progress."""
         self._progress.reset(self._task, total=None, description="forecasting")
 
-    def trying(self, settings: dict[str, Any]) -> None:
+    def trying(self, settings: BatchSettings) -> None:
         """Show the settings of the next trial."""
         self._trials += 1
         doing = f"trial {self._trials}: {_about(settings)}"
         self._progress.reset(self._task, total=None, description=doing)
 
-    def tried(self, trial: dict[str, Any]) -> None:
+    def tried(self, trial: BatchTrialRecord) -> None:
         """Show how a trial ended."""
         said = f"trial {self._trials}: {_about(trial)}: {_outcome(trial)}"
         if trial["peak_memory_bytes"] is not None:
@@ -40,7 +39,7 @@ class TrialDisplay(LiveDisplay):
         self._say(said)
 
 
-def print_max_batch(console: Console, found: dict[str, Any]) -> None:
+def print_max_batch(console: Console, found: MaxBatchAnswer) -> None:
     """Print every trial, and the answer."""
     limit = f"{format_bytes(found['limit_bytes'])} ({found['limit_of']})"
     say(console, f"{found['model']}: the largest batch within {limit}")
@@ -52,7 +51,7 @@ def print_max_batch(console: Console, found: dict[str, Any]) -> None:
     say(console, *_verdict(found))
 
 
-def _trial_table(trials: list[dict[str, Any]], *, of_script: bool) -> Table:
+def _trial_table(trials: list[BatchTrialRecord], *, of_script: bool) -> Table:
     """Return the table of trials in order; of a user script only the batch size is known."""
     ours = () if of_script else ("accumulate", "recomputed", "forecast")
     columns = ("batch", *ours, "measured", "outcome")
@@ -72,7 +71,7 @@ def _trial_table(trials: list[dict[str, Any]], *, of_script: bool) -> Table:
     return table
 
 
-def _verdict(found: dict[str, Any]) -> list[str]:
+def _verdict(found: MaxBatchAnswer) -> list[str]:
     asked, best = found["asked"], found["largest_batch"]
     share = f" of {format_bytes(found['limit_bytes'])}"
     lines = []
@@ -81,8 +80,8 @@ def _verdict(found: dict[str, Any]) -> list[str]:
     if asked and asked["fits"] is False:
         for each in found["recommended"]:
             if len(each["settings"]) > 1:  # as many samples a step, at a smaller batch size
-                peak = format_known(each["peak_memory_bytes"], format_bytes)
-                lines.append(f"  tried, and fits: {as_flags(each['settings'])}, {peak}")
+                took = format_known(each["peak_memory_bytes"], format_bytes)
+                lines.append(f"  tried, and fits: {as_flags(each['settings'])}, {took}")
     if best is None:
         lines.append("nothing that was tried fits")
         return lines
@@ -96,7 +95,7 @@ def _verdict(found: dict[str, Any]) -> list[str]:
     return [*lines, said]
 
 
-def _about(settings: dict[str, Any]) -> str:
+def _about(settings: BatchSettings | BatchTrialRecord) -> str:
     if settings["batch_size"] is None:
         return "the script's own batch"
     about = f"batch {settings['batch_size']:,}"
@@ -105,7 +104,7 @@ def _about(settings: dict[str, Any]) -> str:
     return f"{about}, recomputed" if settings.get("checkpoint_activations") else about
 
 
-def _outcome(trial: dict[str, Any]) -> str:
+def _outcome(trial: BatchTrialRecord) -> str:
     if trial["fits"]:
         return "fits"
     if trial["status"] == "completed":
