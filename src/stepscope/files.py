@@ -35,18 +35,22 @@ def read_bounded_text(file: Path) -> str:
     return content.decode("utf-8")
 
 
-def cannot_write(error: OSError, what: str) -> StepscopeError:
-    """Return the error to raise when writing to the data folder fails."""
+_OTHER_DATA_DIR = "Choose a folder that can be written, with --data-dir."
+
+
+def cannot_write(error: OSError, what: str, advice: str = _OTHER_DATA_DIR) -> StepscopeError:
+    """Return the error to raise when a file, by default of the data folder, cannot be written."""
     if error.errno in DISK_FULL_ERRNOS:
         return disk_full(error, what)
-    return RequestError(
-        f"cannot write {what}: {error.strerror or error}. "
-        "Choose a folder that can be written, with --data-dir."
-    )
+    return RequestError(f"cannot write {what}: {error.strerror or error}. {advice}".rstrip())
 
 
 def replace_file(
-    path: Path, content: Iterable[bytes], move: Callable[[Path, Path], object] = Path.replace
+    path: Path,
+    content: Iterable[bytes],
+    move: Callable[[Path, Path], object] = Path.replace,
+    *,
+    make_folder: bool = True,
 ) -> None:
     """Write the chunks of `content` to a temporary file, then move it to `path`.
 
@@ -55,7 +59,8 @@ def replace_file(
     """
     import tempfile
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if make_folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
-import os
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +15,8 @@ from cyclopts import Parameter
 
 from stepscope.cli.completion import RunPath
 from stepscope.cli.streams import AsJson
-from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full, nearest
+from stepscope.errors import RequestError, nearest
+from stepscope.files import cannot_write, replace_file
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.report.export import chrome_trace, parquet, tensorboard_events, tsv
@@ -92,21 +90,34 @@ def export(
     if output is not None and (not output or output.startswith("--")):
         so_named = f" (one of that name: ./{output})" if output else ""
         raise RequestError(f"--output wants a file, a folder or -, found {output!r}{so_named}.")
-    if output == _STANDARD_OUTPUT:
-        _refuse_standard_output(to, wanted, json)
+    if output == _STANDARD_OUTPUT and wanted.folder is not None:
+        raise RequestError(
+            f"{to} is written into a folder, not to standard output. Give --output a folder, or "
+            "leave it out."
+        )
+    if output == _STANDARD_OUTPUT and json:
+        raise RequestError(
+            "--json and --output - both want standard output. Leave one of them out, or give "
+            "--output a file."
+        )
     recorded = load_run(run)
     pieces = {name: _read(encode, recorded) for name, encode in wanted.files.items()}
     if output == _STANDARD_OUTPUT:
         for content, _ in chain(*pieces.values()):
             sys.stdout.write(content.decode())
         return 0
-    target = _target(wanted, recorded) if output is None else Path(output)
-    if wanted.folder is None:
-        (each,) = pieces.values()
-        _refuse_to_replace_the_record(target, recorded)
-        count = _write(target, each)
-    else:
+    target = (
+        recorded.path / (wanted.folder or next(iter(pieces))) if output is None else Path(output)
+    )
+    if wanted.folder is not None:
         count = sum(_write(target / name, each, into=target) for name, each in pieces.items())
+    elif target.name in _RECORD and recorded.path in target.resolve().parents:
+        raise RequestError(
+            f"{target} is a part of the run itself and is not replaced. "
+            "Choose another file with --output FILE."
+        )
+    else:
+        count = sum(_write(target, each) for each in pieces.values())
     if recorded.status == schema.RUNNING:
         print(
             "stepscope: the run has not been closed: this is what was on disk by now",
@@ -119,23 +130,6 @@ def export(
     return 0
 
 
-def _refuse_standard_output(to: str, wanted: Format, json: bool) -> None:
-    if wanted.folder is not None:
-        raise RequestError(
-            f"{to} is written into a folder, not to standard output. Give --output a folder, or "
-            "leave it out."
-        )
-    if json:
-        raise RequestError(
-            "--json and --output - both want standard output. Leave one of them out, or give "
-            "--output a file."
-        )
-
-
-def _target(wanted: Format, run: Run) -> Path:
-    return run.path / (wanted.folder or next(iter(wanted.files)))
-
-
 def _read(encode: Encode, run: Run) -> Iterator[tuple[bytes, int]]:
     """Separate failures to read the run from failures to write the file."""
     try:
@@ -143,14 +137,6 @@ def _read(encode: Encode, run: Run) -> Iterator[tuple[bytes, int]]:
             yield piece.encode() if isinstance(piece, str) else piece, count
     except OSError as error:
         raise RequestError(f"cannot read the run in {run.path}: {error}") from error
-
-
-def _refuse_to_replace_the_record(target: Path, run: Run) -> None:
-    if target.name in _RECORD and run.path in target.resolve().parents:
-        raise RequestError(
-            f"{target} is a part of the run itself and is not replaced. "
-            "Choose another file with --output FILE."
-        )
 
 
 def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None = None) -> int:
@@ -161,28 +147,24 @@ def _write(target: Path, pieces: Iterator[tuple[bytes, int]], into: Path | None 
     """
     first = next(pieces)
     target = target.resolve()
-    in_one_move = target.is_file() or not target.exists()
-    written = target.with_name(f".{uuid.uuid4().hex[:8]}.tmp") if in_one_move else target
     total = 0
+
+    def content() -> Iterator[bytes]:
+        nonlocal total
+        for piece, count in chain([first], pieces):
+            total += count
+            yield piece
+
     try:
         if into is not None:
             into.mkdir(exist_ok=True)
-        with written.open("wb") as file:
-            for content, count in chain([first], pieces):
-                file.write(content)
-                total += count
-        if in_one_move:
-            os.replace(written, target)  # noqa: PTH105 - its error names both files
+        if target.is_file() or not target.exists():
+            replace_file(target, content(), make_folder=False)
+        else:
+            with target.open("wb") as file:
+                file.writelines(content())
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(error, str(target)) from error
-        raise RequestError(
-            f"cannot write {target}: {error.strerror or error}. "
-            f"Choose a {'file' if into is None else 'folder'} that can be written with "
-            f"--output {'FILE' if into is None else 'DIR'}."
-        ) from error
-    finally:
-        if in_one_move:
-            with contextlib.suppress(OSError):  # usually, it does not exist
-                written.unlink()
+        what, flag = ("file", "FILE") if into is None else ("folder", "DIR")
+        advice = f"Choose a {what} that can be written with --output {flag}."
+        raise cannot_write(error, str(target), advice) from error
     return total

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from stepscope.errors import DISK_FULL_ERRNOS, MissingExtraError, RequestError, disk_full, nearest
+from stepscope.errors import MissingExtraError, RequestError, nearest
+from stepscope.files import cannot_write
 from stepscope.stats import Interval
 
 if TYPE_CHECKING:
@@ -138,9 +139,7 @@ def save(chart: Chart, path: Path) -> Path:
     try:
         path.write_bytes(content)
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(error, str(path)) from error
-        raise RequestError(f"cannot write {path}: {error.strerror}.") from error
+        raise cannot_write(error, str(path), advice="") from error
     return path
 
 

@@ -23,7 +23,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.types import RunEvent
-from stepscope.report.export.parquet import nothing_recorded
+from stepscope.report.export import nothing_recorded
 
 FILE = "trace.json"
 

@@ -5,25 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import BytesIO
 
-from stepscope.errors import AnswerIsNo
 from stepscope.records import frames, schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-
-# --- Nothing to export
-
-
-def nothing_recorded(run: Run, wanted: str) -> AnswerIsNo:
-    """Return the error for a run without the wanted data, yet or at all."""
-    if run.status == schema.RUNNING:
-        next_move = f"Try again after its first {wanted}"
-    else:
-        next_move = f"`reason` in {schema.RUN} says how it ended"
-    return AnswerIsNo(
-        f"nothing to export: no {wanted} is recorded in {run.path} "
-        f"(status {run.status}). {next_move}."
-    )
-
+from stepscope.report.export import nothing_recorded
 
 FOLDER = "parquet"
 FILES = {

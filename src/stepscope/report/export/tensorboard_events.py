@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.report.export.parquet import nothing_recorded
+from stepscope.report.export import nothing_recorded
 
 # --- The format: scalars in Protocol Buffers, in records with checksums
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from stepscope.errors import AnswerIsNo
 from stepscope.records.run_reader import Run
-from stepscope.report.export.parquet import nothing_recorded
+from stepscope.report.export import nothing_recorded
 
 FILE = "accuracy.tsv"
 HEADER = ("epoch", "hours", "top1Accuracy", "top5Accuracy")

@@ -7,10 +7,8 @@ lists: injected markup would be shown, not run.
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
-import uuid
 from collections.abc import Iterator, Sequence
 from html import escape
 from importlib import resources
@@ -19,7 +17,7 @@ from pathlib import Path
 from stepscope.analyze.comparison_sides import group_runs
 from stepscope.analyze.findings import findings_of
 from stepscope.analyze.search_result import is_search
-from stepscope.errors import DISK_FULL_ERRNOS, RequestError, disk_full
+from stepscope.files import cannot_write, replace_file
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, is_sweep, load_sweep
 from stepscope.report.charts.chart import Chart
@@ -192,19 +190,10 @@ def write_page_of(folder: Path) -> Path:
 def write_page(document: Document, target: Path) -> Path:
     """Write a page atomically."""
     page = to_html(document, vega_script())
-    beside = target.with_name(f".{uuid.uuid4().hex[:8]}.tmp")
     try:
         # JSON can hold a lone surrogate, which UTF-8 cannot encode.
-        beside.write_text(page, encoding="utf-8", errors="replace")
-        beside.replace(target)
+        replace_file(target, [page.encode("utf-8", "replace")], make_folder=False)
     except OSError as error:
-        if error.errno in DISK_FULL_ERRNOS:
-            raise disk_full(error, str(target)) from error
-        raise RequestError(
-            f"cannot write {target}: {error.strerror}. Choose another file with "
-            "stepscope report RUN --html FILE."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # usually, it does not exist
-            beside.unlink()
+        advice = "Choose another file with stepscope report RUN --html FILE."
+        raise cannot_write(error, str(target), advice) from error
     return target

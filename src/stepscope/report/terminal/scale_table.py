@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
 from rich.table import Table
 
+from stepscope.records.types import MeasuredScaling, PredictedScaling, ScalingAnswer
 from stepscope.report.charts.chart import Chart, ChartMark, drawable
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
@@ -19,29 +19,39 @@ from stepscope.units import (
     format_share,
 )
 
-Found = Mapping[str, Any]
-Row = Mapping[str, Any]
-
 _IDEAL = "ideal"
 
 
-def scale_chart(found: Found) -> Chart:
+def scale_chart(found: ScalingAnswer) -> Chart:
     """Return the chart of speed-up by processes; the prediction has its own panel."""
     measured, predicted = found["measured"], found["predicted"]
-    panels = {"measured": measured, "predicted": predicted} if predicted else {"": measured}
     base = _base(measured)
+    panel = "measured" if predicted else ""
     marks, note = drawable(
-        mark for panel, rows in panels.items() for mark in _marks(rows, base, panel)
+        [
+            *(
+                ChartMark(
+                    row["processes"], row["speedup"], row["mode"], panel, row["low"], row["high"]
+                )
+                for row in measured
+                if row["speedup"] is not None
+            ),
+            *_ideal({row["processes"] for row in measured}, base, panel),
+            *(
+                ChartMark(row["processes"], row["speedup"], row["mode"], "predicted")
+                for row in predicted
+            ),
+            *_ideal({row["processes"] for row in predicted}, base, "predicted"),
+        ]
     )
     title = "Speed-up by processes"
     return Chart(title, "points", "processes", f"times as fast as {base}", marks, note)
 
 
-def print_scale(console: Console, found: Found) -> None:
+def print_scale(console: Console, found: ScalingAnswer) -> None:
     """Print the measured table, the predicted one, the chart and the answer."""
     print_table(console, _measured_table(found["measured"]))
-    if found["predicted"]:
-        network = found["assumed"]
+    if found["predicted"] and (network := found["assumed"]):
         latency_s = network["latency_s"]
         latency = f"latency {format_duration(latency_s)}" if latency_s else "no latency"
         over = f"{format_bandwidth(network['bandwidth_bytes_per_s'])}, {latency}"
@@ -53,20 +63,15 @@ def print_scale(console: Console, found: Found) -> None:
     say(console, found["answer"], style="bold")
 
 
-def _base(measured: list[Row]) -> int:
-    return min(int(row["processes"]) for row in measured)
+def _base(measured: list[MeasuredScaling]) -> int:
+    return min(row["processes"] for row in measured)
 
 
-def _marks(rows: list[Row], base: int, panel: str) -> Iterator[ChartMark]:
-    for row in rows:
-        if row["speedup"] is not None:
-            low, high = row.get("low"), row.get("high")
-            yield ChartMark(row["processes"], row["speedup"], row["mode"], panel, low, high)
-    for count in sorted({row["processes"] for row in rows}):
-        yield ChartMark(count, count / base, _IDEAL, panel)
+def _ideal(processes: set[int], base: int, panel: str) -> list[ChartMark]:
+    return [ChartMark(count, count / base, _IDEAL, panel) for count in sorted(processes)]
 
 
-def _measured_table(rows: list[Row]) -> Table:
+def _measured_table(rows: list[MeasuredScaling]) -> Table:
     table = house_table(
         "measured", "processes", "batch", "samples/s", "speed-up", "95 % interval", "efficiency",
         "communication", "rounds",
@@ -87,7 +92,7 @@ def _measured_table(rows: list[Row]) -> Table:
     return table
 
 
-def _predicted_table(rows: list[Row]) -> Table:
+def _predicted_table(rows: list[PredictedScaling]) -> Table:
     table = house_table(
         "predicted", "processes", "batch", "samples/s", "speed-up", "efficiency", "step",
         "exchange", "not hidden",
@@ -100,18 +105,18 @@ def _predicted_table(rows: list[Row]) -> Table:
             f"{row['samples_per_s']:,.0f}",
             f"{row['speedup']:.2f}",
             format_share(row["efficiency"]),
-            *(format_duration(row[name]) for name in ("step_s", "exchange_s", "exposed_s")),
+            *map(format_duration, (row["step_s"], row["exchange_s"], row["exposed_s"])),
         )
     return table
 
 
-def _interval(row: Row, base: int) -> str:
+def _interval(row: MeasuredScaling, base: int) -> str:
     if row["speedup"] is None or row["processes"] == base:  # which is 1 by definition
         return ""
     return format_range(row["low"], row["high"], "{:.2f}".format, unknown="one round: ?")
 
 
-def _words(found: Found) -> Iterator[str]:
+def _words(found: ScalingAnswer) -> Iterator[str]:
     for row in found["measured"]:
         if row["reason"] is not None:
             yield f"{row['mode']}, {row['processes']} processes: {row['reason']}"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.console import Console
 
 from stepscope.analyze.search_result import designs_of, rejected_of, settings_again
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.types import DesignCosts, SearchedDesign
+from stepscope.records.types import DesignCosts, SearchedDesign, SettingValue
 from stepscope.report.terminal.sweep_table import SweepDisplay
 from stepscope.report.terminal.table_style import FigureList, print_figures, say
 from stepscope.settings.load_settings import as_flags
@@ -34,7 +33,11 @@ class SearchDisplay(SweepDisplay):
         self._above = 0
 
     def proposed(
-        self, number: int, values: Mapping[str, Any], figures: Mapping[str, float], fits: bool
+        self,
+        number: int,
+        values: Mapping[str, SettingValue],
+        figures: Mapping[str, float],
+        fits: bool,
     ) -> None:
         """Show the next design; those above the budget are only counted."""
         if not fits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +11,7 @@ from stepscope.analyze.sweep_summary import rows_of
 from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.types import RoundFigures, RunMessage
+from stepscope.records.types import RoundFigures, RunMessage, SettingValue
 from stepscope.report.progress_bar import LiveDisplay
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.units import (
@@ -72,7 +71,7 @@ class SweepDisplay(LiveDisplay):
             super().message(message)
 
 
-def _about(values: Mapping[str, Any]) -> str:
+def _about(values: Mapping[str, SettingValue]) -> str:
     """Return the name of a setting, without the length of the trial: `workers 2, batch_size 64`."""
     named = [f"{key} {value}" for key, value in values.items() if key != "max_steps"]
     return ", ".join(named) or "as it is"

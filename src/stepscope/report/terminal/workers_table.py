@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from rich.console import Console
 
+from stepscope.records.types import WorkerCandidate, WorkersAnswer
 from stepscope.report.charts.chart import Chart, ChartMark
 from stepscope.report.terminal.table_style import house_table, print_table, say
 from stepscope.report.terminal.text_chart import print_graph
 from stepscope.units import format_bytes, format_duration, format_known, format_share
 
-Found = Mapping[str, Any]
 
-
-def workers_chart(found: Found) -> Chart:
+def workers_chart(found: WorkersAnswer) -> Chart:
     """Return the chart of samples per second by workers, the recommendation marked."""
     pick = (found["recommended"], found["recommended_threads"])
     return Chart(
@@ -26,18 +24,18 @@ def workers_chart(found: Found) -> Chart:
         marks=[
             ChartMark(
                 x=_number(row),
-                y=row["samples_per_s"]["median"],
-                low=row["samples_per_s"]["low"],
-                high=row["samples_per_s"]["high"],
+                y=rate["median"],
+                low=rate["low"],
+                high=rate["high"],
                 chosen=(row["workers"], row["threads"]) == pick,
             )
             for row in found["candidates"]
-            if row["samples_per_s"]["median"] is not None
+            if (rate := row["samples_per_s"])["median"] is not None
         ],
     )
 
 
-def print_workers(console: Console, found: Found) -> None:
+def print_workers(console: Console, found: WorkersAnswer) -> None:
     """Print the chart, its table, and the recommended setting."""
     print_graph(console, workers_chart(found))
     table = house_table(
@@ -51,7 +49,7 @@ def print_workers(console: Console, found: Found) -> None:
                 str(_number(row)),
                 f"{row['samples_per_s']['median']:,.0f}",
                 format_known(row["to_best"], format_share) + tied,
-                format_share(row["wait_share"]),
+                format_known(row["wait_share"], format_share),
                 format_known(row["load_s"], format_duration),
                 format_known(row["load_cpu_s"], format_duration),
                 format_known(row["loader_start_s"], format_duration),
@@ -62,7 +60,7 @@ def print_workers(console: Console, found: Found) -> None:
     say(console, *_words(found))
 
 
-def _words(found: Found) -> Iterator[str]:
+def _words(found: WorkersAnswer) -> Iterator[str]:
     yield from found["warnings"]
     for row in found["candidates"]:
         if row["reason"]:
@@ -84,14 +82,14 @@ def _words(found: Found) -> Iterator[str]:
     yield f"took {format_duration(found['cost_s'])}; trials: {found['path']}"
 
 
-def _setting(found: Found) -> str:
+def _setting(found: WorkersAnswer) -> str:
     if found["of_script"]:
         return f"num_workers={found['recommended']} where the script makes its DataLoader"
     threads = found["recommended_threads"]
     return f"--workers {found['recommended']}" + (f" --threads {threads}" if threads else "")
 
 
-def _number(row: Mapping[str, Any]) -> int | str:
+def _number(row: WorkerCandidate) -> int | str:
     if row["threads"] is None:
-        return int(row["workers"])
+        return row["workers"]
     return f"{row['workers']}, threads {row['threads']}"
