@@ -19,19 +19,19 @@ from machine_trees import (
 )
 
 from stepscope.doctor.board_checks import check_board
-from stepscope.doctor.check import Check
 from stepscope.doctor.cpu_checks import check_processor
 from stepscope.doctor.instrument_checks import check_energy
 from stepscope.doctor.memory_checks import check_memory, worth_naming
 from stepscope.doctor.storage_checks import check_storage
 from stepscope.hardware.machine_setup import apply, changes, kept_file
+from stepscope.records.types import MachineCheck
 
 pytestmark = pytest.mark.usefixtures("own_state")
 
 
-def look(root: Path) -> dict[str, Check]:
+def look(root: Path) -> dict[str, MachineCheck]:
     checks = [*check_board(root), *check_processor(root), *check_memory(root)]
-    return {check.name: check for check in checks}
+    return {check["name"]: check for check in checks}
 
 
 @pytest.mark.parametrize(
@@ -53,39 +53,39 @@ def test_doctor_names_the_board_its_power_mode_and_its_sensors(
     monkeypatch.setattr("stepscope.doctor.instrument_checks._WATCHED_S", 0.01)
     root = write_tree(tree, tmp_path)
     found = look(root)
-    assert board in found["board"].found
-    assert found["power_mode"].status == "absent" or found["power_mode"].found.startswith(
+    assert board in found["board"]["found"]
+    assert found["power_mode"]["status"] == "absent" or found["power_mode"]["found"].startswith(
         f"{power_mode} ("
     )
-    assert (found["power_mode"].status == "absent") == (power_mode is None)
+    assert (found["power_mode"]["status"] == "absent") == (power_mode is None)
     energy = check_energy(root)
-    assert all(sensor in energy.found for sensor in sensors)
-    assert (energy.status == "absent") == (not sensors)
+    assert all(sensor in energy["found"] for sensor in sensors)
+    assert (energy["status"] == "absent") == (not sensors)
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
 def test_every_check_says_why_it_matters_and_a_warning_what_to_do(tmp_path, tree):
     for check in look(write_tree(tree, tmp_path)).values():
-        assert check.found
-        assert check.why
-        assert check.advice or check.status != "warning"
+        assert check["found"]
+        assert check["why"]
+        assert check["advice"] or check["status"] != "warning"
 
 
 def test_a_machine_as_the_protocol_wants_it_is_warned_of_nothing_it_could_set(tmp_path):
     root = write_tree(RASPBERRY_PI, tmp_path)
-    assert look(root)["governor"].status == "warning"
+    assert look(root)["governor"]["status"] == "warning"
     apply(changes({"governor": "performance", "clocks": "fixed"}, root), root)
     found = look(root)
-    assert (found["governor"].status, found["clocks"].status) == ("ok", "ok")
-    assert found["prepared"].status == "warning"
-    assert str(kept_file(root)) in found["prepared"].found
+    assert (found["governor"]["status"], found["clocks"]["status"]) == ("ok", "ok")
+    assert found["prepared"]["status"] == "warning"
+    assert str(kept_file(root)) in found["prepared"]["found"]
 
 
 def test_a_kept_file_that_cannot_be_read_is_a_warning_and_no_fault(tmp_path):
     root = write_tree(VIRTUAL_MACHINE, tmp_path)
     kept_file(root).parent.mkdir(parents=True)
     kept_file(root).write_text("garbage")
-    assert look(root)["prepared"].status == "warning"
+    assert look(root)["prepared"]["status"] == "warning"
 
 
 def test_processes_of_one_name_are_each_named_the_largest_first():
@@ -99,20 +99,20 @@ def test_processes_of_one_name_are_each_named_the_largest_first():
 
 def test_swap_that_earlier_runs_left_full_is_a_warning(tmp_path):
     found = look(write_tree(LAPTOP, tmp_path))["swap"]
-    assert found.status == "warning"
-    assert "1.0 GiB of 8.0 GiB used" in found.found
+    assert found["status"] == "warning"
+    assert "1.0 GiB of 8.0 GiB used" in found["found"]
 
 
 def test_memory_packed_into_memory_is_a_warning(tmp_path):
     found = look(write_tree(JETSON_NANO, tmp_path))
-    assert (found["zram"].status, found["swap"].status) == ("warning", "ok")
+    assert (found["zram"]["status"], found["swap"]["status"]) == ("warning", "ok")
 
 
 def test_heat_and_a_busy_machine_are_warnings(tmp_path):
     root = write_tree(LAPTOP, tmp_path)
     (root / "sys/class/thermal/thermal_zone1/temp").write_text("93000\n")
     found = look(root)
-    assert {found[name].status for name in ("temperature", "throttling", "load")} == {"warning"}
+    assert {found[name]["status"] for name in ("temperature", "throttling", "load")} == {"warning"}
 
 
 @pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
@@ -122,12 +122,12 @@ def test_garbage_in_every_file_is_survived_with_reasons(tmp_path, tree):
         if file.is_file():
             file.write_bytes(b"\xff\x00garbage\n\n: , = -1e999\n")
     found = look(root)
-    assert found["governor"].status in ("warning", "absent")
-    assert all(check.found for check in found.values())
+    assert found["governor"]["status"] in ("warning", "absent")
+    assert all(check["found"] for check in found.values())
 
 
 def test_the_medium_under_the_data_and_a_read_of_it_are_told(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 10_000)
-    found = {check.name: check for check in check_storage(Path("/"), tmp_path)}
-    assert "1 files" in found["read_test"].found
+    found = {check["name"]: check for check in check_storage(Path("/"), tmp_path)}
+    assert "1 files" in found["read_test"]["found"]
     assert found.keys() == {"storage", "read_test", "page_cache"}

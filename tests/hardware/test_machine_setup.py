@@ -113,7 +113,7 @@ def test_a_governor_that_is_not_offered_is_not_asked_for(tmp_path):
 
 def test_a_power_mode_is_set_before_the_clocks_that_it_bounds(tmp_path):
     root = board(JETSON_AGX_XAVIER, tmp_path)
-    names = [change.name for change in changes(protocol(root), root)]
+    names = [change["name"] for change in changes(protocol(root), root)]
     assert names == ["power_mode", "governor", "clocks", "memory_clock", "fan"]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import cast
 
 from rich.console import Console
 
@@ -17,14 +15,7 @@ from stepscope.hardware import machine_setup
 from stepscope.hardware.conditions import describe_conditions
 from stepscope.hardware.machine_setup import PUT_BACK, kept_file
 from stepscope.hardware.procfs import system_root
-from stepscope.records.types import (
-    DoctorAnswer,
-    MachineChange,
-    MachineCheck,
-    PeaksAnswer,
-    PreparedAnswer,
-    RestoredAnswer,
-)
+from stepscope.records.types import DoctorAnswer, PreparedAnswer, RestoredAnswer
 from stepscope.report.terminal.doctor_table import print_changes, print_checks, print_peaks
 from stepscope.supervisor.machine_peaks import measure_peaks
 from stepscope.supervisor.required_conditions import check_requirements, wanted_conditions
@@ -76,10 +67,10 @@ def doctor(
         return _restore(root, as_json=json)
     check_requirements(require, root)
     if peaks:
-        print_answer(cast("PeaksAnswer", asdict(measure_peaks())), print_peaks, as_json=json)
+        print_answer(measure_peaks(), print_peaks, as_json=json)
         return 0
     answer: DoctorAnswer = {
-        "checks": [cast("MachineCheck", asdict(check)) for check in run_checks(root, data_dir)],
+        "checks": run_checks(root, data_dir),
         "conditions": describe_conditions(root),
     }
     print_answer(answer, print_checks, as_json=json)
@@ -88,11 +79,8 @@ def doctor(
 
 def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int:
     planned = machine_setup.changes(wanted_conditions(require, root), root)
-    shown: list[MachineChange] = [
-        {"name": each.name, "before": each.before, "after": each.after} for each in planned
-    ]
     messages = Console(file=sys.stderr)
-    print_changes(messages, shown)
+    print_changes(messages, planned)
     answer: PreparedAnswer = {"set": [], "kept": None}
     if planned and not sure and not _agreed():
         messages.print("nothing was set")
@@ -100,7 +88,7 @@ def _apply(root: Path, require: str | None, *, sure: bool, as_json: bool) -> int
         machine_setup.apply(planned, root)
         if planned:
             messages.print(f"set; put it back with: {PUT_BACK}")
-            answer = {"set": shown, "kept": str(kept_file(root))}
+            answer = {"set": planned, "kept": str(kept_file(root))}
         else:
             messages.print("nothing to set: what this machine has of it is as the protocol asks")
         check_requirements(require, root)

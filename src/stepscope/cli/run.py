@@ -56,12 +56,9 @@ def _machine(asked: RunSpec, prepare: bool) -> Iterator[None]:
     messages = Console(file=sys.stderr)
     root = system_root()
     with prepared(wanted_conditions(asked.require, root), root) as changed:
-        print_changes(
-            messages,
-            [{"name": each.name, "before": each.before, "after": each.after} for each in changed],
-        )
+        print_changes(messages, changed)
         if not changed:
             messages.print("nothing to prepare: what this machine has of it is as it should be")
         yield
     if changed:
-        messages.print(f"put back: {', '.join(change.name for change in changed)}")
+        messages.print(f"put back: {', '.join(change['name'] for change in changed)}")

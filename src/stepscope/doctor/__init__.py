@@ -8,16 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepscope.doctor.board_checks import check_board
-from stepscope.doctor.check import Check
 from stepscope.doctor.cpu_checks import check_processor
 from stepscope.doctor.instrument_checks import check_instruments
 from stepscope.doctor.memory_checks import check_memory
 from stepscope.doctor.storage_checks import check_storage
+from stepscope.records.types import MachineCheck
 
-__all__ = ["Check", "run_checks"]
 
-
-def run_checks(root: Path, data_dir: Path) -> list[Check]:
+def run_checks(root: Path, data_dir: Path) -> list[MachineCheck]:
     """Return all checks, in a few seconds, without changing anything."""
     return [
         *check_board(root),

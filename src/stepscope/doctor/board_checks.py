@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from stepscope.doctor.check import APPLY, Check, absent, checked, compared
+from stepscope.doctor.check import APPLY, absent, checked, compared
 from stepscope.errors import RequestError
 from stepscope.hardware.cpu_clock import FIXED, memory_clock
 from stepscope.hardware.jetson import (
@@ -20,9 +19,10 @@ from stepscope.hardware.jetson import (
 )
 from stepscope.hardware.machine_setup import PUT_BACK, kept_file, kept_states
 from stepscope.hardware.thermal import MAX, fan
+from stepscope.records.types import MachineCheck
 
 
-def check_board(root: Path) -> list[Check]:
+def check_board(root: Path) -> list[MachineCheck]:
     """Return the checks of the board."""
     return [
         *_stand_in(root),
@@ -45,7 +45,7 @@ def check_board(root: Path) -> list[Check]:
     ]
 
 
-def _stand_in(root: Path) -> list[Check]:
+def _stand_in(root: Path) -> list[MachineCheck]:
     if root == Path("/"):
         return []
     found = f"{root} stands in for this machine's /proc, /sys and /etc"
@@ -53,16 +53,16 @@ def _stand_in(root: Path) -> list[Check]:
     return [checked("system_root", found, why, "Unset STEPSCOPE_SYSTEM_ROOT.")]
 
 
-def _board(root: Path) -> Check:
+def _board(root: Path) -> MachineCheck:
     why = "figures hold for the machine they were taken on"
     check = compared("board", board(root), why)
     if not is_virtual(root):
         return check
     advice = "Others share its CPUs, caches and disks unseen: repeat measurements in rounds."
-    return checked("board", f"{check.found}; a virtual machine", why, advice)
+    return checked("board", f"{check['found']}; a virtual machine", why, advice)
 
 
-def _jetpack(root: Path) -> Check:
+def _jetpack(root: Path) -> MachineCheck:
     why = "a Jetson's kernel, CUDA and torch come with its JetPack"
     if not is_jetson(root):
         return absent("jetpack", "this is no Jetson", why)
@@ -74,18 +74,18 @@ def _jetpack(root: Path) -> Check:
     return checked("jetpack", found, why)
 
 
-def _power_mode(root: Path) -> Check:
+def _power_mode(root: Path) -> MachineCheck:
     why = "it decides how many CPUs there are and how fast they, the GPU and the memory are"
     protocol = protocol_mode(root)
     advice = f"The protocol's is {protocol}. {APPLY}"
     check = compared("power_mode", power_mode(root), why, protocol, advice)
     known = ", ".join(power_modes(root).values())
-    if check.status == "absent" or not known:
+    if check["status"] == "absent" or not known:
         return check
-    return replace(check, found=f"{check.found} (of {known})")
+    return {**check, "found": f"{check['found']} (of {known})"}
 
 
-def _left_over(root: Path) -> Check:
+def _left_over(root: Path) -> MachineCheck:
     why = "a machine that stays prepared takes more power and makes more noise than before"
     try:
         kept = [name for name, _ in kept_states(root)]

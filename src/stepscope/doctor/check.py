@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from stepscope.hardware.procfs import Reading
+from stepscope.records.types import MachineCheck
 
 APPLY = "As root: stepscope doctor --apply, or run --prepare."
 
 
-@dataclass(frozen=True)
-class Check:
-    """The result of one check; for an absent reading, `found` is the reason."""
-
-    name: str
-    status: Literal["ok", "warning", "absent"]
-    found: str
-    why: str
-    advice: str | None = None
-
-
-def checked(name: str, found: str, why: str, advice: str | None = None) -> Check:
+def checked(name: str, found: str, why: str, advice: str | None = None) -> MachineCheck:
     """Return the check of a reading: ok, or with advice a warning."""
-    return Check(name, "warning" if advice else "ok", found, why, advice)
+    status: Literal["ok", "warning"] = "warning" if advice else "ok"
+    return {"name": name, "status": status, "found": found, "why": why, "advice": advice}
 
 
-def absent(name: str, reason: str | None, why: str, advice: str | None = None) -> Check:
+def absent(name: str, reason: str | None, why: str, advice: str | None = None) -> MachineCheck:
     """Return the check of a reading that this machine does not have, with the reason."""
-    return Check(name, "absent", reason or "this machine does not tell", why, advice)
+    found = reason or "this machine does not tell"
+    return {"name": name, "status": "absent", "found": found, "why": why, "advice": advice}
 
 
 def compared(
     name: str, reading: Reading[str], why: str, wanted: str | None = None, advice: str = APPLY
-) -> Check:
+) -> MachineCheck:
     """Return the check of a reading; another value than the `wanted` one distorts measurements."""
     if reading.value is None:
         return absent(name, reading.reason, why)

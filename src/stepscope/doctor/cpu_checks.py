@@ -8,16 +8,17 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.doctor.check import Check, absent, checked, compared
+from stepscope.doctor.check import absent, checked, compared
 from stepscope.hardware import cgroup, cpu_clock, host, thermal
 from stepscope.hardware.procfs import read_text
+from stepscope.records.types import MachineCheck
 
 _WATCHED_S = 0.3
 _BUSY_CPUS = 0.5  # load of other processes that distorts a measurement
 _WARM_C = 80.0
 
 
-def check_processor(root: Path) -> list[Check]:
+def check_processor(root: Path) -> list[MachineCheck]:
     """Return the checks of the CPUs."""
     return [
         _cpus(root),
@@ -46,7 +47,7 @@ def check_processor(root: Path) -> list[Check]:
     ]
 
 
-def _cpus(root: Path) -> Check:
+def _cpus(root: Path) -> MachineCheck:
     why = "threads and workers beyond the CPUs that may be used only wait for one another"
     online = read_text(root / "sys/devices/system/cpu/online")
     present, usable = os.cpu_count() or 1, host.usable_cpus() or 1
@@ -61,7 +62,7 @@ def _cpus(root: Path) -> Check:
     return checked("cpus", found, why, advice if limited else None)
 
 
-def _load(root: Path) -> Check:
+def _load(root: Path) -> MachineCheck:
     why = "what others compute is missing to the training, and differs from run to run"
     said = (read_text(root / "proc/loadavg").value or "").split()
     try:
@@ -103,7 +104,7 @@ def _cpu_times() -> dict[int, tuple[str, float]]:
     return found
 
 
-def _temperature(root: Path) -> Check:
+def _temperature(root: Path) -> MachineCheck:
     why = "a chip that begins warm slows down sooner than one that begins cool"
     warmth = thermal.temperature_c(root)
     if warmth.value is None:
@@ -114,7 +115,7 @@ def _temperature(root: Path) -> Check:
     return checked("temperature", found, why, advice)
 
 
-def _throttling(root: Path) -> Check:
+def _throttling(root: Path) -> MachineCheck:
     why = "a CPU that slowed down for heat before will do so again under the same work"
     times = thermal.throttled(root)
     if times.value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stepscope.doctor.check import Check, absent, checked
+from stepscope.doctor.check import absent, checked
 from stepscope.errors import StepscopeError
 from stepscope.hardware.conditions import CLOCK_SOURCES, clock_source
 from stepscope.hardware.energy import find_sensors
@@ -13,7 +13,7 @@ from stepscope.hardware.gpu import may_have_gpu
 from stepscope.hardware.host import usable_cpus
 from stepscope.hardware.procfs import read_name
 from stepscope.meter.clock import cost_ns, now_ns, resolution_s
-from stepscope.records.types import TorchBuild
+from stepscope.records.types import MachineCheck, TorchBuild
 from stepscope.supervisor.ask_process import TORCH_BUILD, ask_process
 from stepscope.telemetry.energy_sampler import refresh_periods
 from stepscope.units import format_bytes
@@ -23,12 +23,12 @@ _WATCHED_S = 0.25  # seconds per sensor, to measure its refresh period
 _WATCHED_TOTAL_S = 1.5
 
 
-def check_instruments(root: Path) -> list[Check]:
+def check_instruments(root: Path) -> list[MachineCheck]:
     """Return the checks of the clock, the energy sensors, torch and its accelerators."""
     return [_clock(root), check_energy(root), *_torch(root)]
 
 
-def _clock(root: Path) -> Check:
+def _clock(root: Path) -> MachineCheck:
     why = "what is shorter than the clock's step, or than reading it, cannot be timed"
     source = clock_source(root)
     cost = cost_ns(now_ns)
@@ -44,7 +44,7 @@ def _clock(root: Path) -> Check:
     return checked("clock", found, why, f"Reading it is slow.{others}")
 
 
-def check_energy(root: Path) -> Check:
+def check_energy(root: Path) -> MachineCheck:
     """Return the checks of the energy sensors, with their measured refresh periods."""
     why = "joules can only be told where something measures them"
     sensors = find_sensors(root)
@@ -63,7 +63,7 @@ def _period(period_s: float | None, within_s: float) -> str:
     return f"new every {period_s * 1e3:.3g} ms"
 
 
-def _torch(root: Path) -> list[Check]:
+def _torch(root: Path) -> list[MachineCheck]:
     why = "the same network takes another time with another build, or with other threads"
     why_accelerator = "what trains there shares, or does not share, its memory with the CPU"
     try:
@@ -76,7 +76,7 @@ def _torch(root: Path) -> list[Check]:
     return [_build(built, why), _accelerator(built, root, why_accelerator)]
 
 
-def _build(built: TorchBuild, why: str) -> Check:
+def _build(built: TorchBuild, why: str) -> MachineCheck:
     libraries = ", mkldnn" * built["mkldnn"] + ", openmp" * built["openmp"]
     found = (
         f"{built['version']}, {built['threads']} threads, "
@@ -89,7 +89,7 @@ def _build(built: TorchBuild, why: str) -> Check:
     return checked("torch", found, why, advice if too_many else None)
 
 
-def _accelerator(built: TorchBuild, root: Path, why: str) -> Check:
+def _accelerator(built: TorchBuild, root: Path, why: str) -> MachineCheck:
     devices = built["accelerators"]
     if devices:
         found = "; ".join(

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import psutil
 
-from stepscope.doctor.check import Check, absent, checked
+from stepscope.doctor.check import absent, checked
 from stepscope.hardware import cgroup
 from stepscope.hardware.host import SwapArea, swap_areas
 from stepscope.hardware.procfs import read_text
+from stepscope.records.types import MachineCheck
 from stepscope.units import format_bytes, format_share
 
 _LITTLE_SHARE = 0.5
@@ -20,12 +21,12 @@ _DESKTOPS = (
 )
 
 
-def check_memory(root: Path) -> list[Check]:
+def check_memory(root: Path) -> list[MachineCheck]:
     """Return the checks of the memory."""
     return [_memory(root), _others(root), _swap(root), _zram(root)]
 
 
-def _memory(root: Path) -> Check:
+def _memory(root: Path) -> MachineCheck:
     why = "a training near the end of memory swaps, or is ended"
     sizes = _meminfo(root)
     total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
@@ -39,7 +40,7 @@ def _memory(root: Path) -> Check:
     return checked("memory", found, why, advice if available < _LITTLE_SHARE * total else None)
 
 
-def _others(root: Path) -> Check:
+def _others(root: Path) -> MachineCheck:
     why = "what others hold is missing to the training; on a small board a desktop is a good part"
     if root != Path("/"):
         return absent("held_by_others", "a tree shows no processes", why)
@@ -73,7 +74,7 @@ def _resident() -> list[tuple[str, int]]:
     ]
 
 
-def _swap(root: Path) -> Check:
+def _swap(root: Path) -> MachineCheck:
     why = "a step that waits for swapped pages is no longer a step of this network"
     areas = swap_areas(root)
     if areas.value is None:
@@ -86,7 +87,7 @@ def _swap(root: Path) -> Check:
     return checked("swap", found, why, advice if used else None)
 
 
-def _zram(root: Path) -> Check:
+def _zram(root: Path) -> MachineCheck:
     why = "zram packs memory into memory: it takes CPU time, and room that a training then lacks"
     areas = swap_areas(root)
     if areas.value is None:

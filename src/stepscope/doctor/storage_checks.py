@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from stepscope.doctor.check import Check, absent, checked
+from stepscope.doctor.check import absent, checked
 from stepscope.hardware.disk import medium_under, read_some
 from stepscope.hardware.page_cache import DROP_CACHES
+from stepscope.records.types import MachineCheck
 from stepscope.units import format_bytes, format_duration
 
 _SLOW = ("HDD", "SD card", "eMMC", "network")
 
 
-def check_storage(root: Path, data_dir: Path) -> list[Check]:
+def check_storage(root: Path, data_dir: Path) -> list[MachineCheck]:
     """Return the checks of the storage."""
     return [_medium(root, data_dir), _read_test(data_dir), _page_cache()]
 
 
-def _medium(root: Path, data_dir: Path) -> Check:
+def _medium(root: Path, data_dir: Path) -> MachineCheck:
     why = "the same training is bound by storage on one medium and by compute on another"
     found = medium_under(data_dir, root)
     if found.value is None:
@@ -37,7 +38,7 @@ def _medium(root: Path, data_dir: Path) -> Check:
     return checked("storage", said, why, advice)
 
 
-def _read_test(data_dir: Path) -> Check:
+def _read_test(data_dir: Path) -> MachineCheck:
     why = "what the medium gives is the most that a loader can get"
     test = read_some(data_dir)
     if test.value is None:
@@ -53,7 +54,7 @@ def _read_test(data_dir: Path) -> Check:
     return checked("read_test", found, why, advice)
 
 
-def _page_cache() -> Check:
+def _page_cache() -> MachineCheck:
     why = "a first epoch is only comparable when no file is in memory from before"
     if os.access(DROP_CACHES, os.W_OK):
         return checked("page_cache", f"the whole of it may be dropped ({DROP_CACHES})", why)

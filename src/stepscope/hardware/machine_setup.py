@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from stepscope.errors import MachineError, RequestError
@@ -18,6 +17,7 @@ from stepscope.hardware.cpu_clock import FIXED, governors
 from stepscope.hardware.jetson import STATUS, protocol_mode
 from stepscope.hardware.machine_knobs import KNOBS, State, not_yet, write
 from stepscope.hardware.thermal import MAX
+from stepscope.records.types import MachineChange
 
 PUT_BACK = "stepscope doctor --restore"
 
@@ -129,15 +129,6 @@ def _write(
 _GOVERNOR = "performance"
 
 
-@dataclass(frozen=True)
-class Change:
-    """One condition to set: its current value and its new one."""
-
-    name: str
-    before: str
-    after: str
-
-
 def protocol(root: Path) -> dict[str, str]:
     """Return the conditions of the edge protocol that this machine has.
 
@@ -157,13 +148,13 @@ def protocol(root: Path) -> dict[str, str]:
     }
 
 
-def changes(wanted: Mapping[str, str], root: Path) -> list[Change]:
+def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
     """List what must be set for wanted conditions, in the order of setting.
 
     Raises:
         MachineError: this machine does not have one of them, or cannot have that value.
     """
-    found = []
+    found: list[MachineChange] = []
     for name, knob in KNOBS.items():
         if name not in wanted:
             continue
@@ -172,11 +163,11 @@ def changes(wanted: Mapping[str, str], root: Path) -> list[Change]:
             raise MachineError(f"{name}: wanted {wanted[name]}, and {now.reason}.")
         aim, state = knob.wanted(root, wanted[name]), knob.state(root)
         if not_yet({path: text for path, text in aim.items() if path in state}, root):
-            found.append(Change(name, now.value, wanted[name]))
+            found.append({"name": name, "before": now.value, "after": wanted[name]})
     return found
 
 
-def apply(planned: list[Change], root: Path) -> None:
+def apply(planned: list[MachineChange], root: Path) -> None:
     """Set what was planned; where one thing cannot be set, the others are put back.
 
     Raises:
@@ -184,17 +175,17 @@ def apply(planned: list[Change], root: Path) -> None:
     """
     if not planned:
         return
-    kept = {each.name: KNOBS[each.name].state(root) for each in planned}
+    kept = {each["name"]: KNOBS[each["name"]].state(root) for each in planned}
     keep(kept, root)
     try:
         for change in planned:
             # Read only now: a new power mode changes the highest clock and the online CPUs.
-            knob = KNOBS[change.name]
-            now = knob.state(root)
-            if now.keys() - kept[change.name].keys():
-                kept[change.name] = now | kept[change.name]
+            name = change["name"]
+            now = KNOBS[name].state(root)
+            if now.keys() - kept[name].keys():
+                kept[name] = now | kept[name]
                 _write(kept, kept_file(root), root, Path.replace)
-            write(knob.wanted(root, change.after), root)
+            write(KNOBS[name].wanted(root, change["after"]), root)
     except BaseException:
         restore(root)
         raise

@@ -288,7 +288,7 @@ class SlowestRank(TypedDict):
 
 
 class PeakConditions(TypedDict):
-    """The conditions that measurements of one peak share."""
+    """The conditions that measurements of one peak share; `threads` only for a CPU."""
 
     cpu: str | None
     cpus_usable: int | None
@@ -301,7 +301,11 @@ class PeakConditions(TypedDict):
 
 
 class PeakRecord(TypedDict):
-    """The peak rates of a machine, as they were measured once."""
+    """The peak rates of a machine: the best of several blocks.
+
+    `pressure_cpu` is the percentage of the 10 s before in which a task waited for a CPU, and
+    `cpu_mhz` the clock right after, where known.
+    """
 
     conditions: PeakConditions
     flop_per_s: float

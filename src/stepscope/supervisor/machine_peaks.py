@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stepscope.errors import MachineError
 from stepscope.hardware.host import available_bytes, cpu_mhz, describe_host, pressure_percent
 from stepscope.hardware.machine_setup import is_prepared
-from stepscope.hardware.peak_flops import Conditions, Peak, conditions_of, find_peak, keep_better
+from stepscope.hardware.peak_flops import conditions_of, find_peak, keep_better
 from stepscope.hardware.procfs import system_root
-from stepscope.records.types import PeakRecord, PeakRequest, RunRecord
+from stepscope.records.types import PeakConditions, PeakRecord, PeakRequest, PeaksAnswer, RunRecord
 from stepscope.supervisor.ask_process import PEAKS, ask_process
 
 MATRIX_SIZES = (256, 512, 1024, 2048, 4096, 8192)
@@ -24,21 +23,13 @@ PREPARE = "stepscope doctor --apply"
 _PART_OF_MEMORY = 12
 
 
-@dataclass(frozen=True)
-class MeasuredPeaks:
-    """The stored peaks, and why others could not be measured."""
-
-    peaks: list[Peak]
-    left_out: dict[str, str]
-
-
 def measure_peaks(
     *,
     device: str = "auto",
     threads: Sequence[int] = (),
     precisions: Sequence[str] = (),
     matrix_sizes: Sequence[int] = MATRIX_SIZES,
-) -> MeasuredPeaks:
+) -> PeaksAnswer:
     """Measure the peaks of this machine, store the best, and return all stored ones.
 
     Without `threads`: with as many as torch takes, and on a CPU with one. Without `precisions`:
@@ -62,16 +53,16 @@ def measure_peaks(
     for found in answer["peaks"]:
         conditions = conditions_of({**host, **found["environment"]}, found["precision"])
         assert conditions is not None, "a process that measured has told of its torch"
-        measured = Peak(
-            conditions=conditions,
-            flop_per_s=found["flop_per_s"],
-            bytes_per_s=found["bytes_per_s"],
-            matrix_size=found["matrix_size"],
-            array_bytes=array_bytes,
-            pressure_cpu=pressure_cpu,
-            cpu_mhz=clock_mhz,
-            measured_unix_s=time.time(),
-        )
+        measured: PeakRecord = {
+            "conditions": conditions,
+            "flop_per_s": found["flop_per_s"],
+            "bytes_per_s": found["bytes_per_s"],
+            "matrix_size": found["matrix_size"],
+            "array_bytes": array_bytes,
+            "pressure_cpu": pressure_cpu,
+            "cpu_mhz": clock_mhz,
+            "measured_unix_s": time.time(),
+        }
         peaks.append(keep_better(measured))
     left_out = {
         f"{each['precision']}{_with_threads(each['threads'])}": each["reason"]
@@ -80,7 +71,7 @@ def measure_peaks(
     if not peaks:
         said = "; ".join(f"{what}: {reason}" for what, reason in left_out.items())
         raise MachineError(f"no peak could be measured: {said}.")
-    return MeasuredPeaks(peaks, left_out)
+    return {"peaks": peaks, "left_out": left_out}
 
 
 def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
@@ -92,11 +83,12 @@ def peak_for(info: RunRecord) -> tuple[PeakRecord | None, str | None]:
     peak = find_peak(conditions)
     if peak is None:
         return None, _not_kept(conditions)
-    return peak.to_json(), None
+    return peak, None
 
 
-def _not_kept(conditions: Conditions) -> str:
-    what = f"{conditions.precision} on {conditions.device}{_with_threads(conditions.threads)}"
+def _not_kept(conditions: PeakConditions) -> str:
+    threads = _with_threads(conditions["threads"])
+    what = f"{conditions['precision']} on {conditions['device']}{threads}"
     # A prepared machine has other clocks, and perhaps other CPUs, than when the run is over.
     first = f"{PREPARE}, then " if is_prepared(system_root()) else ""
     prepared = " in the state that it is prepared in" if first else ""

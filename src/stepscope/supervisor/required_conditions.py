@@ -12,7 +12,8 @@ from stepscope.errors import Interrupted, MachineError, RequestError, nearest
 from stepscope.hardware.conditions import CONDITIONS
 from stepscope.hardware.jetson import number_of, power_modes
 from stepscope.hardware.machine_knobs import KNOBS
-from stepscope.hardware.machine_setup import Change, apply, changes, protocol, restore
+from stepscope.hardware.machine_setup import apply, changes, protocol, restore
+from stepscope.records.types import MachineChange
 from stepscope.supervisor.signals import STOP_SIGNALS, handling
 
 
@@ -82,7 +83,7 @@ def wanted_conditions(require: str | None, root: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[Change]]:
+def prepared(wanted: Mapping[str, str], root: Path) -> Iterator[list[MachineChange]]:
     """Set conditions, and restore the previous ones however this ends.
 
     A signal that would end the process is raised as Interrupted, so that conditions are restored
