@@ -30,36 +30,23 @@ class EpochTracker(LoopTracker):
 
     def promote_candidates(self) -> None:
         """Turn open candidates that are not evaluations into training, at a backward pass."""
-        # Drop unused and restarted iterators, and end evaluations.
-        self.candidates = [candidate for candidate in self.candidates if candidate.used]
-        if not self.candidates:
-            return
-        *earlier, innermost = self.candidates
-        if any(candidate.is_evaluation for candidate in earlier) or innermost.key is None:
-            self.end_evaluations()
-        kept = [candidate for candidate in self.candidates if candidate.key is not None]
-        self.candidates = [
-            candidate
-            for candidate in kept
-            if not any(is_restarted(candidate, later) for later in kept)
-        ]
+        if self.candidates:
+            self._drop_what_does_not_train()
         if not self.candidates:
             return
         epoch = self.epoch
         continues = epoch is not None and epoch.may_continue and self._is_inside(epoch)
         if epoch is not None and continues:  # the outer loader gives no batches
-            self.candidates = [
-                candidate for candidate in self.candidates if candidate.key not in epoch.outer_keys
-            ]
+            self.candidates = [each for each in self.candidates if each.key not in epoch.outer_keys]
         left = [
-            candidate
-            for candidate in self.candidates
-            if any(is_left_for(candidate, later, LONG_BEFORE_NS) for later in self.candidates)
+            each
+            for each in self.candidates
+            if any(is_left_for(each, later, LONG_BEFORE_NS) for later in self.candidates)
         ]
-        self.candidates = [candidate for candidate in self.candidates if candidate not in left]
+        self.candidates = [each for each in self.candidates if each not in left]
         # Of several loaders, the one that the loop iterates over is asked before those that it
         # draws from, although their iterators may have been created before it.
-        first = min(self.candidates, key=lambda candidate: candidate.first_asked_ns)
+        first = min(self.candidates, key=lambda each: each.first_asked_ns)
         if epoch is not None and continues:
             epoch.first_key, epoch.loader, epoch.asked_ns = first.key, None, first.asked_ns
             epoch.batches_left = epoch.ended = epoch.remnant = None
@@ -72,8 +59,21 @@ class EpochTracker(LoopTracker):
             epoch = self._begin_epoch_of(first)
         for candidate in self.candidates:
             self._take_in(epoch, candidate)
-        epoch.outer_keys.update(candidate.key for candidate in left if candidate.key is not None)
+        epoch.outer_keys.update(each.key for each in left if each.key is not None)
         self.candidates.clear()
+
+    def _drop_what_does_not_train(self) -> None:
+        """Drop unused and restarted iterators, and end evaluations."""
+        self.candidates = [each for each in self.candidates if each.used]
+        if not self.candidates:
+            return
+        *earlier, innermost = self.candidates
+        if any(each.is_evaluation for each in earlier) or innermost.key is None:
+            self.end_evaluations()
+        kept = [each for each in self.candidates if each.key is not None]
+        self.candidates = [
+            each for each in kept if not any(is_restarted(each, later) for later in kept)
+        ]
 
     def _take_in(self, epoch: Epoch, candidate: LoopCandidate) -> None:
         """Add a loader to those of the epoch, and its batches to the step."""
