@@ -60,8 +60,8 @@ def test_an_unknown_name_is_met_with_the_nearest():
 
 def test_the_files_of_a_data_set_add_up_to_its_samples():
     for train, test in (
-        (shapes.FILES["train"], shapes.FILES["test"]),
-        (cifar.OFFICIAL.train, cifar.OFFICIAL.test),
+        (shapes.FILES.train, shapes.FILES.test),
+        (cifar.FILES.train, cifar.FILES.test),
     ):
         assert sum(file.records for file in train) == 50_000
         assert sum(file.records for file in test) == 10_000

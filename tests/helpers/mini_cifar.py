@@ -6,8 +6,7 @@ import hashlib
 
 import numpy as np
 
-from stepscope.data.datasets.cifar import CifarLayout
-from stepscope.data.samples import RecordFile, pack
+from stepscope.data.samples import PublishedFiles, RecordFile, pack
 
 RECORDS = 5
 STEMS = ("data_batch_1", "data_batch_2", "test_batch")
@@ -26,4 +25,4 @@ def md5(content: bytes) -> str:
 
 
 FILES = [RecordFile(f"{stem}.bin", RECORDS, md5(records_of(stem).tobytes())) for stem in STEMS]
-MINI = CifarLayout(tuple(FILES[:2]), tuple(FILES[2:]))
+MINI = PublishedFiles(tuple(FILES[:2]), tuple(FILES[2:]))

@@ -140,9 +140,11 @@ def test_what_is_alive_at_the_peak_adds_up_to_it(sizes):
         (lambda p: optim.SGD(p, 0.1), 0),
         (lambda p: optim.SGD(p, 0.1, momentum=0.9), 1),
         (lambda p: optim.Adagrad(p, 0.1), 1),
+        (lambda p: optim.RMSprop(p, momentum=0.9), 2),
         (lambda p: optim.Adadelta(p, 0.1), 2),
         (lambda p: optim.Adam(p, 0.1), 2),
         (lambda p: optim.AdamW(p, 0.1), 2),
+        (lambda p: optim.Adam(p, amsgrad=True), 3),
     ],
 )
 def test_optimisers_keep_so_many_values_a_parameter(make, values):

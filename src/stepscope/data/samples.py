@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from stepscope.data.dataset import IMAGE_SHAPE, Status, Verified
+from stepscope.data.dataset import IMAGE_SHAPE, Split, Status, Verified, samples_taken
 from stepscope.errors import DataError, RequestError
 
 IMAGE_BYTES = 3 * 32 * 32
@@ -193,6 +193,27 @@ class RecordFile:
     def size_bytes(self) -> int:
         """The size of the whole file."""
         return self.records * RECORD_BYTES
+
+
+@dataclass(frozen=True)
+class PublishedFiles:
+    """The files of a data set of records, all of one size, whose checksums are published."""
+
+    train: tuple[RecordFile, ...]
+    test: tuple[RecordFile, ...]
+
+    def __iter__(self) -> Iterator[RecordFile]:
+        return iter(self.train + self.test)
+
+    def count(self, split: Split) -> int:
+        """Return the number of samples of a split."""
+        return sum(file.records for file in (self.train if split == "train" else self.test))
+
+    def needed(self, split: Split, samples: int | None) -> tuple[tuple[RecordFile, ...], int]:
+        """Return the files that contain `samples`, and the number of samples to take."""
+        count = samples_taken(split, samples, self.count("train"), self.count("test"))
+        files = self.train if split == "train" else self.test
+        return files[: -(-count // files[0].records)], count
 
 
 def inspect(content: bytes | np.ndarray, wanted: RecordFile, classes: int) -> Verified:

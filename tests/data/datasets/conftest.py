@@ -11,7 +11,7 @@ import pytest
 
 from stepscope.data.dataset import Split
 from stepscope.data.datasets import shapes
-from stepscope.data.samples import RecordFile, pack
+from stepscope.data.samples import PublishedFiles, RecordFile, pack
 
 
 @functools.cache
@@ -33,9 +33,6 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
             for number in range(train_files)
         )
         test = (drawn_file("test", "test.bin", 0, records),)
-        monkeypatch.setattr(shapes, "FILES", {"train": train, "test": test})
-        monkeypatch.setattr(shapes, "RECORDS_PER_FILE", records)
-        monkeypatch.setattr(shapes, "TRAIN_SAMPLES", train_files * records)
-        monkeypatch.setattr(shapes, "TEST_SAMPLES", records)
+        monkeypatch.setattr(shapes, "FILES", PublishedFiles(train, test))
 
     return replace_files

@@ -76,20 +76,20 @@ def bin_dir(tmp_path: Path) -> Path:
 
 class TestAnyLayout:
     def test_all_training_samples_are_loaded_in_order(self, data_dir):
-        samples = cifar.load("train", data_dir, layout=MINI)
+        samples = cifar.load("train", data_dir, published=MINI)
         images, labels = unpack(np.concatenate([records_of(stem) for stem in STEMS[:2]]))
         assert np.array_equal(samples.images, images)
         assert np.array_equal(samples.labels, labels)
 
     def test_test_samples_are_loaded(self, data_dir):
-        samples = cifar.load("test", data_dir, layout=MINI)
+        samples = cifar.load("test", data_dir, published=MINI)
         assert np.array_equal(samples.labels, records_of("test_batch")[:, 0])
 
     @pytest.mark.parametrize("split", ["train", "test"])
     @pytest.mark.parametrize("samples", [None, 1, 5, 6])
     def test_files_give_what_memory_gives(self, data_dir, split, samples):
-        in_files = cifar.open_files(split, data_dir, samples, layout=MINI)
-        in_memory = cifar.load(split, data_dir, samples, layout=MINI)
+        in_files = cifar.open_files(split, data_dir, samples, published=MINI)
+        in_memory = cifar.load(split, data_dir, samples, published=MINI)
         assert len(in_files) == len(in_memory)
         for mine, theirs in zip(
             in_files.take(np.arange(len(in_files))),
@@ -106,16 +106,16 @@ class TestAnyLayout:
 
     def test_more_samples_than_there_are_is_a_wrong_request(self, data_dir):
         with pytest.raises(RequestError, match="wanted 11 samples; the data set has 10"):
-            cifar.load("train", data_dir, 11, layout=MINI)
+            cifar.load("train", data_dir, 11, published=MINI)
 
 
 class TestFaults:
     def refused(self, data_dir: Path) -> str:
         """Load all, be refused, and return why; files and memory must agree."""
         with pytest.raises(DataError) as caught:
-            cifar.load("train", data_dir, layout=MINI)
+            cifar.load("train", data_dir, published=MINI)
         with pytest.raises(DataError) as again:
-            cifar.open_files("train", data_dir, layout=MINI)
+            cifar.open_files("train", data_dir, published=MINI)
         assert str(again.value) == str(caught.value)
         assert f"stepscope data get cifar10 --data-dir {data_dir}" in str(caught.value)
         return str(caught.value)
@@ -165,14 +165,14 @@ class TestFaults:
 
     def test_what_is_not_needed_is_not_read(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").write_bytes(b"")
-        assert len(cifar.load("train", bin_dir, 5, layout=MINI)) == 5
-        assert len(cifar.load("test", bin_dir, layout=MINI)) == 5
+        assert len(cifar.load("train", bin_dir, 5, published=MINI)) == 5
+        assert len(cifar.load("test", bin_dir, published=MINI)) == 5
 
     def test_a_complete_layout_is_preferred_to_one_that_lacks_a_file(self, bin_dir):
         (bin_dir / BIN_FOLDER / "data_batch_2.bin").unlink()
         py_files(bin_dir / PY_FOLDER)
-        assert len(cifar.load("train", bin_dir, layout=MINI)) == 10
-        assert len(cifar.open_files("train", bin_dir, layout=MINI)) == 10
+        assert len(cifar.load("train", bin_dir, published=MINI)) == 10
+        assert len(cifar.open_files("train", bin_dir, published=MINI)) == 10
 
     @pytest.mark.parametrize(
         ("batch", "reason"),
@@ -202,7 +202,7 @@ class TestFaults:
         LAYOUTS["bin archive"](tmp_path)
         os.truncate(tmp_path / BIN_ARCHIVE, 9000)
         with pytest.raises(DataError, match="damaged or incomplete"):
-            cifar.load("train", tmp_path, layout=MINI)
+            cifar.load("train", tmp_path, published=MINI)
         assert [one.status for one in cifar.verify(tmp_path, MINI)] == ["unreadable"]
 
     def test_a_folder_in_the_place_of_a_file(self, bin_dir):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +43,7 @@ class TestBytes:
         assert md5(shapes.draw("train", 0, 1000)) == "48a6ed3c368ca569736daf82662691a9"
 
     def test_the_first_training_file_has_its_published_checksums(self, train):
-        published = shapes.FILES["train"][0]
+        published = shapes.FILES.train[0]
         assert md5(train) == published.md5
         assert zlib.crc32(pack(train.images, train.labels).data) == published.crc32
 
@@ -150,7 +151,7 @@ class TestFiles:
 
     def test_a_machine_that_draws_differently_is_told_so(self, tmp_path, monkeypatch):
         wrong = (shapes.RecordFile("test.bin", 50, "0" * 32),)
-        monkeypatch.setitem(shapes.FILES, "test", wrong)
+        monkeypatch.setattr(shapes, "FILES", replace(shapes.FILES, test=wrong))
         with pytest.raises(DataError, match=r"draws test\.bin differently"):
             shapes.open_files("test", tmp_path)
         assert not (tmp_path / shapes.FOLDER).exists()

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,7 @@ def test_where_little_room_is_left_nothing_is_written(cache, monkeypatch):
 
 def test_a_machine_that_draws_differently_keeps_nothing(cache, monkeypatch):
     wrong = (RecordFile("test.bin", RECORDS, "0" * 32, 1),)
-    monkeypatch.setitem(shapes.FILES, "test", wrong)
+    monkeypatch.setattr(shapes, "FILES", replace(shapes.FILES, test=wrong))
     assert same(shapes.load("test", NOWHERE), shapes.draw("test", 0, RECORDS))
     assert list(cache.iterdir()) == []
 

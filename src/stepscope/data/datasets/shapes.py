@@ -32,13 +32,13 @@ from stepscope.data.dataset import (
     Verified,
     VerifiedCache,
     record_set,
-    samples_taken,
 )
 from stepscope.data.record_cache import PIECE, read_records, write_records
 from stepscope.data.sample_order import GOLDEN, Words, mix
 from stepscope.data.samples import (
     IMAGE_BYTES,
     MemorySamples,
+    PublishedFiles,
     RecordFile,
     RecordFiles,
     inspect,
@@ -49,18 +49,15 @@ from stepscope.files import cache_folder, write_atomically
 
 NAME = "shapes"
 ABOUT = "drawn figures, built in; nothing to download"
-TRAIN_SAMPLES = 50_000
-TEST_SAMPLES = 10_000
 # Of the training pixels divided by 255; tests/data/datasets/test_shapes.py computes them again.
 MEAN = (0.499510, 0.500643, 0.500577)
 STD = (0.148021, 0.148539, 0.148247)
 
 FOLDER = "shapes-v1"
-RECORDS_PER_FILE = 10_000
 CACHED_FROM = 2_000  # samples of a file: fewer are drawn each time, in about 0.1 s
-FILES: dict[Split, tuple[RecordFile, ...]] = {
-    "train": tuple(
-        RecordFile(f"train_{number}.bin", RECORDS_PER_FILE, md5, crc32)
+FILES = PublishedFiles(
+    train=tuple(
+        RecordFile(f"train_{number}.bin", 10_000, md5, crc32)
         for number, (md5, crc32) in enumerate(
             (
                 ("fbaf27c35d32ee7184cdf28e5dcafc38", 0xC6E1_B3CF),
@@ -72,10 +69,8 @@ FILES: dict[Split, tuple[RecordFile, ...]] = {
             start=1,
         )
     ),
-    "test": (
-        RecordFile("test.bin", RECORDS_PER_FILE, "c393b9c82b480fd7fdbd85c9ed5cb1e5", 0xBB7C_AFCD),
-    ),
-}
+    test=(RecordFile("test.bin", 10_000, "c393b9c82b480fd7fdbd85c9ed5cb1e5", 0xBB7C_AFCD),),
+)
 
 _SEED = 0x5EED_5A4E_5001
 _SPLIT_KEYS: dict[Split, int] = {"train": 0x7261_696E, "test": 0x7465_7374}
@@ -226,9 +221,10 @@ def load(split: Split, data_dir: Path, samples: int | None = None) -> MemorySamp
     Record files in the user's cache keep them. A few samples of a file are drawn each time, which
     is faster than reading and checking the whole file.
     """
-    count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
+    files, count = FILES.needed(split, samples)
     loaded, folder = _room_for(count), _cache()
-    for file, start in _files_of(split, count):
+    for number, file in enumerate(files):
+        start = number * file.records
         stop = min(count, start + file.records)
         part = MemorySamples(loaded.images[start:stop], loaded.labels[start:stop])
         if folder is None or len(part) < CACHED_FROM:
@@ -264,12 +260,11 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
     Writes whole files. Existing files are checked, which reads them into the page cache, and drawn
     again if they are damaged.
     """
-    count = samples_taken(split, samples, TRAIN_SAMPLES, TEST_SAMPLES)
-    wanted = _files_of(split, count)
-    for file, start in wanted:
+    files, count = FILES.needed(split, samples)
+    for number, file in enumerate(files):
         path = data_dir / FOLDER / file.name
         if not _examine(path, file).ok:
-            drawn = draw(split, start, start + file.records)
+            drawn = draw(split, number * file.records, (number + 1) * file.records)
             records = pack(drawn.images, drawn.labels)
             found = inspect(records, file, len(CLASS_NAMES))
             if not found.ok:  # otherwise every run would draw the file again
@@ -278,20 +273,21 @@ def open_files(split: Split, data_dir: Path, samples: int | None = None) -> Reco
                     "Please report it; --source memory works nonetheless."
                 )
             write_atomically(path, [records.tobytes()])
-    paths = [data_dir / FOLDER / file.name for file, _ in wanted]
-    return RecordFiles(paths, RECORDS_PER_FILE, count)
+    paths = [data_dir / FOLDER / file.name for file in files]
+    return RecordFiles(paths, files[0].records, count)
 
 
 def get(data_dir: Path, report: Callable[[str], None]) -> None:
     """Write all record files in advance."""
-    for split in FILES:
+    splits: tuple[Split, ...] = ("train", "test")
+    for split in splits:
         report(f"drawing {split} samples into {data_dir / FOLDER}")
         open_files(split, data_dir)
 
 
 def verify(data_dir: Path) -> list[Verified]:
     """Check the existing record files; missing ones are drawn on demand."""
-    found = [_examine(data_dir / FOLDER / file.name, file) for file in _all_files()]
+    found = [_examine(data_dir / FOLDER / file.name, file) for file in FILES]
     return [
         Verified(one.file, "ok", "not written yet; drawn when needed")
         if one.status == "missing"
@@ -305,19 +301,8 @@ def verify_cache() -> VerifiedCache | None:
     folder = _cache()
     if folder is None:
         return None
-    found = [_examine(folder / file.name, file) for file in _all_files()]
+    found = [_examine(folder / file.name, file) for file in FILES]
     return VerifiedCache(folder, tuple(one for one in found if one.status != "missing"))
-
-
-def _files_of(split: Split, count: int) -> list[tuple[RecordFile, int]]:
-    """Return the files of the first samples of a split, each with its first sample."""
-    wanted = FILES[split][: -(-count // RECORDS_PER_FILE)]
-    return [(file, number * RECORDS_PER_FILE) for number, file in enumerate(wanted)]
-
-
-def _all_files() -> Iterator[RecordFile]:
-    for files in FILES.values():
-        yield from files
 
 
 def _examine(path: Path, file: RecordFile) -> Verified:
