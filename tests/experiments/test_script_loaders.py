@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stepscope_command import Stepscope
 
 from stepscope.experiments.script_loaders import training_loader, warnings_of, why_not_set
 from stepscope.records import run_folder, schema
@@ -123,16 +122,3 @@ def test_a_test_s_loader_may_refuse_what_the_training_s_takes(recorded: Recorded
 def test_a_warning_about_loaders_is_told_once(recorded: Recorded) -> None:
     run = recorded(loader(8, warning="doubtful"), loader(4, warning="doubtful"), loader(2))
     assert warnings_of(run) == ["doubtful"]
-
-
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "plain_cifar.py"
-
-
-def test_a_setting_that_never_reached_the_script_is_no_trial_of_it(stepscope: Stepscope) -> None:
-    answer = stepscope(
-        "sweep", "--over", "prefetch=2", "--repeats", 1, "--max-steps", 3, "--json", "--", SCRIPT
-    )
-    assert answer.code == 2, answer.err
-    (trial,) = answer.json["trials"]
-    assert trial["status"] == "failed"
-    assert "prefetch_factor cannot be set in the script's DataLoader" in trial["reason"]

@@ -130,16 +130,12 @@ next(iter(DataLoader(data, 4)))
     assert batch_bytes(run) == 8 * (3 * 4 + 8)
 
 
-def test_without_a_loader_nobody_knows_what_a_batch_takes(trial: Trial) -> None:
-    _, run = trial(TRAIN + "train([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))])")
-    assert batch_bytes(run) is None
-
-
 def test_settings_without_a_loader_are_a_failed_trial_that_says_so(trial: Trial) -> None:
     code = "train([(torch.ones(2, 4), torch.zeros(2, dtype=torch.long))])"
     outcome, run = trial(TRAIN + code, loader={"num_workers": 2})
     assert (outcome.status, outcome.exit_code) == ("failed", 2)
     assert "makes no DataLoader" in (run.info["reason"] or "")
+    assert batch_bytes(run) is None
 
 
 def test_a_batch_that_did_not_reach_the_training_is_a_failed_trial(trial: Trial) -> None:
@@ -149,15 +145,17 @@ def test_a_batch_that_did_not_reach_the_training_is_a_failed_trial(trial: Trial)
     assert "its steps have 8 samples" in (outcome.reason or "")
 
 
-def test_a_script_that_fails_says_why(trial: Trial) -> None:
-    outcome, _ = trial("raise KeyError('no such thing')")
-    assert (outcome.status, outcome.reason) == ("failed", "KeyError: 'no such thing'")
-
-
-def test_one_that_leaves_with_a_code_is_quoted(trial: Trial) -> None:
-    outcome, _ = trial("print('wrong flag', flush=True); os._exit(3)")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise KeyError('no such thing')", "KeyError: 'no such thing'"),
+        ("print('wrong flag', flush=True); os._exit(3)", "exit code 3: wrong flag"),
+    ],
+)
+def test_a_script_that_fails_says_why(trial: Trial, code: str, reason: str) -> None:
+    outcome, _ = trial(code)
     assert outcome.status == "failed"
-    assert (outcome.reason or "").endswith("exit code 3: wrong flag")
+    assert (outcome.reason or "").endswith(reason)
 
 
 def test_its_time_is_limited(trial: Trial) -> None:

@@ -14,7 +14,6 @@ from stepscope.experiments.trial_order import grid, plan_trials, read_axes
 
 def test_an_axis_is_read_with_its_values_as_numbers_where_they_are() -> None:
     axes = read_axes(["workers=0,1,2", "lr=0.1,1e-3", "optimizer=sgd,nesterov", "nesterov=true"])
-
     assert axes == {
         "workers": [0, 1, 2],
         "lr": [0.1, 0.001],
@@ -30,7 +29,6 @@ def test_an_axis_may_be_written_with_dashes() -> None:
 
 def test_a_scripts_own_flag_keeps_its_spelling() -> None:
     axes = read_axes(["arg:--lr=0.10,1e-2", "workers=0,2"], of_script=True)
-
     assert axes == {"arg:--lr": ["0.10", "1e-2"], "workers": [0, 2]}
 
 
@@ -58,9 +56,7 @@ def test_an_axis_that_makes_no_sense_is_refused(
 
 
 def test_a_grid_has_every_combination_once() -> None:
-    settings = grid({"workers": [0, 1], "batch_size": [16, 64]})
-
-    assert settings == [
+    assert grid({"workers": [0, 1], "batch_size": [16, 64]}) == [
         {"workers": 0, "batch_size": 16},
         {"workers": 0, "batch_size": 64},
         {"workers": 1, "batch_size": 16},
@@ -78,7 +74,6 @@ def test_every_setting_is_tried_once_a_round_and_rounds_follow_each_other(
     settings: list[dict[str, Any]], repeats: int, seed: int
 ) -> None:
     trials = plan_trials(settings, repeats, seed)
-
     assert [trial.index for trial in trials] == list(range(len(settings) * repeats))
     for number in range(repeats):
         of_round = trials[number * len(settings) : (number + 1) * len(settings)]
@@ -88,18 +83,11 @@ def test_every_setting_is_tried_once_a_round_and_rounds_follow_each_other(
 
 
 def test_the_order_differs_between_rounds() -> None:
-    settings = [{"workers": number} for number in range(6)]
-
-    orders = {
-        tuple(
-            trial.values["workers"]
-            for trial in plan_trials(settings, 4, seed=1)
-            if trial.repeat == r
-        )
-        for r in range(1, 5)
-    }
-
-    assert len(orders) == 4
+    trials = plan_trials([{"workers": number} for number in range(6)], 4, seed=1)
+    orders = [
+        [t.values["workers"] for t in trials if t.repeat == round_] for round_ in (1, 2, 3, 4)
+    ]
+    assert len({tuple(order) for order in orders}) == 4
 
 
 @pytest.mark.parametrize("repeats", [0, -1, 10**9])

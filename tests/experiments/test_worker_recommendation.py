@@ -34,50 +34,42 @@ def board_of(rates: dict[int, list[float]], wait_share: dict[int, float] | None 
     return board
 
 
-def test_the_smallest_number_that_is_tied_with_the_best_is_picked() -> None:
-    board = board_of({0: [50, 51, 50], 2: [100, 100.2, 100], 4: [100.2, 100, 100.1]})
-
-    pick = board.pick()
-
-    assert pick.candidate == Candidate(2)
-    assert pick.decided
-
-
-def test_a_clear_winner_is_picked_although_it_is_the_largest() -> None:
-    pick = board_of({0: [50, 52, 51], 1: [70, 71, 69], 4: [200, 201, 199]}).pick()
-
-    assert pick.candidate == Candidate(4)
-    assert pick.decided
-
-
-def test_a_number_that_hardly_waits_is_tied_whatever_the_noise() -> None:
-    noisy = {0: [100.0, 80.0, 110.0], 2: [90.0, 115.0, 100.0]}
-
-    pick = board_of(noisy, wait_share={0: 0.01, 2: 0.0}).pick()
-
-    assert pick.candidate == Candidate(0)
-    assert pick.decided
-    assert "nothing to hide" in pick.why
-
-
-def test_a_number_that_hardly_waits_and_is_slower_all_the_same_is_not_picked() -> None:
-    """Its network may be slowed by something else; the interval has the last word."""
-    board = board_of({1: [50, 51, 50], 2: [100, 101, 100]}, wait_share={1: 0.0, 2: 0.0})
-
-    assert board.pick().candidate == Candidate(2)
-
-
-def test_what_the_noise_hides_is_called_undecided() -> None:
-    pick = board_of({0: [100, 70, 130], 2: [101, 130, 71]}).pick()
-
-    assert pick.candidate == Candidate(0)
-    assert not pick.decided
+@pytest.mark.parametrize(
+    ("rates", "wait_share", "picked", "decided"),
+    [
+        pytest.param(
+            {0: [50, 51, 50], 2: [100, 100.2, 100], 4: [100.2, 100, 100.1]}, {}, 2, True,
+            id="the smallest that is tied with the best",
+        ),
+        pytest.param(
+            {0: [50, 52, 51], 1: [70, 71, 69], 4: [200, 201, 199]}, {}, 4, True,
+            id="a clear winner, although it is the largest",
+        ),
+        pytest.param(
+            {0: [100, 80, 110], 2: [90, 115, 100]}, {0: 0.01, 2: 0.0}, 0, True,
+            id="one that hardly waits, whatever the noise",
+        ),
+        pytest.param(
+            {1: [50, 51, 50], 2: [100, 101, 100]}, {1: 0.0, 2: 0.0}, 2, True,
+            id="not one that hardly waits and is slower all the same",
+        ),
+        pytest.param(
+            {0: [100, 70, 130], 2: [101, 130, 71]}, {}, 0, False,
+            id="undecided where the noise hides the difference",
+        ),
+    ],
+)  # fmt: skip
+def test_the_smallest_number_that_loses_nothing_is_picked(
+    rates: dict[int, list[float]], wait_share: dict[int, float], picked: int, decided: bool
+) -> None:
+    pick = board_of(rates, wait_share).pick()
+    assert (pick.candidate, pick.decided) == (Candidate(picked), decided)
+    assert ("nothing to hide" in pick.why) == (wait_share.get(picked) == 0.01)
 
 
 def test_one_that_died_is_no_answer() -> None:
     board = board_of({0: [50, 50], 2: [60, 60], 4: [900, 900]})
     board.note_death(Candidate(4), "out of memory")
-
     assert board.pick().candidate == Candidate(2)
     assert Candidate(4) not in board.playing
 
@@ -85,7 +77,6 @@ def test_one_that_died_is_no_answer() -> None:
 def test_those_shown_to_be_worse_get_no_further_round() -> None:
     board = board_of({0: [50, 51, 50], 1: [70, 71, 70], 2: [100, 102, 99], 4: [99, 103, 100]})
     board.drop_losers()
-
     assert board.playing == [Candidate(2), Candidate(4)]
 
 
@@ -94,7 +85,6 @@ def test_one_that_is_out_does_not_come_back_because_the_machine_got_slower() -> 
     board.drop_losers()
     for workers in (1, 2):
         board.note(Candidate(workers), 2, figures(80))
-
     assert board.playing == [Candidate(1), Candidate(2)]
     assert board.best in (Candidate(1), Candidate(2))
 
@@ -110,7 +100,6 @@ def test_the_pick_is_never_shown_to_be_worse_than_the_best(rates: dict[int, list
     board = board_of(rates)
     pick = board.pick()
     board.drop_losers()
-
     assert pick.candidate in board.playing
     assert pick.best in board.playing
 
@@ -122,7 +111,6 @@ def test_at_this_noise_the_pick_is_within_a_tenth_of_the_truth(seed: int) -> Non
         workers: [rate * chance.lognormvariate(0, 0.03) for _ in range(5)]
         for workers, rate in truth.items()
     }
-
     assert truth[board_of(rates).pick().candidate.workers] > 90
 
 
@@ -136,14 +124,12 @@ def test_candidates_go_up_to_the_cpus_and_include_what_is_set_now() -> None:
 def test_memory_and_shared_memory_bound_the_candidates() -> None:
     by_memory = Bounds(cpus=16, limit_bytes=1400, alone_bytes=400, worker_bytes=300)
     by_shm = Bounds(cpus=16, shm_free_bytes=1000, batch_bytes=100, prefetch=2)
-
     assert by_memory.most() == 3
     assert by_shm.most() == 4
 
 
 def test_more_workers_than_cpus_are_tried_only_where_they_mostly_wait() -> None:
     bounds = Bounds(cpus=2)
-
     assert next_larger(2, bounds, load_s=0.1, load_cpu_s=0.01) == Candidate(4)
     assert next_larger(2, bounds, load_s=0.1, load_cpu_s=0.09) is None
     assert next_larger(16, bounds, load_s=0.1, load_cpu_s=0.01) is None
@@ -165,6 +151,5 @@ def test_at_most_a_tenth_of_an_epoch_is_measured(steps: int, data: st.DataObject
 @given(st.integers(1, 100), st.integers(0, 64))
 def test_a_window_holds_whole_turns_of_the_workers(steps: int, workers: int) -> None:
     window = whole_turns(steps, workers)
-
     assert window <= max(steps, workers)
     assert workers == 0 or window % workers == 0

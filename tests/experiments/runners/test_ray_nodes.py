@@ -1,25 +1,24 @@
-"""Which nodes take trials, told without a cluster: what they are asked, and what losses mean."""
+"""Which nodes take which trials, and what travels of a record, told without a cluster."""
 
 from __future__ import annotations
 
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stepscope import __version__
 from stepscope.experiments.runners import ray_task
-from stepscope.experiments.runners.ray_cluster import (
-    Node,
-    NodePool,
-    _look,
-)
+from stepscope.experiments.runners.ray_cluster import Node, NodePool, _look
 from stepscope.experiments.runners.ray_runner import PendingRounds, _Work
-from stepscope.experiments.runners.ray_task import Refusal, Task
+from stepscope.experiments.runners.ray_task import Parcel, Refusal, Task, pack, unpack
 from stepscope.experiments.runners.runner import (
     HERE,
     Here,
@@ -45,21 +44,23 @@ def pool_of(*nodes: Node) -> NodePool:
     return NodePool(ready={node.id: node for node in nodes}, kind_of=kinds)
 
 
-def orders_of(rounds: int, settings: int = 1) -> list[PlannedTrial]:
-    trial_request = TrialRequest(Path("nowhere"), SilentListener())
-    return [
-        PlannedTrial(
-            Trial(number, {"workers": number % settings}, number // settings + 1), trial_request
-        )
+def planned_trials(
+    rounds: int, settings: int = 1, kinds: Mapping[int, str] | None = None
+) -> list[PlannedTrial]:
+    """Plan rounds of some settings; `kinds` of node have begun a round before."""
+    request = TrialRequest(Path("nowhere"), SilentListener())
+    trials = [
+        Trial(number, {"workers": number % settings}, number // settings + 1)
         for number in range(rounds * settings)
     ]
+    return [PlannedTrial(each, request, (kinds or {}).get(each.repeat)) for each in trials]
 
 
 def work_of(
-    pool: NodePool, planned_trials: list[PlannedTrial], *, mix_nodes: bool = False
+    pool: NodePool, planned: list[PlannedTrial], *, mix_nodes: bool = False
 ) -> tuple[_Work, list[str]]:
     said: list[str] = []
-    rounds = PendingRounds.of(planned_trials)
+    rounds = PendingRounds.of(planned)
     return _Work(TRAINING, pool, rounds, lambda trial: None, said.append, mix_nodes), said
 
 
@@ -103,7 +104,7 @@ def test_a_setting_is_asked_about_once_however_often_it_is_tried(tmp_path: Path)
 
 def test_a_kind_whose_only_node_is_looked_at_again_still_has_its_round() -> None:
     pool = pool_of(FAST, SLOW)
-    work, _ = work_of(pool, orders_of(rounds=1, settings=3))
+    work, _ = work_of(pool, planned_trials(rounds=1, settings=3))
     planned = work._take(FAST)
     assert planned is not None
     list(work._again(planned, FAST, WHY))
@@ -123,7 +124,7 @@ def test_a_lost_trial_is_left_to_another_node_where_there_is_one(
     other: Node, mix_nodes: bool
 ) -> None:
     pool = pool_of(FAST, other)
-    work, said = work_of(pool, orders_of(rounds=2), mix_nodes=mix_nodes)
+    work, said = work_of(pool, planned_trials(rounds=2), mix_nodes=mix_nodes)
     planned = work._take(FAST)
     assert planned is not None
     assert list(work._again(planned, FAST, WHY)) == []
@@ -138,7 +139,7 @@ def test_a_lost_trial_is_left_to_another_node_where_there_is_one(
 
 def test_a_lost_trial_is_made_again_where_it_was_when_there_is_nobody_else() -> None:
     pool = pool_of(FAST, SLOW)
-    work, _ = work_of(pool, orders_of(rounds=1))
+    work, _ = work_of(pool, planned_trials(rounds=1))
     planned = work._take(FAST)
     assert planned is not None
     list(work._again(planned, FAST, WHY))
@@ -149,7 +150,7 @@ def test_a_lost_trial_is_made_again_where_it_was_when_there_is_nobody_else() -> 
 
 def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> None:
     work, _ = work_of(pool_of(FAST), [])
-    (planned,) = orders_of(rounds=1)
+    (planned,) = planned_trials(rounds=1)
     ended = [list(work._again(planned, FAST, Refusal("no data.", 3))) for _ in range(3)]
     assert ended[:2] == [[], []]
     ((_, outcome),) = ended[2]
@@ -158,7 +159,7 @@ def test_a_trial_that_every_node_refuses_has_failed_with_what_they_said() -> Non
 
 
 def test_nodes_may_be_mixed_whatever_kind_began_a_round() -> None:
-    work, _ = work_of(pool_of(FAST, SLOW), orders_of(rounds=1, settings=2), mix_nodes=True)
+    work, _ = work_of(pool_of(FAST, SLOW), planned_trials(rounds=1, settings=2), mix_nodes=True)
     taken = [work._take(node) for node in (FAST, SLOW)]
     assert [planned.trial.index for planned in taken if planned] == [0, 1]
 
@@ -191,7 +192,7 @@ def test_a_node_whose_disk_is_full_refuses_a_trial(monkeypatch: pytest.MonkeyPat
 
 
 def test_this_machine_gives_its_kind_where_it_is_one_among_others(tmp_path: Path) -> None:
-    (planned,), workload = orders_of(rounds=1), Written(tmp_path / "file")
+    (planned,), workload = planned_trials(rounds=1), Written(tmp_path / "file")
     begun: list[Trial] = []
     ((alone, _),) = HERE.run(workload, [planned], begun.append)
     ((among, _),) = Here(among_others=True).run(workload, [planned], begun.append)
@@ -204,3 +205,78 @@ def test_twins_whose_firmware_keeps_more_memory_are_of_one_kind() -> None:
     gib = 2**30
     assert memory_kind(int(15.45 * gib)) == memory_kind(int(15.62 * gib)) == "16 GiB"
     assert memory_kind(8 * gib) == "8 GiB"
+
+
+# --- which trial a free node takes ----------------------------------------------------------------
+
+
+@given(
+    rounds=st.integers(1, 5),
+    settings=st.integers(1, 4),
+    turns=st.lists(st.sampled_from(["fast", "slow", "old"]), max_size=60),
+)
+def test_a_round_stays_with_one_kind_and_every_trial_is_handed_out_once(
+    rounds: int, settings: int, turns: list[str]
+) -> None:
+    waiting = PendingRounds.of(planned_trials(rounds, settings))
+    kinds = ["fast", "slow", "old"]
+    taken = [
+        (kind, planned) for kind in [*turns, *kinds * 20] if (planned := waiting.take(kind, kinds))
+    ]
+    assert sorted(planned.trial.index for _, planned in taken) == list(range(rounds * settings))
+    for round_ in range(1, rounds + 1):
+        assert len({kind for kind, planned in taken if planned.trial.repeat == round_}) == 1
+
+
+def test_the_rest_of_a_round_is_for_others_when_its_kind_is_gone() -> None:
+    waiting = PendingRounds.of(planned_trials(1, 3))
+    lost = waiting.take("fast", ["fast", "slow"])
+    assert lost is not None
+    assert waiting.take("slow", ["fast", "slow"]) is None
+    waiting.give_back(lost)
+    assert waiting.take("slow", ["slow"]) == lost
+    assert waiting.take("slow", ["slow"]) is not None
+
+
+def test_a_round_that_was_begun_before_goes_on_with_its_kind() -> None:
+    waiting = PendingRounds.of(planned_trials(2, 2, {1: "slow"}))
+    taken = waiting.take("fast", ["fast", "slow"])
+    assert taken is not None
+    assert taken.trial.repeat == 2
+
+
+# --- what of a record travels ---------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c/d", "c/e"]), st.binary(max_size=200)))
+def test_a_folder_arrives_as_it_was(files: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, there = Path(temporary) / "one", Path(temporary) / "deep" / "two"
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(content)
+        unpack(pack(folder), there)
+        arrived = {
+            str(file.relative_to(there)): file.read_bytes()
+            for file in there.rglob("*")
+            if file.is_file()
+        }
+        assert arrived == files
+
+
+def test_checkpoints_and_what_is_huge_are_left_behind_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    for name, size in {"run.json": 10, "steps.csv": 500, "checkpoint.pt": 20}.items():
+        (folder / name).write_bytes(bytes(size))
+    parcel = pack(folder, most_bytes=100)
+    assert parcel.left_behind == ("checkpoint.pt", "steps.csv")
+    unpack(parcel, tmp_path / "two")
+    assert [file.name for file in (tmp_path / "two").iterdir()] == ["run.json"]
+
+
+def test_a_parcel_that_is_damaged_leaves_no_folder_that_looks_whole(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="zip"):
+        unpack(Parcel(b"no zip file"), tmp_path / "two")
+    assert not (tmp_path / "two").exists()
