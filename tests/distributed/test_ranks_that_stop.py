@@ -31,7 +31,6 @@ from stepscope.supervisor.rank_processes import (
 )
 from stepscope.supervisor.rank_tables import GrowingTables
 from stepscope.supervisor.signals import StopSignals, stop_signals
-from stepscope.supervisor.torchrun import FolderRendezvous
 
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); input()"
 
@@ -208,49 +207,3 @@ def test_who_listens_within_another_hears_what_came_before() -> None:
         assert outer.stops == 2
     with stop_signals() as later:
         assert later.stops == 0
-
-
-def test_a_rank_whose_launcher_is_killed_stops_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with stop_signals() as signals:
-        launcher = torchrun.Launcher(print)
-        launcher.look()
-        assert signals.stops == 0
-        orphan = torchrun.Launcher(print, process=os.getppid() + 1)
-        orphan.look()
-        orphan.look()
-        assert signals.stops == 1
-    assert capsys.readouterr().out.count("the launcher is gone") == 1
-
-
-def test_a_rank_is_told_the_run_of_its_own_start_and_no_earlier_one(tmp_path: Path) -> None:
-    def make() -> Path:
-        return run_folder.create(tmp_path, "run", "run", {}).path
-
-    # What a start that was killed leaves: its note, an unread answer, a question for nobody.
-    old = make()
-    for left in (".rendezvous-m", ".rendezvous-m.answer-1-old"):
-        (tmp_path / left).write_text(old.name, encoding="utf-8")
-    (tmp_path / ".rendezvous-m.ask-1-old").touch()
-
-    told: list[Path] = []
-    asking = threading.Thread(
-        target=lambda: told.append(
-            FolderRendezvous(RankInfo(1, 2, "m"), tmp_path, True).find_run(make)
-        )
-    )
-    asking.start()
-    asking.join(timeout=0.3)
-    assert told == [], "rank 0 has not come yet"
-    first = FolderRendezvous(RankInfo(0, 2, "m"), tmp_path, survives_restart=True)
-    made = first.find_run(make)
-    asking.join(timeout=30)
-    assert told == [made]
-    assert made != old
-    first.forget()
-    assert not list(tmp_path.glob(".rendezvous*"))
-
-
-def test_a_rank_that_cannot_ask_says_where(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RequestError, match="--out"):
-        FolderRendezvous(RankInfo(1, 2, "m"), tmp_path / "file" / "runs").find_run(lambda: tmp_path)

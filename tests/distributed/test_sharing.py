@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,9 @@ from stepscope.data.sample_order import EpochOrder, share_of
 from stepscope.errors import RequestError
 from stepscope.hardware.process import RankInfo
 from stepscope.meter.step_rows import EpochTiming
-from stepscope.records import run_folder, schema
-from stepscope.records.run_reader import Run, load_run
+from stepscope.records import schema
+from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
-from stepscope.settings import RunSpec
-from stepscope.supervisor.rank_merge import failed_peer, merge_ranks, outcome_of
-from stepscope.supervisor.torchrun import FolderRendezvous, spec_under_torchrun
 from stepscope.train.checkpoint import RankState, TrainingProgress, part_of_rank
 from stepscope.train.distributed import (
     differences_from_one_process,
@@ -125,141 +121,6 @@ def test_a_lost_peer_is_told_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as raised:
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert not is_lost_peer(raised.value)
-
-
-def ended(
-    run: run_folder.RunFolder, rank: int, status: str, reason: str | None, *events: str
-) -> run_folder.RunFolder:
-    """Make the folder of a rank that has ended."""
-    made = run_folder.create_rank(run.path, rank, "run", {})
-    for event in events:
-        made.add_event(event, 1.0)
-    made.close(status=status, reason=reason, exit_code=rank + 10)
-    return made
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> run_folder.RunFolder:
-    return run_folder.create(tmp_path, "two", "run", {})
-
-
-def test_the_rank_that_failed_of_itself_is_named(run: run_folder.RunFolder) -> None:
-    ended(run, 0, schema.FAILED, "lost a peer", schema.PEER_LOST)
-    ended(run, 1, schema.FAILED, "killed")
-    outcome = outcome_of(merge_ranks(run, 2), 2)
-    assert outcome is not None
-    assert (outcome.status, outcome.reason) == (schema.FAILED, "rank 1: killed")
-    assert outcome.exit_code == 11
-
-
-def test_a_peer_lost_before_a_restart_is_forgotten(run: run_folder.RunFolder) -> None:
-    ended(run, 0, schema.FAILED, "a fault", schema.PEER_LOST, "resume")
-    ended(run, 1, schema.INTERRUPTED, "stopped")
-    outcome = outcome_of(merge_ranks(run, 2), 2)
-    assert outcome is not None
-    assert outcome.reason == "rank 0: a fault"
-
-
-def test_a_rank_without_a_folder_is_missed(run: run_folder.RunFolder) -> None:
-    assert outcome_of(merge_ranks(run, 2), 2) is None
-    ended(run, 0, schema.COMPLETED, None)
-    outcome = outcome_of(merge_ranks(run, 2), 2)
-    assert outcome is not None
-    assert (outcome.status, outcome.reason) == (
-        schema.FAILED,
-        "2 ranks were wanted, 1 left a folder",
-    )
-
-
-def test_a_rank_that_nobody_holds_any_more_is_closed(run: run_folder.RunFolder) -> None:
-    ended(run, 0, schema.COMPLETED, None)
-    gone = run_folder.create_rank(run.path, 1, "run", {})
-    gone.update_info(process=1)
-    assert failed_peer(run.path, 0, world_size=2) == "rank 1 failed"
-    merge_ranks(run, 2)
-    assert load_run(gone.path).status == schema.FAILED
-    with run_folder.RunFolder(run.path / "ranks" / "0").held():
-        assert failed_peer(run.path, 1, world_size=2) is None
-
-
-def test_rows_from_before_there_were_ranks_are_kept(run: run_folder.RunFolder) -> None:
-    def write(path: Path, *rows: tuple[int, int, int, float]) -> None:
-        header = ",".join(schema.STEP_COLUMNS)
-        lines = []
-        for epoch, step, samples, loss in rows:
-            known = {"epoch": epoch, "step": step, "samples": samples, "loss": loss}
-            known |= {"step_s": 1.0, "detail": "full"}
-            lines.append(",".join(str(known.get(name, "")) for name in schema.STEP_COLUMNS))
-        (path / schema.STEPS).write_text("\n".join([header, *lines, ""]), encoding="utf-8")
-
-    write(run.path, (1, 1, 32, 5.0))
-    write(ended(run, 0, schema.COMPLETED, None).path, (1, 2, 24, 2.0))
-    write(ended(run, 1, schema.COMPLETED, None).path, (1, 2, 8, 4.0))
-    merge_ranks(run, 2)
-    steps = load_run(run.path).steps
-    assert list(steps["step"]) == [1, 2]
-    assert list(steps["samples"]) == [32, 32]
-    assert list(steps["loss"]) == [5.0, 2.5], "weighed by samples"
-
-
-def test_what_held_rank_0_s_machine_back_is_told_of_the_run_once(run: run_folder.RunFolder) -> None:
-    told = ("throttling_watched", "throttling", "checkpoint")
-    ended(run, 0, schema.COMPLETED, None, *told)
-    ended(run, 1, schema.COMPLETED, None)
-    merge_ranks(run, 2)
-    merge_ranks(run, 2)  # as after a resume
-    assert [event["event"] for event in load_run(run.path).events] == [*told[:2]]
-
-
-def test_torchrun_decides_on_the_number_of_processes() -> None:
-    assert spec_under_torchrun(PLACE, RunSpec()).processes == 2
-    with pytest.raises(RequestError, match="torchrun has started 2"):
-        spec_under_torchrun(PLACE, RunSpec(processes=4))
-    with pytest.raises(RequestError, match="--processes"):
-        spec_under_torchrun(PLACE, RunSpec(memory_limit=2**30))
-
-
-def test_a_note_of_an_earlier_start_is_found_again_after_a_restart(tmp_path: Path) -> None:
-    first = FolderRendezvous(RankInfo(0, 2, "m"), tmp_path, survives_restart=True)
-    made = first.find_run(lambda: run_folder.create(tmp_path, "a", "run", {}).path)
-    restarted = RankInfo(0, 2, "m", restarts=1, max_restarts=1)
-    again = FolderRendezvous(restarted, tmp_path, survives_restart=True)
-
-    def no_other() -> Path:
-        raise AssertionError("the run is there")
-
-    assert again.find_run(no_other) == made
-    assert (
-        FolderRendezvous(RankInfo(1, 2, "m", restarts=1), tmp_path, True).find_run(no_other) == made
-    )
-    again.forget()
-    assert not list(tmp_path.glob(".rendezvous*"))
-
-
-def test_ranks_0_before_and_after_a_restart_may_answer_at_once(tmp_path: Path) -> None:
-    def make() -> Path:
-        return run_folder.create(tmp_path, "a", "run", {}).path
-
-    for asked in range(300):  # by ranks that were killed: enough for the answers to cross
-        (tmp_path / f".rendezvous-m.ask-2-{asked}").touch()
-    made = FolderRendezvous(RankInfo(0, 2, "m"), tmp_path, True).find_run(make)
-    for restarts in (1, 2, 3):
-        FolderRendezvous(RankInfo(0, 2, "m", restarts), tmp_path, True).find_run(make)
-    assert FolderRendezvous(RankInfo(1, 2, "m", restarts=4), tmp_path, True).find_run(make) == made
-    FolderRendezvous(RankInfo(0, 2, "m"), tmp_path, True).forget()
-
-
-def test_who_answers_for_a_run_stops_when_it_is_forgotten(tmp_path: Path) -> None:
-    def answering() -> list[threading.Thread]:
-        return [each for each in threading.enumerate() if "_answer" in each.name]
-
-    before = answering()
-    first = FolderRendezvous(RankInfo(0, 2, "m"), tmp_path)
-    first.find_run(lambda: run_folder.create(tmp_path, "a", "run", {}).path)
-    (mine,) = set(answering()) - set(before)
-    first.forget()
-    mine.join(timeout=20)
-    assert not mine.is_alive()
 
 
 def figures(rank: int, forward_s: float) -> dict[str, Any]:
