@@ -16,7 +16,6 @@ from stepscope.supervisor import torchrun
 from stepscope.supervisor.signals import stop_signals
 from stepscope.supervisor.torchrun import FolderRendezvous, spec_under_torchrun
 
-
 RANK = RankInfo(rank=1, world_size=2, run_id="here")
 
 

@@ -19,97 +19,60 @@ def machine(available_bytes: int, total_bytes: int = 16 * GIB) -> tuple[MemoryPo
     return (MemoryPool("machine", total_bytes, available_bytes),)
 
 
-# --- a limit of the run's own ---------------------------------------------------------------------
+NEAR = round(0.97 * 2 * GIB)  # of a limit of 2 GiB
+FLOOR = Limits().floor_bytes(ROOMY)
+FULL = MemoryPool("container", 4 * GIB, 10 * MIB)
+BOARD = MemoryPool("machine", 2 * GIB, 60 * MIB)  # which keeps 64 MiB
+SWAPPED = MemoryReading(14 * GIB, machine(GIB), swap_growth_bytes=MIB, pressure_percent=80.0)
 
 
 @pytest.mark.parametrize(
-    ("used_bytes", "workers", "action"),
+    ("reading", "action"),
     [
-        (1 * GIB, 0, Action.NOTHING),
-        (round(1.89 * GIB), 4, Action.NOTHING),
-        (round(1.92 * GIB), 0, Action.ASK),
-        (round(1.92 * GIB), 2, Action.END_WORKER),
-        (2 * GIB, 0, Action.ASK),
-        (2 * GIB + 1, 0, Action.KILL),
-        (2 * GIB + 1, 2, Action.KILL),
+        (MemoryReading(1 * GIB), Action.NOTHING),
+        (MemoryReading(round(1.89 * GIB), workers=4), Action.NOTHING),
+        (MemoryReading(round(1.92 * GIB)), Action.ASK),
+        (MemoryReading(round(1.92 * GIB), workers=2), Action.END_WORKER),
+        (MemoryReading(2 * GIB), Action.ASK),
+        (MemoryReading(2 * GIB + 1), Action.KILL),
+        (MemoryReading(2 * GIB + 1, workers=2), Action.KILL),
+        (MemoryReading(2 * GIB + 1, acted_s=0.1, asked_s=0.1), Action.KILL),
+        # Workers go one by one, with a pause; then the training is asked once.
+        (MemoryReading(NEAR, workers=2), Action.END_WORKER),
+        (MemoryReading(NEAR, workers=2, acted_s=0.2), Action.NOTHING),
+        (MemoryReading(NEAR, workers=1, acted_s=2.0), Action.END_WORKER),
+        (MemoryReading(NEAR, acted_s=0.2), Action.NOTHING),
+        (MemoryReading(NEAR, acted_s=2.0), Action.ASK),
+        (MemoryReading(NEAR, acted_s=0.1, asked_s=0.1), Action.NOTHING),
+        (MemoryReading(NEAR, acted_s=60.0, asked_s=60.0), Action.NOTHING),
     ],
 )
-def test_a_run_near_its_limit_ends_politely_and_one_over_it_at_once(used_bytes, workers, action):
-    reading = MemoryReading(used_bytes, (ROOMY,), workers)
-    assert decide(reading, Limits(2 * GIB)) is action
-
-
-def test_workers_go_one_by_one_with_a_pause_and_then_the_training_is_asked_once():
-    near, limits = round(0.97 * 2 * GIB), Limits(2 * GIB)
-    told = [
-        decide(MemoryReading(near, (ROOMY,), 2), limits),
-        decide(MemoryReading(near, (ROOMY,), 2, acted_s=0.2), limits),
-        decide(MemoryReading(near, (ROOMY,), 1, acted_s=2.0), limits),
-        decide(MemoryReading(near, (ROOMY,), 0, acted_s=0.2), limits),
-        decide(MemoryReading(near, (ROOMY,), 0, acted_s=2.0), limits),
-        decide(MemoryReading(near, (ROOMY,), 0, acted_s=0.1, asked_s=0.1), limits),
-        decide(MemoryReading(near, (ROOMY,), 0, acted_s=60.0, asked_s=60.0), limits),
-    ]
-    nothing, worker, ask = Action.NOTHING, Action.END_WORKER, Action.ASK
-    assert told == [worker, nothing, worker, nothing, ask, nothing, nothing]
-
-
-def test_a_run_that_was_asked_and_breaks_its_limit_all_the_same_is_killed():
-    reading = MemoryReading(2 * GIB + 1, (ROOMY,), acted_s=0.1, asked_s=0.1)
-    assert decide(reading, Limits(2 * GIB)) is Action.KILL
-
-
-# --- the machine's memory -------------------------------------------------------------------------
-
-
-def test_a_run_that_fills_the_machine_is_asked_and_then_killed():
-    floor = Limits().floor_bytes(ROOMY)
-    assert decide(MemoryReading(14 * GIB, machine(floor + 1)), Limits()) is Action.NOTHING
-    assert decide(MemoryReading(14 * GIB, machine(floor - 1)), Limits()) is Action.ASK
-    assert decide(MemoryReading(14 * GIB, machine(floor // 2 - 1)), Limits()) is Action.KILL
-
-
-def test_a_small_run_is_left_alone_whatever_others_do_to_the_machine():
-    reading = MemoryReading(
-        2 * GIB, machine(0), swap_growth_bytes=GIB, pressure_percent=99.0, asked_s=99.0
-    )
-    assert decide(reading, Limits()) is Action.NOTHING
-
-
-def test_a_full_container_counts_although_the_machine_has_room():
-    container = MemoryPool("container", 4 * GIB, 10 * MIB)
-    assert decide(MemoryReading(3 * GIB, (ROOMY, container)), Limits()) is Action.KILL
-
-
-def test_a_small_board_keeps_64_mib():
-    board = MemoryPool("machine", 2 * GIB, 60 * MIB)
-    assert Limits().floor_bytes(board) == 64 * MIB
-    assert decide(MemoryReading(GIB + GIB // 2, (board,)), Limits()) is Action.ASK
+def test_a_run_near_its_limit_ends_politely_and_one_over_it_at_once(reading, action):
+    assert decide(replace(reading, pools=(ROOMY,)), Limits(2 * GIB)) is action
 
 
 @pytest.mark.parametrize(
-    ("growth_bytes", "pressure", "action"),
+    ("reading", "action"),
     [
-        (100 * MIB, 50.0, Action.ASK),
-        (100 * MIB, 1.0, Action.NOTHING),
-        (100 * MIB, None, Action.NOTHING),
-        (0, 50.0, Action.NOTHING),
-        (-MIB, 50.0, Action.NOTHING),
+        (MemoryReading(14 * GIB, machine(FLOOR + 1)), Action.NOTHING),
+        (MemoryReading(14 * GIB, machine(FLOOR - 1)), Action.ASK),
+        (MemoryReading(14 * GIB, machine(FLOOR // 2 - 1)), Action.KILL),
+        # A small run is left alone whatever others do to the machine.
+        (replace(SWAPPED, used_bytes=2 * GIB, pools=machine(0), asked_s=99.0), Action.NOTHING),
+        (MemoryReading(3 * GIB, (ROOMY, FULL)), Action.KILL),
+        (MemoryReading(GIB + GIB // 2, (BOARD,)), Action.ASK),
+        # To be swapped under pressure ends a run; neither does alone.
+        (SWAPPED, Action.ASK),
+        (replace(SWAPPED, pressure_percent=1.0), Action.NOTHING),
+        (replace(SWAPPED, pressure_percent=None), Action.NOTHING),
+        (replace(SWAPPED, swap_growth_bytes=0), Action.NOTHING),
+        (replace(SWAPPED, swap_growth_bytes=-MIB), Action.NOTHING),
+        (replace(SWAPPED, acted_s=2.0, asked_s=2.0), Action.NOTHING),
+        (replace(SWAPPED, acted_s=30.0, asked_s=30.0), Action.KILL),
     ],
 )
-def test_being_swapped_under_pressure_ends_a_run_but_neither_does_alone(
-    growth_bytes, pressure, action
-):
-    reading = MemoryReading(
-        14 * GIB, machine(GIB), swap_growth_bytes=growth_bytes, pressure_percent=pressure
-    )
+def test_a_run_that_fills_its_machine_is_asked_to_end_and_then_killed(reading, action):
     assert decide(reading, Limits()) is action
-
-
-def test_a_run_that_is_swapped_on_long_after_it_was_asked_is_killed():
-    swapped = MemoryReading(14 * GIB, machine(GIB), swap_growth_bytes=MIB, pressure_percent=80.0)
-    assert decide(replace(swapped, acted_s=2.0, asked_s=2.0), Limits()) is Action.NOTHING
-    assert decide(replace(swapped, acted_s=30.0, asked_s=30.0), Limits()) is Action.KILL
 
 
 # --- whatever is read -----------------------------------------------------------------------------

@@ -31,30 +31,40 @@ def change_setting(folder, name, value):
     (folder / "run.json").write_text(json.dumps(info))
 
 
+SCHEDULED = {"optimizer": "adam", "schedule": "one-cycle", "lr": 0.001}
+HELD_OUT = {"validation": 60}  # two batches; an epoch of what is left has five steps
+UNTESTED = {"evaluate": False}  # an epoch takes six looks, its checkpoint one
+TESTED_LAST = {"test_at": "end"}
+
+
 @pytest.mark.parametrize(
-    ("looks", "workers"),
-    [(IN_THE_FIRST_TEST, 0), (IN_THE_FIRST_EPOCH, 1), (IN_THE_SECOND_EPOCH, 0)],
+    ("settings", "looks", "workers"),
+    [
+        (SCHEDULED, IN_THE_FIRST_TEST, 0),
+        (SCHEDULED, IN_THE_FIRST_EPOCH, 1),
+        (SCHEDULED, IN_THE_SECOND_EPOCH, 0),
+        ({"precision": "fp16"}, IN_THE_SECOND_EPOCH, 0),  # the loss scaler has its scale again
+        ({"model": DROPOUT, "samples": 48, "batch_size": 16, "epochs": 1}, 5, 0),
+        ({"source": "synthetic"}, 9, 0),
+        *((HELD_OUT, looks, 0) for looks in (1, 7, 12)),
+        *((UNTESTED, looks, 0) for looks in (0, 6, 9)),
+        *((TESTED_LAST, looks, 0) for looks in (7, 9, 14)),
+    ],
+    ids=str,
 )
 def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(
-    train, trained, looks, workers
+    train, trained, settings, looks, workers
 ):
-    settings = {"optimizer": "adam", "schedule": "one-cycle", "lr": 0.001}
     whole = trained(**settings)
     stopped = train(looks_before_stop=looks, workers=workers, **settings)
-    assert len(stopped.steps) < len(whole.steps)
+    assert len(stopped.epochs) < len(whole.epochs)
     resumed = train(stopped.path)
     assert resumed.steps["loss"] == whole.steps["loss"]
     assert resumed.steps["step"] == whole.steps["step"]
     for column in ("epoch", "split", "loss", "accuracy", "top5", "samples"):
         assert resumed.epochs[column] == whole.epochs[column]
-    assert same_weights(resumed, whole)
-
-
-def test_a_loss_scaler_goes_on_with_the_scale_it_had(train, trained):
-    whole = trained(precision="fp16")
-    stopped = train(looks_before_stop=IN_THE_SECOND_EPOCH, precision="fp16")
-    resumed = train(stopped.path)
-    assert resumed.steps["loss"] == whole.steps["loss"]
+    records = [(run.path / "records.csv").read_text().count("\n") for run in (resumed, whole)]
+    assert records[0] == records[1]
     assert same_weights(resumed, whole)
 
 
@@ -62,14 +72,6 @@ def test_a_run_may_be_stopped_many_times(train, trained, stopped):
     for _ in range(2):
         train(stopped, looks_before_stop=3)
     assert same_weights(train(stopped), trained())
-
-
-def test_dropout_goes_on_from_the_random_state_it_had(train):
-    settings = {"model": DROPOUT, "samples": 48, "batch_size": 16, "epochs": 1}
-    whole = train(**settings)
-    stopped = train(looks_before_stop=5, **settings)
-    assert 0 < len(stopped.steps) < 3
-    assert train(stopped.path).steps["loss"] == whole.steps["loss"]
 
 
 def test_rows_after_the_checkpoint_are_done_again_and_stand_once(train, trained):

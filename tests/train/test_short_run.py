@@ -25,32 +25,34 @@ def steps(job):
     return [stage.steps for stage in job.stages if stage.split == "train"]
 
 
-def test_an_epoch_keeps_two_full_batches_and_its_last():
+@pytest.mark.parametrize(
+    ("settings", "batches", "epochs"),
+    [
+        ({"batch_size": 16}, [16, 16, 4], [3, 2]),
+        ({"batch_size": 16, "source": "synthetic"}, [16, 16, 4], [3, 2]),
+        ({"batch_size": 64}, [64, 36], [2, 2]),
+        ({"batch_size": 100}, [100], [1, 1]),
+        ({"batch_size": 25}, [25, 25], [2, 2]),
+        ({"batch_size": 4, "workers": 2, "prefetch": 3, "samples": 102}, [4] * 7 + [2], [8, 2]),
+        ({"batch_size": 8, "accumulate": 2}, [8, 8, 4], [2, 1]),
+        ({"batch_size": 8, "accumulate": 3}, [8, 8, 8, 4], [2, 1]),
+    ],
+    ids=str,
+)
+def test_an_epoch_keeps_what_workers_keep_ready_but_two_full_batches_and_its_last(
+    settings, batches, epochs
+):
+    short = short_job(**settings)
+    assert sizes(short.train.order) == batches
+    assert [len(labels) for (_, labels), _ in short.train.loader] == batches
+    assert steps(short) == epochs
+    short.close()
+
+
+def test_a_test_keeps_its_first_and_its_last_batch():
     short = short_job(batch_size=16)
-    assert sizes(short.train.order) == [16, 16, 4]
     assert sizes(short.test.order) == [16, 4]
     assert [stage.split for stage in short.stages] == ["test", "train", "test", "train", "test"]
-    assert steps(short) == [3, 2]
-
-
-def test_where_there_are_few_samples_none_comes_twice():
-    assert sizes(short_job(batch_size=64).train.order) == [64, 36]
-    whole = short_job(batch_size=100)
-    assert sizes(whole.train.order) == [100]
-    assert steps(whole) == [1, 1]
-    assert sizes(short_job(batch_size=25).train.order) == [25, 25]
-
-
-def test_workers_find_as_many_batches_as_they_keep_ready():
-    short = short_job(batch_size=4, workers=2, prefetch=3, samples=102)
-    assert sizes(short.train.order) == [4] * 7 + [2]
-
-
-@pytest.mark.parametrize(("accumulate", "batches"), [(2, [8, 8, 4]), (3, [8, 8, 8, 4])])
-def test_steps_of_several_batches_are_whole(accumulate, batches):
-    short = short_job(batch_size=8, accumulate=accumulate)
-    assert sizes(short.train.order) == batches
-    assert steps(short)[1] == 1
 
 
 def test_all_samples_stay_in_memory():
@@ -62,9 +64,3 @@ def test_a_training_without_tests_is_short_without_them_too():
     assert short.test is None
     assert [stage.split for stage in short.stages] == ["train", "train"]
     assert steps(short) == [3, 2]
-
-
-def test_synthetic_batches_are_cut_like_any_other():
-    short = short_job(batch_size=16, source="synthetic")
-    assert sizes(short.train.order) == [16, 16, 4]
-    assert [len(labels) for (_, labels), _ in short.train.loader] == [16, 16, 4]

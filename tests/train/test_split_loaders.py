@@ -32,12 +32,6 @@ def test_synthetic_batches_take_no_time_to_load(trained):
         assert median(synthetic.steps[column]) < median(real.steps[column]) / 4
 
 
-def test_a_stopped_run_on_synthetic_batches_goes_on_where_it_was(train, trained):
-    whole = trained(source="synthetic")
-    stopped = train(source="synthetic", looks_before_stop=9)
-    assert train(stopped.path).steps["loss"] == whole.steps["loss"]
-
-
 def test_synthetic_batches_need_no_data(train, tmp_path):
     nowhere = {"data": "cifar10", "data_dir": str(tmp_path / "nothing")}
     preflight.check(validate({**nowhere, "source": "synthetic"}))

@@ -10,7 +10,6 @@ import pytest
 import torch
 from stepscope_command import Stepscope
 from torch import nn
-from user_networks import same_weights
 
 from stepscope.errors import RequestError
 from stepscope.models import registry
@@ -72,21 +71,6 @@ def test_it_learns_and_is_recorded_as_images_are(train, settings):
     records = (run.path / "records.csv").read_text().splitlines()
     assert len(records) == 1 + 4 + 3 * 2  # a header, the tests, two of each epoch
     assert run.spec["memory_format"] == "contiguous"
-
-
-def test_losses_are_the_same_whoever_loads(train, settings):
-    one, two = (train(**settings, epochs=1, workers=workers).steps["loss"] for workers in (0, 2))
-    assert one == two
-
-
-def test_a_run_that_goes_on_ends_with_the_same_weights_to_the_bit(train, settings):
-    settings = {**settings, "model": "mobilebert-small", "lr": 0.001, "sequence_length": 6}
-    whole = train(**settings, max_steps=4)
-    begun = train(looks_before_stop=5, **settings, max_steps=4)
-    assert 0 < len(begun.steps["loss"]) < 4
-    resumed = train(begun.path, forecast=False)
-    assert resumed.steps["loss"] == whole.steps["loss"]
-    assert same_weights(resumed, whole)
 
 
 def test_memory_is_forecast_for_the_longest_text_that_may_come(train, settings):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from user_networks import same_weights
 
 from stepscope.train.epoch_plan import Stage, plan_stages
@@ -20,18 +19,6 @@ def test_it_trains_to_the_same_weights_as_one_with_tests(trained):
     assert untested.epochs["split"] == ["train", "train"]
     assert untested.steps["loss"] == tested.steps["loss"]
     assert same_weights(untested, tested)
-
-
-# An epoch of six steps takes six looks for a stop, and one more after its checkpoint.
-@pytest.mark.parametrize("looks", [0, 6, 9])
-def test_a_stopped_and_resumed_run_equals_one_that_was_never_stopped(train, trained, looks):
-    whole = trained(evaluate=False)
-    stopped = train(evaluate=False, looks_before_stop=looks)
-    assert len(stopped.steps) < len(whole.steps)
-    resumed = train(stopped.path)
-    assert resumed.steps["loss"] == whole.steps["loss"]
-    assert resumed.epochs["accuracy"] == whole.epochs["accuracy"]
-    assert same_weights(resumed, whole)
 
 
 def test_a_checkpoint_is_written_after_every_epoch(trained):

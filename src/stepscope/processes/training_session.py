@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +18,6 @@ from stepscope.meter.device_memory import DevicePool, device_memory_of, host_mem
 from stepscope.meter.device_timeline import queue_of
 from stepscope.meter.step_meter import StepMeter, measure_overhead
 from stepscope.processes import loader_only
-from stepscope.processes.training_process import ProcessOptions
 from stepscope.records import schema
 from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_folder import RunFolder
@@ -31,6 +31,9 @@ from stepscope.train.profile_window import seen_inside, view_of
 from stepscope.train.recorder import Recorder, RunMessages
 from stepscope.train.stop_request import Send, StopRequest
 from stepscope.train.training_setup import Job, ProcessGroup, shorten
+
+if TYPE_CHECKING:  # the fork server imports this module, and later runs that one as __main__
+    from stepscope.processes.training_process import ProcessOptions
 
 _NO_FORECAST = "no forecast was made: the run was to begin at once"
 
