@@ -167,7 +167,7 @@ def test_the_kernel_kills_what_takes_more_than_the_group_may(real_group):
     greedy = [sys.executable, "-c", "x = bytearray(256 * 2**20); print(len(x))"]
     done = subprocess.run(real_group.command(greedy), capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (-9, b"")
-    assert real_group.kills() == 1
+    assert cgroup.kills_of(real_group.folder) == 1
 
 
 def test_removing_a_group_ends_what_runs_in_it(real_group):

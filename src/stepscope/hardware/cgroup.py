@@ -46,14 +46,6 @@ class ControlGroup:
         """
         return ["/bin/sh", "-c", _JOIN, str(self.folder), *command]
 
-    def used_bytes(self) -> int | None:
-        """Return the memory of the group, without files that the kernel could drop."""
-        return used_of(self.folder)
-
-    def kills(self) -> int | None:
-        """Return the number of processes in the group that the kernel killed, out of memory."""
-        return kills_of(self.folder)
-
     def remove(self) -> None:
         """Kill the remaining processes of the group and remove it."""
         deadline = time.monotonic() + _REMOVE_WITHIN_S

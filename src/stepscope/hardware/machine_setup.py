@@ -25,10 +25,10 @@ _NAME = "machine-before.json"
 
 
 def kept_states(root: Path) -> list[tuple[str, State]]:
-    """Return what was before a preparation that has not been put back, in the order of setting.
+    """Return the saved states of a preparation that was not restored, in the order of setting.
 
     Raises:
-        RequestError: the file cannot be read, or is of another tree.
+        RequestError: the file cannot be read, or belongs to another root.
     """
     file = kept_file(root)
     try:
@@ -84,11 +84,11 @@ def _places(root: Path) -> list[Path]:
 
 
 def keep(states: Mapping[str, State], root: Path) -> None:
-    """Keep what is now, in the order of setting.
+    """Save the current states, in the order of setting.
 
     Raises:
-        MachineError: it cannot be kept, or an earlier preparation was never put back.
-        RequestError: there is a file that cannot be read.
+        MachineError: they cannot be saved, or an earlier preparation was not restored.
+        RequestError: the file of the saved states cannot be read.
     """
     file = kept_file(root)
     in_use = MachineError(
@@ -149,10 +149,10 @@ def protocol(root: Path) -> dict[str, str]:
 
 
 def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
-    """List what must be set for wanted conditions, in the order of setting.
+    """List the changes that the wanted conditions need, in the order of setting.
 
     Raises:
-        MachineError: this machine does not have one of them, or cannot have that value.
+        MachineError: this machine lacks one of them, or cannot have that value.
     """
     found: list[MachineChange] = []
     for name, knob in KNOBS.items():
@@ -168,10 +168,10 @@ def changes(wanted: Mapping[str, str], root: Path) -> list[MachineChange]:
 
 
 def apply(planned: list[MachineChange], root: Path) -> None:
-    """Set what was planned; where one thing cannot be set, the others are put back.
+    """Make the planned changes; if one fails, restore the others.
 
     Raises:
-        MachineError: it cannot be set, or an earlier preparation was never put back.
+        MachineError: one cannot be made, or an earlier preparation was not restored.
     """
     if not planned:
         return
@@ -192,14 +192,14 @@ def apply(planned: list[MachineChange], root: Path) -> None:
 
 
 def restore(root: Path) -> list[str]:
-    """Put back what was before a preparation; return the names of what was put back.
+    """Restore the state before a preparation; return the names of the restored conditions.
 
-    Everything is tried, and what fails is tried again: a power mode that is back may have brought
-    the CPUs that it is of. What cannot be put back stays kept.
+    Failures are tried a second time: the CPUs of a condition may only be online once the power mode
+    is restored. A condition that cannot be restored stays saved.
 
     Raises:
-        MachineError: something cannot be put back.
-        RequestError: the file with what was cannot be read.
+        MachineError: a condition cannot be restored.
+        RequestError: the file of the saved states cannot be read.
     """
     file, kept = kept_file(root), dict(kept_states(root))
     first = _put_back(kept, list(reversed(kept)), root)

@@ -302,7 +302,7 @@ class MemoryWatch:
     def _used_bytes(self) -> int | None:
         """Return what the run holds of the host's memory, a device's part of it included."""
         if self.limit is not None and self.limit.group is not None:
-            used_bytes = self.limit.group.used_bytes()
+            used_bytes = cgroup.used_of(self.limit.group.folder)
         elif (used_bytes := resident_bytes(self.sampler.process)) is not None:
             self.sampler.report_resident(used_bytes)
             used_bytes += self.sampler.others_bytes + self._swap_bytes
@@ -311,7 +311,7 @@ class MemoryWatch:
 
     def _count_kills(self) -> int | None:
         if self.limit is not None and self.limit.group is not None:
-            return self.limit.group.kills()
+            return cgroup.kills_of(self.limit.group.folder)
         return host.oom_kills()
 
     def _act(self, action: Action, now: float) -> None:
