@@ -99,35 +99,36 @@ class RecordFolder(Generic[Record]):
                 f"cannot write into {self.path}. Copy it to where it can be written, or change "
                 "its permissions."
             )
-        held = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(held)
-            process = self.read_info().get("process")
-            raise RequestError(
-                f"{self.path} is still running{f', as process {process}' if process else ''}. "
-                "Wait for it, or stop it first."
-            ) from None
-        except OSError:
-            pass  # a network file system without locks: a live run looks like a dead one
-        try:
+        with self._lock() as is_held:
+            # Without locks, on some network file systems, a live run looks like a dead one.
+            if is_held:
+                process = self.read_info().get("process")
+                raise RequestError(
+                    f"{self.path} is still running{f', as process {process}' if process else ''}. "
+                    "Wait for it, or stop it first."
+                )
             yield
-        finally:
-            os.close(held)
 
     def is_held(self) -> bool | None:
         """Return whether a process holds the lock; None if the file system has no locks."""
-        asked = os.open(self.path, os.O_RDONLY)
+        with self._lock() as is_held:
+            return is_held
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[bool | None]:
+        """Try to lock the folder; yield whether another process holds it, None if unknown."""
+        folder = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(asked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held: bool | None = False
         except BlockingIOError:
-            return True
+            is_held = True
         except OSError:
-            return None
+            is_held = None
+        try:
+            yield is_held
         finally:
-            os.close(asked)
-        return False
+            os.close(folder)
 
 
 def remove_unfinished(out: Path) -> None:

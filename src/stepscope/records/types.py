@@ -1259,7 +1259,7 @@ class TrialRecord(TypedDict):
     """One trial in `sweep.json`."""
 
     index: int
-    values: dict[str, SettingValue]
+    values: Setting
     repeat: int
     status: NotRequired[str]
     reason: NotRequired[str | None]
@@ -1280,14 +1280,14 @@ class ScriptCall(TypedDict):
     name: str | None
     max_steps: int | None
     layers: int
-    loader: dict[str, SettingValue] | None
+    loader: Setting | None
     energy: str
 
 
 class WorkloadRecord(TypedDict):
     """What a sweep runs again and again: our training, or a user's script."""
 
-    spec: dict[str, SettingValue] | None
+    spec: Setting | None
     mode: Literal["train", "load"]
     quick: NotRequired[bool]
     script: ScriptCall | None
@@ -1323,8 +1323,8 @@ class ScaleRecord(TypedDict):
 class DesignProposal(TypedDict):
     """A network that a search proposed: as drawn, as settings of a run, and by its estimate."""
 
-    drawn: dict[str, SettingValue]
-    values: dict[str, SettingValue]
+    drawn: Setting
+    values: Setting
     figures: dict[str, float]
     fits: bool
 
@@ -1358,7 +1358,7 @@ class SweepPlan(WorkloadRecord, SearchPlan, ScalePlan):
     kind: str
     over: Mapping[str, Sequence[SettingValue]] | None
     directory: NotRequired[str]
-    settings: NotRequired[list[dict[str, SettingValue]]]
+    settings: NotRequired[list[Setting]]
     repeats: NotRequired[int]
     seed: NotRequired[int]
     time_limit_s: NotRequired[float | None]
@@ -1393,7 +1393,7 @@ class RoundFigures(TypedDict):
 class SweepRow(RoundFigures):
     """A setting of a sweep, over its rounds."""
 
-    values: dict[str, SettingValue]
+    values: Setting
     validation_accuracy: float | None
 
 
@@ -1401,7 +1401,7 @@ class GroupRow(RoundFigures):
     """A group of runs in a report; of a sweep, one of its settings."""
 
     name: str
-    values: NotRequired[dict[str, SettingValue]]
+    values: NotRequired[Setting]
     validation_accuracy: NotRequired[float | None]
 
 
@@ -1566,7 +1566,7 @@ class StallsSummary(TypedDict):
 class WayFigures(StepFigures):
     """One of the three ways: synthetic batches, data in memory, data from its source."""
 
-    settings: dict[str, SettingValue]
+    settings: Setting
     samples_per_s: RateInterval
     runs: int
 
@@ -1669,7 +1669,7 @@ class LabPlot(TypedDict):
 class LabRequestRecord(TypedDict):
     """What was asked of a lab: settings as given, and how much of the sheet to run."""
 
-    flags: dict[str, SettingValue]
+    flags: Setting
     scale: float
     repeats: int | None
 
@@ -1682,8 +1682,8 @@ class LabPlanRecord(TypedDict):
     samples: int | None
     epochs: int
     repeats: int | None
-    changed: dict[str, SettingValue]
-    picked: dict[str, SettingValue]
+    changed: Setting
+    picked: Setting
     note: str | None
 
 
@@ -2006,7 +2006,7 @@ class SearchedDesign(DesignCosts):
     """A design that was trained: its cost, its settings and its accuracy."""
 
     model: str
-    settings: dict[str, SettingValue]
+    settings: Setting
     rung: int
     epochs: int
     status: str

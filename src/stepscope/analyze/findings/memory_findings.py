@@ -69,19 +69,15 @@ def swapping(view: RunView) -> Finding | None:
     total = view.run.info.get("environment", {}).get("memory_bytes")
     if total:
         evidence.append(f"{format_share(max(swapped) / total)} of the machine's memory")
+    spec = view.run.spec
+    command = None
+    if view.run.info.get("kind") == "run" and {"model", "batch_size"} <= spec.keys():
+        batch = ["--batch-size", str(spec["batch_size"])]
+        command = shlex.join(["stepscope", "memory", str(spec["model"]), *batch])
     return Finding(
         "swapping",
         "The run was swapped: its steps wait for a disk whenever they touch that memory.",
         tuple(evidence),
-        _forecast_command(view),
+        command,
         0.5,
     )
-
-
-def _forecast_command(view: RunView) -> str | None:
-    """Return the command that forecasts the memory of such a run."""
-    spec = view.run.spec
-    if view.run.info.get("kind") != "run" or not {"model", "batch_size"} <= spec.keys():
-        return None
-    words = ["stepscope", "memory", str(spec["model"]), "--batch-size", str(spec["batch_size"])]
-    return shlex.join(words)
