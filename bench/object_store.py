@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from _alternate import alternate, report
 
 from stepscope.data.datasets import shapes
 from stepscope.data.object_store.manifest import Layout, Manifest
-from stepscope.data.object_store.store_client import ObjectStore
+from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.object_store.store_url import Address
-from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards, fetch_objects
 from stepscope.data.object_store.upload import put
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
@@ -52,10 +53,13 @@ def main() -> int:
                 some = manifest.train[start : start + BATCH]
                 objects.get([each.key for each in some], [each.check for each in some])
 
-        in_objects = StoredObjects(objects, manifest.train, lambda stats: None)
+        def ignore(stats: RequestStats) -> None:
+            pass
+
+        in_objects = StoredObjects(partial(fetch_objects, objects, ignore), manifest.train)
 
         def in_shards() -> StoredShards:  # a new one each round: it keeps what it has read
-            return StoredShards(shards, of_shards.train, SAMPLES, lambda stats: None)
+            return StoredShards(partial(fetch_objects, shards, ignore), of_shards.train, SAMPLES)
 
         compared = alternate(by_boto3, by_object, ROUNDS, warm_up=1)
         missed = report(

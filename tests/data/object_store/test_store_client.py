@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from stepscope.data.object_store.store_client import (
 )
 from stepscope.data.object_store.store_process import ask_store_process
 from stepscope.data.object_store.store_url import Address
-from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards, fetch_objects
 from stepscope.data.object_store.upload import put
 from stepscope.data.samples import MemorySamples
 from stepscope.errors import DataError, Interrupted
@@ -71,7 +72,8 @@ def objects(proxy: Proxy, manifest: Manifest, stats: RequestStats | None = None)
             stats.times_s += found.times_s
             stats.retried += found.retried
 
-    return StoredObjects(open_store(proxy, "objects"), manifest.train, note)
+    fetch = partial(fetch_objects, open_store(proxy, "objects"), note)
+    return StoredObjects(fetch, manifest.train)
 
 
 def first_time(answer: bytes) -> dict[str, object]:
@@ -104,9 +106,8 @@ def test_labels_belong_to_their_images_whatever_order_they_arrive_in(proxy, mani
 
 
 def test_shards_give_the_very_same_samples(proxy, manifests):
-    samples = StoredShards(
-        open_store(proxy, "shards"), manifests["shards"].train, SAMPLES, lambda stats: None
-    )
+    fetch = partial(fetch_objects, open_store(proxy, "shards"), print)
+    samples = StoredShards(fetch, manifests["shards"].train, SAMPLES)
     wanted = np.array([5, 3, 59, 0])
     for found, expected in zip(samples.take(wanted), load("train").take(wanted), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -156,11 +157,8 @@ def test_a_slow_answer_is_not_waited_for_for_ever(proxy, manifests):
 
 def test_a_server_that_dies_and_comes_back_loses_nothing(servers, proxy, manifests):
     server, _ = servers
-    samples = StoredObjects(
-        open_store(proxy, "objects", RetryPolicy(first_wait_s=0.1)),
-        manifests["objects"].train,
-        lambda stats: None,
-    )
+    store = open_store(proxy, "objects", RetryPolicy(first_wait_s=0.1))
+    samples = StoredObjects(partial(fetch_objects, store, print), manifests["objects"].train)
     server.kill()
     back = threading.Timer(0.3, server.start)
     back.start()
@@ -236,9 +234,9 @@ def test_no_credentials_at_all_are_missed_at_once(proxy, monkeypatch):
 
 
 def test_a_copy_in_another_process_makes_its_own_client(proxy, manifests):
-    samples = objects(proxy, manifests["objects"])
-    samples._store.listing()
-    assert pickle.loads(pickle.dumps(samples._store))._made is None
+    store = open_store(proxy, "objects")
+    store.listing()
+    assert pickle.loads(pickle.dumps(store))._made is None
 
 
 def test_put_sends_only_what_is_not_there_and_right(servers, proxy):

@@ -7,13 +7,12 @@ import re
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepscope.data.dataset import DataSource, Split
-from stepscope.data.object_store.manifest import Manifest, ManifestEntry
+from stepscope.data.object_store.manifest import Manifest
 from stepscope.data.object_store.store_client import ObjectStore
 from stepscope.data.object_store.store_process import DownloadRequest, ask_store_process
 from stepscope.data.object_store.store_url import Address, parse_address
@@ -72,66 +71,46 @@ def open_split(name: str, split: Split, count: int, reading: DataSource) -> Stor
     The calling process may fork workers afterwards: it creates no client itself.
     """
     from stepscope.data.object_store.request_latency import RequestTimes
-    from stepscope.data.object_store.stored_samples import StoredObjects, StoredShards
+    from stepscope.data.object_store.stored_samples import (
+        StoredObjects,
+        StoredShards,
+        fetch_objects,
+        read_files,
+    )
 
+    began_unix_s, began = time.time(), time.monotonic()
     address = parse_address(reading.source, reading.endpoint_url)
     on_retry = None if reading.on_retry is None else partial(reading.on_retry, split)
     times = RequestTimes(reading.workers, on_retry)
-    if reading.access == "download":
-        samples, download = _download(name, split, count, reading, address, times)
-        return StoredSplit(samples, times, download)
-    manifest = ask_store_process(address).manifest
-    _check_holds(manifest, address, name, split, count)
-    store, entries = ObjectStore(address), manifest.first(split, count)
-    if manifest.layout == "shards":
-        return StoredSplit(StoredShards(store, entries, count, times.add), times)
-    return StoredSplit(StoredObjects(store, entries, times.add), times)
-
-
-def _download(
-    name: str,
-    split: Split,
-    count: int,
-    reading: DataSource,
-    address: Address,
-    times: RequestTimes,
-) -> tuple[MemorySamples, Download]:
-    began_unix_s, began = time.time(), time.monotonic()
+    downloads = reading.access == "download"
     folder = reading.data_dir / FOLDER / folder_name(address)
 
     def report(progress: DownloadProgress) -> None:
         if reading.report is not None:
             reading.report(split, progress)
 
-    answer = ask_store_process(address, DownloadRequest(split, count, folder), report)
+    request = DownloadRequest(split, count, folder) if downloads else None
+    answer = ask_store_process(address, request, report)
+    manifest = answer.manifest
+    _check_holds(manifest, address, name, split, count)
+    fetch = (
+        partial(read_files, folder)
+        if downloads
+        else partial(fetch_objects, ObjectStore(address), times.add)
+    )
+    entries = manifest.first(split, count)
+    samples: Samples = (
+        StoredShards(fetch, entries, count)
+        if manifest.layout == "shards"
+        else StoredObjects(fetch, entries)
+    )
+    if not downloads:
+        return StoredSplit(samples, times)
     times.add(answer.stats)
-    _check_holds(answer.manifest, address, name, split, count)
-    samples = _read_folder(folder, answer.manifest.first(split, count), count)
+    samples = MemorySamples(*samples.take(np.arange(count)))
     total_s = time.monotonic() - began
-    return samples, Download(began_unix_s, answer.fetching_s, total_s, count)
-
-
-def _read_folder(folder: Path, entries: tuple[ManifestEntry, ...], count: int) -> MemorySamples:
-    """Read downloaded objects into memory; they have been checked already."""
-    from stepscope.data.object_store.stored_samples import samples_of
-    from stepscope.data.tar_shards import unpack_shard
-
-    try:
-        bodies = [(folder / entry.key).read_bytes() for entry in entries]
-    except OSError as error:
-        raise DataError(
-            f"cannot read {error.filename}, which was downloaded just now: {error.strerror}. "
-            f"Is somebody else working in {folder}?"
-        ) from error
-    if entries[0].label is not None:
-        return MemorySamples(*samples_of(entries, bodies))
-    shards = [
-        unpack_shard(body, entry.key, entry.samples)
-        for entry, body in zip(entries, bodies, strict=True)
-    ]
-    images = [shard.image(place) for shard in shards for place in range(len(shard.files))]
-    labels = np.concatenate([shard.labels for shard in shards])
-    return MemorySamples(np.stack(images[:count]), labels[:count])
+    download = Download(began_unix_s, answer.fetching_s, total_s, count)
+    return StoredSplit(samples, times, download)
 
 
 def folder_name(address: Address) -> str:

@@ -1,25 +1,27 @@
-"""Samples that are streamed from an object store during training.
+"""Samples of a data set in an object store, as objects or shards.
 
-    StoredObjects   one request a sample, concurrent for a batch
-    StoredShards    one request a shard of 1,000 samples; the last few are cached
+    StoredObjects   one object a sample
+    StoredShards    one object a shard of 1,000 samples; the last few are cached
 
-Each process creates its own client after the fork.
+`fetch` returns the content of objects: from the store during training, with concurrent requests
+(`fetch_objects`), or from a folder of downloaded files (`read_files`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from stepscope.data.object_store.manifest import ManifestEntry
 from stepscope.data.object_store.store_client import ObjectStore, RequestStats
 from stepscope.data.samples import checked
-from stepscope.data.tar_shards import Bytes, Labels, Shard, decode_image, unpack_shard
+from stepscope.data.tar_shards import Shard, decode_image, unpack_shard
 from stepscope.errors import DataError
 
-Note = Callable[[RequestStats], None]
+Fetch = Callable[[Sequence[ManifestEntry]], list[bytes]]
 
 SHARDS_KEPT = 2  # a batch may span the end of one shard and the start of the next
 
@@ -27,29 +29,31 @@ SHARDS_KEPT = 2  # a batch may span the end of one shard and the start of the ne
 class StoredObjects:
     """Samples stored as one object each."""
 
-    def __init__(self, store: ObjectStore, entries: Sequence[ManifestEntry], note: Note) -> None:
-        """Read the objects of `entries`; `note` receives the stats of each call."""
-        self._store, self._entries, self._note = store, tuple(entries), note
+    def __init__(self, fetch: Fetch, entries: Sequence[ManifestEntry]) -> None:
+        self._fetch, self._entries = fetch, tuple(entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Read the samples concurrently."""
-        wanted = [self._entries[index] for index in checked(indices, len(self)).tolist()]
-        bodies = _fetch(self._store, wanted, self._note)
-        return samples_of(wanted, bodies)
+        """Fetch the samples, all at once."""
+        entries = [self._entries[index] for index in checked(indices, len(self)).tolist()]
+        images = [
+            decode_image(body, f"object {entry.key}")
+            for entry, body in zip(entries, self._fetch(entries), strict=True)
+        ]
+        shapes = {image.shape for image in images}
+        if len(shapes) > 1:
+            raise DataError(f"images of one data set differ in shape: {sorted(shapes)}")
+        return np.stack(images), np.array([entry.label for entry in entries], dtype=np.int64)
 
 
 class StoredShards:
     """Samples stored in shards."""
 
-    def __init__(
-        self, store: ObjectStore, entries: Sequence[ManifestEntry], samples: int, note: Note
-    ) -> None:
-        """Read the first `samples` of the shards in `entries`."""
-        self._store, self._entries, self._note = store, tuple(entries), note
-        self._length = samples
+    def __init__(self, fetch: Fetch, entries: Sequence[ManifestEntry], samples: int) -> None:
+        """Take the first `samples` of the shards in `entries`."""
+        self._fetch, self._entries, self._length = fetch, tuple(entries), samples
         self._starts = np.cumsum([0, *(entry.samples for entry in self._entries)])
         self._kept: OrderedDict[int, Shard] = OrderedDict()
 
@@ -57,53 +61,47 @@ class StoredShards:
         return self._length
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return samples from cached shards; read missing shards first."""
+        """Return samples from cached shards; fetch missing shards first."""
         chosen = checked(indices, len(self))
         shards = np.searchsorted(self._starts, chosen, side="right") - 1
-        needed = np.unique(shards).tolist()
-        self._bring(needed)
-        images = [
-            self._kept[shard].image(int(index - self._starts[shard]))
-            for shard, index in zip(shards.tolist(), chosen.tolist(), strict=True)
-        ]
-        labels = [
-            self._kept[shard].labels[index - self._starts[shard]]
-            for shard, index in zip(shards.tolist(), chosen.tolist(), strict=True)
-        ]
+        self._keep(np.unique(shards).tolist())
+        images, labels = [], []
+        for shard, index in zip(shards.tolist(), chosen.tolist(), strict=True):
+            place = int(index - self._starts[shard])
+            images.append(self._kept[shard].image(place))
+            labels.append(self._kept[shard].labels[place])
         while len(self._kept) > SHARDS_KEPT:
             self._kept.popitem(last=False)
         return np.stack(images), np.array(labels, dtype=np.int64)
 
-    def _bring(self, needed: Sequence[int]) -> None:
+    def _keep(self, needed: Sequence[int]) -> None:
         missing = [shard for shard in needed if shard not in self._kept]
         entries = [self._entries[shard] for shard in missing]
-        for shard, entry, body in zip(
-            missing, entries, _fetch(self._store, entries, self._note), strict=True
-        ):
+        bodies = self._fetch(entries) if entries else []
+        for shard, entry, body in zip(missing, entries, bodies, strict=True):
             self._kept[shard] = unpack_shard(body, entry.key, entry.samples)
         for shard in needed:
             self._kept.move_to_end(shard)
 
 
-def samples_of(entries: Sequence[ManifestEntry], bodies: Sequence[bytes]) -> tuple[Bytes, Labels]:
-    """Return the images and labels of objects with one sample each."""
-    images = [
-        decode_image(body, f"object {entry.key}")
-        for entry, body in zip(entries, bodies, strict=True)
-    ]
-    shapes = {image.shape for image in images}
-    if len(shapes) > 1:
-        raise DataError(f"images of one data set differ in shape: {sorted(shapes)}")
-    return np.stack(images), np.array([entry.label for entry in entries], dtype=np.int64)
-
-
-def _fetch(store: ObjectStore, entries: Sequence[ManifestEntry], note: Note) -> list[bytes]:
-    if not entries:
-        return []
+def fetch_objects(
+    store: ObjectStore, report: Callable[[RequestStats], None], entries: Sequence[ManifestEntry]
+) -> list[bytes]:
+    """Return the content of objects in a store; `report` receives the requests, failed or not."""
     stats = RequestStats()
     try:
-        return store.get(
-            [entry.key for entry in entries], [entry.check for entry in entries], stats
-        )
+        keys, checks = [entry.key for entry in entries], [entry.check for entry in entries]
+        return store.get(keys, checks, stats)
     finally:
-        note(stats)
+        report(stats)
+
+
+def read_files(folder: Path, entries: Sequence[ManifestEntry]) -> list[bytes]:
+    """Return the content of downloaded objects, which have been checked already."""
+    try:
+        return [(folder / entry.key).read_bytes() for entry in entries]
+    except OSError as error:
+        raise DataError(
+            f"cannot read {error.filename}, which was downloaded just now: {error.strerror}. "
+            f"Is somebody else working in {folder}?"
+        ) from error
