@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from stepscope.analyze.comparison_sides import NODE, MeasuredSide, Side, as_text, in_rounds
 from stepscope.analyze.run_summary import TEMPERATURES, flat_environment
@@ -19,13 +19,18 @@ from stepscope.analyze.throttled_time import throttled_on_one_side
 from stepscope.analyze.throughput import OF_A_SUMMARY, doubts_about, step_times
 from stepscope.records import schema
 from stepscope.records.sweep_folder import Sweep
-from stepscope.records.types import Difference, FlatEnvironment, RecordedSpec
+from stepscope.records.types import (
+    ComparedFigures,
+    Difference,
+    FlatEnvironment,
+    RateInterval,
+    RecordedSpec,
+)
 from stepscope.settings.load_settings import as_flags
 from stepscope.settings.run_settings import RunSpec
 from stepscope.stats import (
     CANNOT_TELL,
     NO_DIFFERENCE,
-    Interval,
     Ratio,
     confidence_of_each,
     interval_of,
@@ -197,35 +202,22 @@ def _written(flags: RecordedSpec, over: Mapping[str, Sequence[Any]], rounds: int
 # --- Figures of one side
 
 
-@dataclass(frozen=True)
-class SideFigures:
-    """Medians over the runs of a side; None where no run has the figure."""
-
-    name: str
-    runs: int
-    samples_per_s: Interval | None
-    step_s: float | None
-    phases: dict[str, float] | None
-    peak_memory_bytes: float | None
-    test_accuracy: float | None
-    warnings: list[str]
-
-
-def figures_of(side: Side) -> SideFigures:
-    """Return the figures of a side and its warnings."""
+def figures_of(side: Side) -> ComparedFigures:
+    """Return medians over the runs of a side, None where no run has the figure, and warnings."""
     lost = sum(map(_has_lost_workers, side.runs))
     lost_workers = [f"{lost} of {len(side.runs)} runs lost loader workers"] if lost else []
     recorded = [each.figures for each in side.runs]
-    return SideFigures(
-        side.name,
-        len(side.runs),
-        interval_of(side.rates) if side.runs else None,
-        known_median(map(_step_s, side.runs)),
-        _phases(side),
-        known_median(each.get("peak_memory_bytes") for each in recorded),
-        known_median(each.get("test_accuracy") for each in recorded),
-        [*side.left_out, *mixtures_in(side), *lost_workers, *_doubts(side)],
-    )
+    rate = interval_of(side.rates) if side.runs else None
+    return {
+        "name": side.name,
+        "runs": len(side.runs),
+        "samples_per_s": None if rate is None else cast("RateInterval", rate._asdict()),
+        "step_s": known_median(map(_step_s, side.runs)),
+        "phases": _phases(side),
+        "peak_memory_bytes": known_median(each.get("peak_memory_bytes") for each in recorded),
+        "test_accuracy": known_median(each.get("test_accuracy") for each in recorded),
+        "warnings": [*side.left_out, *mixtures_in(side), *lost_workers, *_doubts(side)],
+    }
 
 
 def _has_lost_workers(measured: MeasuredSide) -> bool:
@@ -270,7 +262,7 @@ _USUAL_ROUNDS = 6
 class Against:
     """One side against the baseline; `runs_each` is the number of runs of both."""
 
-    figures: SideFigures
+    figures: ComparedFigures
     ratio: Ratio | None
     verdict: Verdict
     changed: Differences
@@ -288,7 +280,7 @@ class Comparison:
     command that runs them, if there is one.
     """
 
-    baseline: SideFigures
+    baseline: ComparedFigures
     others: list[Against]
     confidence_of_each: float
     rounds: int | None

@@ -62,7 +62,7 @@ def _held_against(found: comparison.Comparison, most_slowdown: float) -> Slowdow
     """Group the sides by whether they are slower than permitted."""
     names: dict[bool | None, list[str]] = {True: [], False: [], None: []}
     for each in found.others:
-        names[comparison.slower_than(each, most_slowdown)].append(each.figures.name)
+        names[comparison.slower_than(each, most_slowdown)].append(each.figures["name"])
     return {
         "most_slowdown": most_slowdown,
         "slower": names[True],

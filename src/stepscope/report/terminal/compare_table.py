@@ -16,7 +16,6 @@ from stepscope.analyze.comparison import (
     CONFIDENCE,
     Against,
     Comparison,
-    SideFigures,
     as_sentence,
     slowdown_is_excluded,
 )
@@ -43,15 +42,15 @@ def print_comparison(console: Console, found: Comparison) -> None:
 def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> CompareAnswer:
     """Return the comparison as one JSON object; `limited` is of `--fail-if-slower`."""
     return {
-        "baseline": _figures_as_json(found.baseline),
+        "baseline": found.baseline,
         "others": [
             {
-                **_figures_as_json(each.figures),
+                **each.figures,
                 "ratio": None if each.ratio is None else cast("RatioRecord", asdict(each.ratio)),
                 "verdict": each.verdict,
                 "changed": each.changed,
                 "environment_differs": each.environment_differs,
-                "warnings": [*each.warnings, *each.figures.warnings],
+                "warnings": [*each.warnings, *each.figures["warnings"]],
                 "rounds_needed_for_5_percent": each.rounds_needed_for_5_percent,
             }
             for each in found.others
@@ -64,12 +63,6 @@ def comparison_as_json(found: Comparison, limited: SlowdownCheck | None) -> Comp
     }
 
 
-def _figures_as_json(figures: SideFigures) -> ComparedFigures:
-    rate = figures.samples_per_s
-    plain = {**asdict(figures), "samples_per_s": None if rate is None else rate._asdict()}
-    return cast("ComparedFigures", plain)
-
-
 def _verdict_table(found: Comparison) -> Table:
     columns = ("", "runs", "samples/s", "interval", "ratio", "interval", "verdict")
     table = house_table(*columns, left=(0, 6))
@@ -79,12 +72,12 @@ def _verdict_table(found: Comparison) -> Table:
     return table
 
 
-def _rate_cells(figures: SideFigures) -> list[str | Text]:
-    cells: list[str | Text] = [Text(printable(figures.name)), str(figures.runs)]
-    rate = figures.samples_per_s
-    if rate is None:
+def _rate_cells(figures: ComparedFigures) -> list[str | Text]:
+    cells: list[str | Text] = [Text(printable(figures["name"])), str(figures["runs"])]
+    rate = figures["samples_per_s"]
+    if rate is None or rate["median"] is None:
         return [*cells, "?", ""]
-    return [*cells, _rate(rate.median), format_range(rate.low, rate.high, _rate)]
+    return [*cells, _rate(rate["median"]), format_range(rate["low"], rate["high"], _rate)]
 
 
 def _ratio_cells(ratio: Ratio | None) -> list[str]:
@@ -100,27 +93,27 @@ def _rate(samples_per_s: float) -> str:
 
 def _figures_table(found: Comparison) -> Table:
     sides = [found.baseline, *(each.figures for each in found.others)]
-    table = house_table("median of the runs", *(escape(printable(side.name)) for side in sides))
+    table = house_table("median of the runs", *(escape(printable(side["name"])) for side in sides))
 
     def add(name: str, values: Iterable[float | None], form: Callable[[float], str]) -> None:
         table.add_row(name, *(format_known(value, form) for value in values))
 
-    add("step", (side.step_s for side in sides), format_duration)
+    add("step", (side["step_s"] for side in sides), format_duration)
     for phase in schema.PHASES:
-        shares = (side.phases[phase] if side.phases else None for side in sides)
+        shares = (side["phases"][phase] if side["phases"] else None for side in sides)
         add(f"  {phase}", shares, format_share)
-    add("peak memory", (side.peak_memory_bytes for side in sides), format_bytes)
-    add("test accuracy", (side.test_accuracy for side in sides), format_share)
+    add("peak memory", (side["peak_memory_bytes"] for side in sides), format_bytes)
+    add("test accuracy", (side["test_accuracy"] for side in sides), format_share)
     return table
 
 
 def _lines(found: Comparison) -> Iterator[str]:
-    yield from (f"{found.baseline.name}: {warning}" for warning in found.baseline.warnings)
+    yield from (f"{found.baseline['name']}: {warning}" for warning in found.baseline["warnings"])
     for each in found.others:
-        name = each.figures.name
+        name = each.figures["name"]
         if each.changed:
             yield f"{name}: changed: {as_sentence(each.changed)}"
-        for warning in (*each.warnings, *each.figures.warnings):
+        for warning in (*each.warnings, *each.figures["warnings"]):
             yield f"{name}: {warning}"
         if each.verdict == CANNOT_TELL:
             yield f"{name}: cannot tell: {_why_not(each)}"
@@ -140,7 +133,7 @@ def _lines(found: Comparison) -> Iterator[str]:
 def _why_not(each: Against) -> str:
     if each.ratio is not None:
         return "a side that ran once says nothing of how much runs differ by themselves"
-    if each.figures.runs:
+    if each.figures["runs"]:
         return "the two have no run, or no round of a sweep, to be compared by"
     return "no run of it counts"
 
