@@ -210,7 +210,7 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchRe
 
     fork_server = ForkServer()
 
-    def attempt(into: list[BatchTrial], **changed: bool | int) -> BatchTrial:
+    def try_one(into: list[BatchTrial], **changed: bool | int) -> BatchTrial:
         tried = spec.model_copy(update=changed)
         listener.trying(
             {
@@ -227,14 +227,14 @@ def fit(spec: RunSpec, listener: MaxBatchListener, *, asked: bool) -> MaxBatchRe
     try:
         question = _question(spec, answer, most, listener, fork_server)
         if question is not None:
-            search(question, lambda batch: attempt(answer.trials, batch_size=batch))
+            search(question, lambda batch: try_one(answer.trials, batch_size=batch))
         if answer.asked_fits is False and answer.largest is not None:
             for changed in _divisions(spec, answer.largest.batch_size):
-                trial = attempt(answer.instead, **changed)
+                trial = try_one(answer.instead, **changed)
                 if trial.fits and (trial.peak_memory_bytes or 0) <= NEAR * answer.limit.bytes:
                     break
             if not spec.checkpoint_activations:
-                attempt(answer.instead, checkpoint_activations=True)
+                try_one(answer.instead, checkpoint_activations=True)
     except (Interrupted, KeyboardInterrupt):
         answer.interrupted = True
     finally:
@@ -337,7 +337,7 @@ def fit_script(
     limit = limit_now(memory_limit_bytes)
     answer = MaxBatchResult(request.target[-1], limit, batch_size, script=called)
 
-    def attempt(batch: int | None) -> BatchTrial:
+    def try_one(batch: int | None) -> BatchTrial:
         listener.trying({"batch_size": batch})
         trial, samples = try_batch(request, batch, limit)
         answer.most = samples if answer.most is None else answer.most
@@ -346,14 +346,14 @@ def fit_script(
         return trial
 
     try:
-        first = attempt(batch_size)
+        first = try_one(batch_size)
         if batch_size is not None and answer.most is not None and batch_size > answer.most:
             raise RequestError(
                 f"batch_size: wanted up to {answer.most}, the samples of the script's data set, "
                 f"found {batch_size}."
             )
         question = Question(limit.bytes, answer.most or _NO_END, first.batch_size)
-        search(question, lambda batch: first if batch == first.batch_size else attempt(batch))
+        search(question, lambda batch: first if batch == first.batch_size else try_one(batch))
     except OutOfMemoryError as error:
         answer.too_small = str(error)
     except (Interrupted, KeyboardInterrupt):

@@ -1,8 +1,5 @@
 """What would more processes bring? A training in several numbers of them, tried in rounds.
 
-refusals    what could only fail, or would compare nothing
-exchange    the exchange of gradients alone, where a prediction is asked for
-
 The record is a sweep folder of the kind `scale`: its trials are short runs, strong and weak. What
 they mean is in `analyze.scaling_answer`.
 """

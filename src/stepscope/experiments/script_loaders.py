@@ -57,7 +57,8 @@ def why_not_set(run: Run, asked: Mapping[str, Any]) -> str | None:
     meaningless = _OF_WORKERS if asked.get("num_workers") == 0 else ()
     for name, reason in loader["refused"].items():
         if name in asked and name not in meaningless:
-            return _refusal(name, reason)
+            said = f"{name} cannot be set in the script's DataLoader: {reason}"
+            return f"{said}; give it some too, --over workers=2" if name in _OF_WORKERS else said
     return _trains_from_another(run, asked["batch_size"]) if "batch_size" in asked else None
 
 
@@ -65,11 +66,6 @@ def warnings_of(run: Run) -> list[str]:
     """Return what is to be doubted about a script with other settings in its loaders."""
     found = (each.get("warning") for each in loaders_of(run))
     return list(dict.fromkeys(warning for warning in found if warning))
-
-
-def _refusal(name: str, reason: str) -> str:
-    told = f"{name} cannot be set in the script's DataLoader: {reason}"
-    return told if name not in _OF_WORKERS else f"{told}; give it some too, --over workers=2"
 
 
 def _trains_from_another(run: Run, asked: int) -> str | None:

@@ -61,7 +61,8 @@ class SweepListener(RunListener, Protocol):
 class TrialBench:
     """Where trials are made: their record, what is tried, who looks on, and who makes them.
 
-    On this machine, trainings of ours are forked from one process that has torch imported.
+    On this machine, trainings of ours are forked from one process that has torch imported. What
+    makes trials raises `Interrupted` when a stop was requested.
     """
 
     folder: SweepFolder
@@ -113,19 +114,11 @@ class TrialBench:
                 del missing[trial.index]
 
     def add(self, values: Mapping[str, SettingValue], repeat: int) -> Trial:
-        """Make a trial that was not planned, because of what the others told.
-
-        Raises:
-            Interrupted: a stop was requested.
-        """
+        """Make a trial that was not planned, because of what the others told."""
         return self._make_unplanned([Trial(len(self._trials()), dict(values), repeat)])[0]
 
     def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
-        """Return a trial of each of some settings: recorded already, or made now.
-
-        Raises:
-            Interrupted: a stop was requested.
-        """
+        """Return a trial of each of some settings: recorded already, or made now."""
         recorded = self._trials()
         wanted, planned = [], len(recorded)
         for values in settings:
@@ -153,11 +146,7 @@ class TrialBench:
         self.listener.trying(trial, None, None)
 
     def _make_all(self, trials: list[Trial], show: Show) -> Generator[Trial, None, None]:
-        """Make trials and note their results; give each as soon as it has one.
-
-        Raises:
-            Interrupted: a stop was requested.
-        """
+        """Make trials and note their results; give each as soon as it has one."""
         waiting = []
         for trial in trials:
             done = _finished_before(trial, self.folder)

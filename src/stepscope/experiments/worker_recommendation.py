@@ -140,6 +140,9 @@ def rate_of(figures: TrialMetrics) -> float:
     return rate
 
 
+_SLOWER = "{} looked better, but the verification showed what is set now to be faster"
+
+
 @dataclass(frozen=True)
 class WorkerRecommendation:
     """What was set up, seen, picked and verified."""
@@ -161,13 +164,14 @@ class WorkerRecommendation:
         bound, bound_why = self._bound_by(self.setup.current)
         after, _ = self._bound_by(self.recommended)
         ratio = self.verified
+        was_slower = verdict(ratio) == SLOWER
         others = [each for each in self.board.died if each not in self.board.seen]
         return {
             "recommended": self.recommended.workers,
             "recommended_threads": self.recommended.threads,
             "current": self.setup.current.workers,
             "decided": self.pick.decided,
-            "why": self._why(),
+            "why": _SLOWER.format(self.pick.candidate) if was_slower else self.pick.why,
             "bound_by": bound,
             "bound_by_why": bound_why,
             "bound_by_with_recommended": after,
@@ -188,13 +192,13 @@ class WorkerRecommendation:
             "of_script": isinstance(self.setup.workload, ScriptWorkload),
             "warnings": list(self.setup.warnings),
             "steps_an_epoch": self.setup.steps_an_epoch,
-            "measured_steps": max(map(self._measured_steps, self.board.seen)),
+            "measured_steps": max(
+                sum(each["steady_steps"] for each in seen.values())
+                for seen in self.board.seen.values()
+            ),
             "cost_s": self.cost_s,
             "path": str(path),
         }
-
-    def _measured_steps(self, candidate: Candidate) -> int:
-        return sum(seen["steady_steps"] for seen in self.board.seen[candidate].values())
 
     def _not_verified(self) -> str | None:
         current = self.setup.current
@@ -203,14 +207,6 @@ class WorkerRecommendation:
         if self.pick.candidate == current:
             return "what is set now is the number to use: there was nothing to compare it with"
         return f"what is set now gave no result: {self.board.died.get(current, 'not tried')}"
-
-    def _why(self) -> str:
-        if verdict(self.verified) == SLOWER:
-            return (
-                f"{self.pick.candidate} looked better, but the verification showed what is set now "
-                "to be faster"
-            )
-        return self.pick.why
 
     def _bound_by(self, candidate: Candidate) -> tuple[str, str]:
         steady = self.board.steady(candidate)

@@ -1,11 +1,4 @@
-"""How many loader workers? Tried under the real consumer, decided by intervals, verified.
-
-setup        what is known beforehand: what is set now, how long an epoch is, what bounds workers
-candidates   which numbers this machine could run at all
-budget       how many steps and rounds may be spent
-board        what has been seen, and what follows from it (pure)
-search       the trials themselves, and the answer
-"""
+"""How many loader workers? Tried under the real consumer, decided by intervals, verified."""
 
 from __future__ import annotations
 
@@ -35,9 +28,6 @@ from stepscope.records import run_reader, schema
 from stepscope.records.sweep_folder import Trial, create_sweep, load_sweep
 from stepscope.records.types import StepFigures, SweepPlan, WorkersAnswer
 from stepscope.stats import Ratio, ratio_of_rounds
-
-# --- The trials that find the number of workers
-
 
 _CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
 _VERIFYING = 1001  # rounds of trials that are not for choosing have numbers of their own
@@ -84,7 +74,9 @@ class WorkerSearch:
 
     def _first_round(self) -> None:
         for candidate in first_candidates(self.setup.bounds, self.setup.current.workers):
-            if self._fits(candidate):
+            # Whether there is room for so many shows in what the smaller numbers took.
+            most = self.setup.bounds.most(mostly_waiting=True)
+            if candidate.workers <= most or candidate == self.setup.current:
                 self._try(1, candidate)
         self._check_that_one_lives()
         self._try_larger()
@@ -96,11 +88,6 @@ class WorkerSearch:
     def _check_that_one_lives(self) -> None:
         if not self.board.playing:
             raise AnswerIsNo("; ".join(f"{c}: {why}" for c, why in self.board.died.items()))
-
-    def _fits(self, candidate: Candidate) -> bool:
-        """Look whether there is room for so many, by what the smaller numbers were seen to take."""
-        most = self.setup.bounds.most(mostly_waiting=True)
-        return candidate.workers <= most or candidate == self.setup.current
 
     def _try_larger(self) -> None:
         """Go on to larger numbers while they help and mostly wait for something that is no CPU."""

@@ -88,7 +88,7 @@ def resume(path: Path, listener: SweepListener) -> LabAnswer:
     folder = LabFolder(path.resolve())
     with working_in(info.get("directory")), folder.held():
         folder.update_info(status=schema.RUNNING, reason=None)
-        with _noting_errors(folder):
+        with _recorded_errors(folder):
             return _run(procedure, make_plan(sheet, request), folder, listener)
 
 
@@ -210,12 +210,12 @@ def _new_folder(plan: Plan, request: LabRequest) -> Iterator[LabFolder]:
         LabFolder(building).write_info(record)
 
     folder = LabFolder(make_latest_folder(out, f"lab-{name}", fill, what="lab"))
-    with _noting_errors(folder):
+    with _recorded_errors(folder):
         yield folder
 
 
 @contextlib.contextmanager
-def _noting_errors(folder: LabFolder) -> Iterator[None]:
+def _recorded_errors(folder: LabFolder) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, Interrupted) as error:

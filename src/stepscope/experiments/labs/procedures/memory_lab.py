@@ -38,73 +38,64 @@ from stepscope.units import format_bytes
 # --- When the memory of a training goes, and which call lets it go: in words that name the code.
 
 
-_NEVER = "not before the training ends"
-_PROCESS_END = "the end of the process"
+_NEVER, _PROCESS_END = "not before the training ends", "the end of the process"
+
+# By kind of memory: the item of the bill that it is, or None for tensors that are alive at the peak
+# of a step; when it goes; and which call lets it go.
+_FREED: dict[str, tuple[str | None, str, str]] = {
+    "activations": (
+        None,
+        "in the backward pass, layer by layer, the last layer's first",
+        "loss.backward(); loss.detach() lets go of what is left of the graph",
+    ),
+    "temporaries": (
+        None,
+        "within the backward pass, as soon as the layer before has used them",
+        "loss.backward()",
+    ),
+    "gradients": (
+        None,
+        "after the step, all at once",
+        "optimizer.zero_grad(), which sets them to None",
+    ),
+    "batch": (
+        None,
+        "in the next step, when the next batch is there",
+        "images, labels = ... bound again; outputs and loss likewise, by the next forward",
+    ),
+    "parameters": (None, _NEVER, _PROCESS_END),
+    "optimizer state": ("optimizer_state", f"{_NEVER}; made by the first step()", _PROCESS_END),
+    "data set": ("dataset", _NEVER, _PROCESS_END),
+    "workers": (
+        "workers",
+        "at the end of every epoch and test",
+        "the loader's iterator, when it goes",
+    ),
+    "batches made ahead": (
+        "prefetch",
+        "one by one, as the loop takes them",
+        "next(batches); the rest with the loader's iterator",
+    ),
+    "kept by the allocator": (
+        "slack",
+        "when it is told to, which the loop does before every epoch",
+        "malloc_trim(0), or the end of the process",
+    ),
+    "runtime": ("runtime", _NEVER, _PROCESS_END),
+}
+_PERSISTENT = (_NEVER, "persistent workers live until the loader goes")
 
 
 def what_frees(bill: MemoryForecast, spec: RunSpec) -> list[FreedMemory]:
-    """List the kinds of memory, each with its bytes at the peak and what ends it.
-
-    `bytes` are counted: tensors as they are alive at the peak of a step, the rest from the bill.
-    """
-    alive, items = bill["at_peak"], bill["items"]
-    if spec.persistent_workers:
-        workers_end = (_NEVER, "persistent workers live until the loader goes")
-    else:
-        workers_end = ("at the end of every epoch and test", "the loader's iterator, when it goes")
-    kinds = (
-        (
-            "activations",
-            alive["activations"],
-            "in the backward pass, layer by layer, the last layer's first",
-            "loss.backward(); loss.detach() lets go of what is left of the graph",
-        ),
-        (
-            "temporaries",
-            alive["temporaries"],
-            "within the backward pass, as soon as the layer before has used them",
-            "loss.backward()",
-        ),
-        (
-            "gradients",
-            alive["gradients"],
-            "after the step, all at once",
-            "optimizer.zero_grad(), which sets them to None",
-        ),
-        (
-            "batch",
-            alive["batch"],
-            "in the next step, when the next batch is there",
-            "images, labels = ... bound again; outputs and loss likewise, by the next forward",
-        ),
-        ("parameters", alive["parameters"], _NEVER, _PROCESS_END),
-        (
-            "optimizer state",
-            items["optimizer_state"]["bytes"],
-            f"{_NEVER}; made by the first step()",
-            _PROCESS_END,
-        ),
-        ("data set", items["dataset"]["bytes"], _NEVER, _PROCESS_END),
-        ("workers", items["workers"]["bytes"], *workers_end),
-        (
-            "batches made ahead",
-            items["prefetch"]["bytes"],
-            "one by one, as the loop takes them",
-            "next(batches); the rest with the loader's iterator",
-        ),
-        (
-            "kept by the allocator",
-            items["slack"]["bytes"],
-            "when it is told to, which the loop does before every epoch",
-            "malloc_trim(0), or the end of the process",
-        ),
-        ("runtime", items["runtime"]["bytes"], _NEVER, _PROCESS_END),
-    )
-    return [
-        {"kind": kind, "bytes": size, "when": when, "by": by}
-        for kind, size, when, by in kinds
-        if size
-    ]
+    """List the kinds of memory, each with its bytes at the peak and what ends it."""
+    freed: list[FreedMemory] = []
+    for kind, (item, when, by) in _FREED.items():
+        size = bill["at_peak"][kind] if item is None else bill["items"][item]["bytes"]
+        if kind == "workers" and spec.persistent_workers:
+            when, by = _PERSISTENT
+        if size:
+            freed.append({"kind": kind, "bytes": size, "when": when, "by": by})
+    return freed
 
 
 # --- Readings of a process's memory, put together phase by phase

@@ -113,7 +113,9 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
     }
 
 
-def choose_limit(asked: int | None, took: int | None, foretold: int | None) -> tuple[int, str]:
+def choose_limit(
+    asked: int | None, took: int | None, forecast_bytes: int | None
+) -> tuple[int, str]:
     """Choose a limit near which the guard acts, and over which the run does not come.
 
     `took` is what it took without a limit. Where the forecast is good enough, the limit is such
@@ -125,8 +127,8 @@ def choose_limit(asked: int | None, took: int | None, foretold: int | None) -> t
         raise StepscopeError("this system does not tell how much the run took: give --memory-limit")
     near = Limits().near_share
     low, high = _ROOM * took, took / near
-    if foretold is not None and foretold / near > low:
-        high = min(high, foretold / near)
+    if forecast_bytes is not None and forecast_bytes / near > low:
+        high = min(high, forecast_bytes / near)
         return round((low + high) / 2), "the forecast, and what the run took without a limit"
     return round(low), "what the run took without a limit"
 
