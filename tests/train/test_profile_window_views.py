@@ -20,21 +20,19 @@ from stepscope.records.csv_log import CsvLog
 from stepscope.records.run_reader import Run
 from stepscope.records.types import TrainingResult
 from stepscope.settings import RunSpec
-from stepscope.train.profile_window import InsideView, ProfilePosition, Window, seen_inside
+from stepscope.train.profile_window import InsideView, ProfilePosition, seen_inside
 
 ASKED = RunSpec(counters=3)
 PHASES = (DATA, FORWARD, BACKWARD, OPTIMIZER)
 
 
-def look(path: Path, counters: Counters, place: ProfilePosition, steps: int) -> InsideView[Window]:
+def look(path: Path, counters: Counters, place: ProfilePosition, steps: int) -> InsideView:
     """Go through an epoch as the loop does, with a view of the counters."""
     file = path / schema.STEPS
     file.write_text(",".join(schema.STEP_COLUMNS) + "\n")
     with CsvLog(file) as log:
         meter = StepMeter(log, 0)
-        view = InsideView[Window](
-            place, CounterWindow(counters.read, meter), meter, schema.COUNTERS
-        )
+        view = InsideView(place, CounterWindow(counters.read, meter), meter, schema.COUNTERS)
         switch_after = view.begin(1, 0)
         meter.open_epoch(EpochTiming(1))
         meter.loader_started()

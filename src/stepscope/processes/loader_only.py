@@ -7,10 +7,8 @@ optimiser step. Batches are copied to the device and dropped.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from stepscope.train import split_loaders
 from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import forget_rows_after
 from stepscope.train.device import memory_format_of
-from stepscope.train.epoch_plan import Position, Stage
+from stepscope.train.epoch_plan import Position
 from stepscope.train.recorder import Recorder, RunMessages, Tally
 from stepscope.train.split_loaders import LoadedSplit, open_split, plan
 from stepscope.train.stop_request import StopRequest
@@ -41,19 +39,6 @@ from stepscope.train.training_setup import prepare_process
 KIND = "load"
 
 _NO_NETWORK = "nothing was trained: the loader ran alone"
-
-
-@dataclass(frozen=True)
-class _Loading:
-    """A loader that is ready to run, and its observers."""
-
-    spec: RunSpec
-    train: LoadedSplit
-    meter: StepMeter
-    recorder: Recorder
-    stop: StopRequest
-    messages: RunMessages
-    before_epoch: Callable[[int], None]
 
 
 def load(
@@ -69,17 +54,11 @@ def load(
     result: TrainingResult = {"absent": absent}
     messages.send({"type": "forecast", "forecast": FitCheck(reason=_NO_NETWORK).to_json()})
     prepare_process(spec)
-    worker_pool = WorkerPool(spec.workers, messages.fallback)
-    add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
+    listeners = split_loaders.listeners_of(messages, stop)
+    worker_pool = WorkerPool(spec.workers, listeners.on_fallback)
     try:
-        train = open_split(
-            spec,
-            "train",
-            Path(spec.data_dir).resolve(),
-            worker_pool,
-            messages.notice,
-            add_listeners,
-        )
+        data_dir = Path(spec.data_dir).resolve()
+        train = open_split(spec, "train", data_dir, worker_pool, listeners)
         stages = plan(spec, train, evaluation_split=None)
         messages.ready(spec, began_ns)
         path = messages.folder.path
@@ -99,10 +78,19 @@ def load(
             queue = queue_of(torch.device(spec.device))
             meter = StepMeter(steps, messages.origin_ns, queue, on_step=recorder.batch)
             cool = split_loaders.cold_epoch_hook(spec, train.files, messages)
-            loading = _Loading(spec, train, meter, recorder, stop, messages, cool)
             try:
                 for number, stage in enumerate(stages):
-                    _load_stage(loading, number, stage)
+                    recorder.begin(number, 0, Tally(), AccuracyCounter(torch.device(spec.device)))
+                    cool(stage.epoch)
+                    timing = EpochTiming(stage.epoch, messages.elapsed_s(), time.time())
+                    opened_ns = other_clock_ns()  # a second clock, to check the meter
+                    finished = _load_epoch(spec, train, meter, stop, timing, stage.steps)
+                    timing.total_s = seconds(other_clock_ns() - opened_ns)
+                    if finished < stage.steps:
+                        stop.check()
+                    epochs.append(",".join(epoch_values("train", timing, loss=None).values()))
+                    epochs.flush()
+                    recorder.report_progress(finished, timing)
                     if number + 1 < len(stages):  # after the last stage a request is too late
                         stop.check()
             finally:
@@ -114,25 +102,15 @@ def load(
     return result, None
 
 
-def _load_stage(loading: _Loading, number: int, stage: Stage) -> None:
-    """Load an epoch and write its row; raise if a stop was requested before the end."""
-    recorder, messages = loading.recorder, loading.messages
-    recorder.begin(number, 0, Tally(), AccuracyCounter(torch.device(loading.spec.device)))
-    loading.before_epoch(stage.epoch)
-    timing = EpochTiming(stage.epoch, messages.elapsed_s(), time.time())
-    opened_ns = other_clock_ns()  # a second clock, to check the meter
-    finished = load_epoch(loading, timing, stage.steps)
-    timing.total_s = seconds(other_clock_ns() - opened_ns)
-    if finished < stage.steps:
-        loading.stop.check()
-    recorder.epochs.append(",".join(epoch_values("train", timing, loss=None).values()))
-    recorder.epochs.flush()
-    recorder.report_progress(finished, timing)
-
-
-def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
+def _load_epoch(
+    spec: RunSpec,
+    train: LoadedSplit,
+    meter: StepMeter,
+    stop: StopRequest,
+    timing: EpochTiming,
+    last: int,
+) -> int:
     """Load up to step `last`, as `loop.train_epoch` does; return the last finished step."""
-    spec, train, meter = loading.spec, loading.train, loading.meter
     memory_format, device = memory_format_of(spec), torch.device(spec.device)
     train.order.epoch = timing.epoch
     step, left = 0, len(train.order)
@@ -140,7 +118,7 @@ def load_epoch(loading: _Loading, timing: EpochTiming, last: int) -> int:
     meter.open_epoch(timing)
     batches: Iterator[Any] = iter(train.loader)
     meter.loader_started()
-    while step < last and (loaded := loading.stop.next_batch(batches)) is not None:
+    while step < last and (loaded := stop.next_batch(batches)) is not None:
         samples = 0
         for _ in range(min(spec.accumulate, left)):
             (images, labels), load_timing = loaded or next(batches)

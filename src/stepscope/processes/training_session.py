@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,10 +70,8 @@ def run_session(
         if not options.force:
             require_fit(forecast)
         before_data_bytes = trimmed_resident_bytes()
-        add_listeners = partial(split_loaders.with_listeners, messages=messages, stop=stop)
-        job = training_setup.build(
-            spec, model, data_dir, messages.fallback, messages.notice, add_listeners, process_group
-        )
+        listeners = split_loaders.listeners_of(messages, stop)
+        job = training_setup.build(spec, model, data_dir, listeners, process_group)
         process_group.require_alike(job.extent)
         result["measured_bytes"] = {"dataset": max(0, trimmed_resident_bytes() - before_data_bytes)}
         is_trial = info["kind"] == "trial"

@@ -26,7 +26,7 @@ from stepscope.train.accuracy import AccuracyCounter
 from stepscope.train.checkpoint import TrainingProgress
 from stepscope.train.device import autocast_of, memory_format_of
 from stepscope.train.epoch_plan import Position
-from stepscope.train.profile_window import InsideView, Window
+from stepscope.train.profile_window import InsideView
 from stepscope.train.recorder import Recorder, Tally
 from stepscope.train.stop_request import StopRequest
 from stepscope.train.training_setup import Job
@@ -43,7 +43,7 @@ class LoopHooks:
     stop: StopRequest
     elapsed_s: Callable[[], float]
     save: Callable[[TrainingProgress], None]
-    inside: InsideView[Window]
+    inside: InsideView
     before_epoch: Callable[[int], None] = lambda epoch: None
 
 

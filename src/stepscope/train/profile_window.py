@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from stepscope.hardware.perf_events import Counters
 from stepscope.meter.counter_window import CounterWindow
@@ -64,15 +64,12 @@ class Window(Protocol):
         """Stop measuring."""
 
 
-W = TypeVar("W", bound=Window, covariant=True)
-
-
 @dataclass
-class InsideView(Generic[W]):
+class InsideView:
     """Open and close a window at its position; `detail` marks the rows in between."""
 
     place: ProfilePosition
-    window: W
+    window: Window
     meter: StepMeter
     detail: str = schema.LAYERS
     _opened_after: int | None = field(default=None, init=False)
@@ -118,7 +115,7 @@ class InsideView(Generic[W]):
 
 def view_of(
     job: Job, meter: StepMeter, queue: DeviceQueue | None, counters: Counters | None
-) -> InsideView[Window]:
+) -> InsideView:
     """Return a view of the hardware counters if they are open, otherwise of the layers."""
     if counters is not None and counters.descriptors:
         place = place_window(job.stages, job.spec.counters)
@@ -127,9 +124,7 @@ def view_of(
     return InsideView(place, LayerWindow([("", job.model)], queue), meter)
 
 
-def seen_inside(
-    view: InsideView[Window], spec: RunSpec, counters: Counters | None
-) -> TrainingResult:
+def seen_inside(view: InsideView, spec: RunSpec, counters: Counters | None) -> TrainingResult:
     """Return the results of the window, and in `absent` the reasons for missing ones."""
     absent = {}
     if counters is not None and not counters.descriptors:

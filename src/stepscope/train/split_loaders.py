@@ -24,7 +24,7 @@ from stepscope.data.loaders.dataloader import (
     RecoveringLoader,
     make_loader,
 )
-from stepscope.data.loaders.worker_pool import WorkerPool
+from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.object_store.download import DownloadProgress
 from stepscope.data.object_store.request_latency import summarize
@@ -87,23 +87,33 @@ class LoadedSplit:
     bucket: StoredSplit | None = None
 
 
+@dataclass(frozen=True)
+class LoaderListeners:
+    """Callbacks of the loaders: for fewer workers, notices about batches, and an object store.
+
+    `watch_store` adds the callbacks for downloads and retries to a data source.
+    """
+
+    on_fallback: Callable[[Fallback], None] = lambda fallback: None
+    on_notice: Callable[[Notice], None] = lambda notice: None
+    watch_store: Callable[[DataSource], DataSource] = lambda source: source
+
+
+_NOBODY = LoaderListeners()
+
+
 def open_split(
     spec: RunSpec,
     split: Split,
     data_dir: Path,
     worker_pool: WorkerPool,
-    on_notice: Callable[[Notice], None] = lambda notice: None,
-    add_listeners: Callable[[DataSource], DataSource] = lambda reading: reading,
+    listeners: LoaderListeners = _NOBODY,
 ) -> LoadedSplit:
-    """Return the loader of a split.
-
-    `on_notice` receives notices about batches. `add_listeners` adds the callbacks for an object
-    store to the data source.
-    """
+    """Return the loader of a split."""
     if spec.source == "synthetic":
         return _synthetic(spec, split, data_dir)
     training = split == "train"
-    reading = add_listeners(data_source_of(spec, data_dir, training=training))
+    reading = listeners.watch_store(data_source_of(spec, data_dir, training=training))
     opened = dataset_registry.find(spec.data, reading).open(split, reading)
     batches: Dataset[Any] = opened.batches
     delay_ms = spec.pipeline_delay_ms + spec.source_delay_ms
@@ -118,7 +128,7 @@ def open_split(
         chosen=None if held is None else ~held,
     )
     timed = TimedDataset(batches)
-    loader = _loader(spec, split, timed, order, worker_pool, on_notice)
+    loader = _loader(spec, split, timed, order, worker_pool, listeners.on_notice)
     return LoadedSplit(loader, order, timed, opened.files, opened.bucket)
 
 
@@ -126,7 +136,7 @@ def held_out_split(
     spec: RunSpec,
     train: LoadedSplit,
     worker_pool: WorkerPool,
-    on_notice: Callable[[Notice], None] = lambda notice: None,
+    listeners: LoaderListeners = _NOBODY,
 ) -> LoadedSplit:
     """Return the held-out samples, not augmented, from the data that the training split opened.
 
@@ -138,7 +148,7 @@ def held_out_split(
         spec.validation, spec.batch_size, spec.seed, "none", chosen=held, augment=False
     )
     return LoadedSplit(
-        _loader(spec, "validation", train.dataset, order, worker_pool, on_notice),
+        _loader(spec, "validation", train.dataset, order, worker_pool, listeners.on_notice),
         order,
         train.dataset,
     )
@@ -247,18 +257,13 @@ class RetryJournal:
         )
 
 
-def with_listeners(
-    reading: DataSource, messages: RunMessages | None, stop: StopRequest | None
-) -> DataSource:
-    """Return a data source that reports downloads and retries; a stop request ends a download."""
-    if messages is None:
-        return reading
+def listeners_of(messages: RunMessages, stop: StopRequest) -> LoaderListeners:
+    """Return listeners that report to the run; a stop request ends a download."""
     reported_at = -PROGRESS_EVERY_S
 
     def report(split: Split, progress: DownloadProgress) -> None:
         nonlocal reported_at
-        if stop is not None:
-            stop.check()
+        stop.check()
         whole = progress.done_bytes == progress.total_bytes
         if whole or monotonic() - reported_at >= PROGRESS_EVERY_S:
             reported_at = monotonic()
@@ -273,7 +278,11 @@ def with_listeners(
             )
 
     on_retry = RetryJournal(messages.folder.path, messages.origin_ns)
-    return replace(reading, on_retry=on_retry, report=report)
+    return LoaderListeners(
+        messages.fallback,
+        messages.notice,
+        lambda source: replace(source, on_retry=on_retry, report=report),
+    )
 
 
 def record_downloads(folder: Path, buckets: Mapping[Split, StoredSplit]) -> None:

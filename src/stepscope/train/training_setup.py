@@ -13,10 +13,9 @@ from torch import nn, optim
 from torch.optim.lr_scheduler import LRScheduler
 
 from stepscope.data import dataset_registry
-from stepscope.data.dataset import DataSet, DataSource, Split
+from stepscope.data.dataset import DataSet, Split
 from stepscope.data.datasets.wordpiece import read_vocabulary
-from stepscope.data.loaders.dataloader import Notice
-from stepscope.data.loaders.worker_pool import Fallback, WorkerPool
+from stepscope.data.loaders.worker_pool import WorkerPool
 from stepscope.data.object_store.bucket import StoredSplit
 from stepscope.data.sample_order import EpochOrder
 from stepscope.errors import RequestError
@@ -30,7 +29,13 @@ from stepscope.train.epoch_plan import Stage, plan_stages, total_steps
 from stepscope.train.optimizers import make_optimizer, make_scaler, make_schedule
 from stepscope.train.recorder import Tally
 from stepscope.train.source_settings import data_source_of
-from stepscope.train.split_loaders import LoadedSplit, held_out_split, open_split, plan
+from stepscope.train.split_loaders import (
+    LoadedSplit,
+    LoaderListeners,
+    held_out_split,
+    open_split,
+    plan,
+)
 from stepscope.train.stop_request import StopRequest
 
 T = TypeVar("T")
@@ -191,25 +196,19 @@ def build(
     spec: RunSpec,
     model: nn.Module,
     data_dir: Path,
-    on_fallback: Callable[[Fallback], None] = lambda fallback: None,
-    on_notice: Callable[[Notice], None] = lambda notice: None,
-    add_listeners: Callable[[DataSource], DataSource] = lambda reading: reading,
+    listeners: LoaderListeners | None = None,
     process_group: ProcessGroup | None = None,
 ) -> Job:
-    """Return the training of a network.
-
-    `on_fallback` is called when a loader continues with fewer workers, `on_notice` with notices
-    about batches. `add_listeners` adds the callbacks for an object store to the data source. The
-    ranks of `process_group` share each batch.
-    """
+    """Return the training of a network. The ranks of `process_group` share each batch."""
     device, process_group = torch.device(spec.device), process_group or ProcessGroup()
-    worker_pool = WorkerPool(spec.workers, on_fallback)
-    train = open_split(spec, "train", data_dir, worker_pool, on_notice, add_listeners)
+    listeners = listeners or LoaderListeners()
+    worker_pool = WorkerPool(spec.workers, listeners.on_fallback)
+    train = open_split(spec, "train", data_dir, worker_pool, listeners)
     test = None
     if spec.evaluation_split == "validation":
-        test = held_out_split(spec, train, worker_pool, on_notice)
+        test = held_out_split(spec, train, worker_pool, listeners)
     elif spec.evaluation_split == "test":
-        test = open_split(spec, "test", data_dir, worker_pool, on_notice, add_listeners)
+        test = open_split(spec, "test", data_dir, worker_pool, listeners)
     for split in (train, test):
         if split is not None:
             split.order.rank, split.order.world = process_group.rank, process_group.world_size
