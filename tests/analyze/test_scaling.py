@@ -80,10 +80,10 @@ def test_speed_up_and_efficiency_are_ratios_of_rounds(tmp_path: Path) -> None:
     assert (base["speedup"], base["low"], base["communication_s"]) == (1, None, None)
 
 
-def test_one_round_has_no_interval_and_the_answer_says_that_it_may_be_noise(tmp_path: Path) -> None:
+def test_one_round_has_no_interval_and_the_answer_says_so(tmp_path: Path) -> None:
     told = scaling_of(a_sweep(tmp_path, {key: rates[:1] for key, rates in TWICE.items()}))
     assert rows_of(told)["strong", 2]["low"] is None
-    assert "1.50 times as fast as 1 (in one round, which may be noise), 75.0 %" in told["answer"]
+    assert "1.50 times as fast as 1 (too few rounds for an interval), 75.0 %" in told["answer"]
     assert told["predicted"] == []
     assert told["assumed"] is None
 

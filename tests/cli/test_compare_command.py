@@ -88,7 +88,7 @@ def test_two_runs_are_too_few_to_tell(stepscope, folder):
     answer = stepscope("compare", "steady/run-0", "half/run-0")
     assert answer.code == 0
     assert "cannot tell" in answer.out
-    assert "a side that ran once" in answer.out
+    assert "too few rounds for an interval" in answer.out
     assert "to find out: stepscope sweep --over workers=0,2 --repeats 6" in answer.out
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from stepscope.experiments.labs.lab_runner import labs
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "labs.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json-answers.md"
 
 SMALL = ("--samples", 640, "--batch-size", 64, "--threads", 1)
 

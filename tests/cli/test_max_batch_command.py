@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stepscope_command import Answer, Stepscope
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "fit.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json-answers.md"
 MIB = 2**20
 ROOM_BYTES = 256 * MIB
 ASKED = 40

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "summary.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json-answers.md"
 
 OWN = """\
 import torch

@@ -29,7 +29,7 @@ PLAYED = 1500
 AT_MOST_1_IN_20 = 0.05 + 3 * math.sqrt(0.05 * 0.95 / PLAYED)
 
 rates = st.floats(1e-3, 1e6)
-sets = st.lists(rates, min_size=2, max_size=10)
+sets = st.lists(rates, min_size=3, max_size=10)
 
 
 # --- Student's t ----------------------------------------------------------------------------------
@@ -71,9 +71,10 @@ def test_a_t_that_does_not_exist_is_refused(degrees, confidence):
 
 
 def test_the_ratio_of_rounds_is_that_of_each_round_and_not_of_the_sums():
-    # The second round ran on a machine that was ten times slower; the ratio is 2 in both.
-    found = ratio_of_rounds([100, 10], [200, 20])
-    assert found == Ratio(pytest.approx(2), pytest.approx(2), pytest.approx(2), 2, 0)
+    # The second round ran on a machine that was ten times slower; the ratio is 2 in all.
+    found = ratio_of_rounds([100, 10, 50], [200, 20, 100])
+    two = pytest.approx(2)
+    assert found == Ratio(two, two, two, 3, pytest.approx(0))
     assert verdict(found) == "faster"
 
 
@@ -147,7 +148,7 @@ def test_equal_figures_do_not_differ_however_many_there_are(rate, ours, theirs):
     assert verdict(ratio_of_sets([rate] * ours, [rate] * theirs)) == "no difference detected"
 
 
-@given(st.lists(st.tuples(rates, rates), min_size=2, max_size=10), st.floats(0.1, 10))
+@given(st.lists(st.tuples(rates, rates), min_size=3, max_size=10), st.floats(0.1, 10))
 def test_turned_round_the_ratio_is_turned_round_and_units_do_not_matter(pairs, unit):
     ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
     for compare in (ratio_of_rounds, ratio_of_sets):
@@ -164,8 +165,11 @@ def test_the_interval_of_a_setting_holds_its_median(values):
     assert found.low <= found.median == median(values) <= found.high
 
 
-def test_the_interval_of_one_value_has_no_ends():
+def test_fewer_than_three_rounds_have_no_interval():
     assert interval_of([7.0]) == (7.0, None, None)
+    assert interval_of([7.0, 9.0]) == (8.0, None, None)
+    assert ratio_of_rounds([2.0, 2.0], [4.0, 4.0]) == Ratio(pytest.approx(2), None, None, 2, None)
+    assert verdict(ratio_of_rounds([2.0, 2.0], [4.0, 4.0])) == "cannot tell"
     with pytest.raises(ValueError, match="of nothing"):
         interval_of([])
 

@@ -168,7 +168,7 @@ def _measured_words(base: int, row: MeasuredScaling) -> str:
     who = f"{row['processes']} processes {_MODE_WORDS[row['mode']]}"
     if row["speedup"] is None or row["efficiency"] is None:
         return f"{who} gave no figure ({row['reason']})"
-    sure = "in one round, which may be noise"
+    sure = "too few rounds for an interval"
     if row["low"] is not None and row["high"] is not None:
         sure = f"{row['low']:.2f} to {row['high']:.2f} in {row['rounds']} rounds"
     ideal = f"{format_share(row['efficiency'])} of the ideal"

@@ -10,6 +10,7 @@ and runs differ by more than their steps show.
 """
 
 from stepscope.stats.intervals import (
+    FEWEST_ROUNDS,
     Interval,
     interval_of,
     known_mean,
@@ -35,6 +36,7 @@ from stepscope.stats.sample_size import rounds_needed
 __all__ = [
     "CANNOT_TELL",
     "FASTER",
+    "FEWEST_ROUNDS",
     "NO_DIFFERENCE",
     "SLOWER",
     "Interval",

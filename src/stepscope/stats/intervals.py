@@ -46,8 +46,12 @@ def _share_within(angle: float, degrees: int) -> float:
     return (angle + total) * 2 / math.pi if odd else total
 
 
+# With two rounds Student's t is 12.7: an interval such as 3.5 to 2,123,825 helps nobody.
+FEWEST_ROUNDS = 3
+
+
 class Interval(NamedTuple):
-    """A median and its interval; the ends are None with one value."""
+    """A median and its interval; the ends are None with fewer than `FEWEST_ROUNDS` values."""
 
     median: float
     low: float | None
@@ -89,7 +93,7 @@ def interval_of(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """
     ordered = sorted(values)
     middle = quantile(ordered, 0.5)
-    if len(ordered) < 2:
+    if len(ordered) < FEWEST_ROUNDS:
         return Interval(middle, None, None)
     outside = _values_outside(len(ordered), confidence)
     if outside is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final, Literal
 
-from stepscope.stats.intervals import t_quantile
+from stepscope.stats.intervals import FEWEST_ROUNDS, t_quantile
 
 Verdict = Literal["faster", "slower", "no difference detected", "cannot tell"]
 Tie = Literal["tied", "worse", "undecided"]
@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Ratio:
-    """A multiple of the baseline's throughput; the ends are None if a side ran once.
+    """A multiple of the baseline's throughput; the ends are None with too few rounds or runs.
 
     `rounds` is None for sets that were not run in rounds. `noise` is the standard deviation of the
     logarithm of the ratio of two single runs: 0.12 if two equal runs differ by 12 %.
@@ -53,8 +53,8 @@ def ratio_of_rounds(
     logs = [math.log(b / a) for a, b in zip(baseline, other, strict=True)]
     if not logs:
         return None
-    if len(logs) == 1:
-        return Ratio(math.exp(logs[0]), None, None, 1, None)
+    if len(logs) < FEWEST_ROUNDS:
+        return Ratio(math.exp(fmean(logs)), None, None, len(logs), None)
     noise = stdev(logs)
     half = t_quantile(len(logs) - 1, confidence) * noise / math.sqrt(len(logs))
     return _around(fmean(logs), half, len(logs), noise)

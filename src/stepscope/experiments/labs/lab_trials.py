@@ -212,7 +212,7 @@ def in_words(ratio: Ratio | None, baseline: str) -> str:
         return f"not comparable with {baseline}: no round in which both completed"
     times = f"{ratio.ratio:.2f} times as fast as {baseline}"
     if ratio.low is None or ratio.high is None:
-        return f"{times} in one run each, which may be noise: {verdict(ratio)}"
+        return f"{times} (too few rounds for an interval): {verdict(ratio)}"
     return (
         f"{times} ({ratio.low:.2f} to {ratio.high:.2f} in {ratio.rounds} rounds): {verdict(ratio)}"
     )

@@ -26,7 +26,7 @@ def print_stalls(console: Console, found: BottleneckAnswer) -> None:
         table.add_row(
             words,
             format_known(rate["median"], "{:,.0f}".format),
-            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="one run: ?"),
+            format_range(rate["low"], rate["high"], "{:,.0f}".format, unknown="too few rounds"),
             format_known(seen["step_s"], format_duration),
             format_share(seen["data_s"] / seen["step_s"])
             if seen["data_s"] is not None and seen["step_s"]

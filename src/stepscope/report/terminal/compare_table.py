@@ -132,7 +132,7 @@ def _lines(found: Comparison) -> Iterator[str]:
 
 def _why_not(each: Against) -> str:
     if each.ratio is not None:
-        return "a side that ran once says nothing of how much runs differ by themselves"
+        return "too few rounds for an interval: repeat with at least 3"
     if each.figures["runs"]:
         return "the two have no run, or no round of a sweep, to be compared by"
     return "no run of it counts"

@@ -113,7 +113,7 @@ def _predicted_table(rows: list[PredictedScaling]) -> Table:
 def _interval(row: MeasuredScaling, base: int) -> str:
     if row["speedup"] is None or row["processes"] == base:  # which is 1 by definition
         return ""
-    return format_range(row["low"], row["high"], "{:.2f}".format, unknown="one round: ?")
+    return format_range(row["low"], row["high"], "{:.2f}".format, unknown="too few rounds")
 
 
 def _words(found: ScalingAnswer) -> Iterator[str]:

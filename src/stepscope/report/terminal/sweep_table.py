@@ -92,7 +92,7 @@ def _outcome(trial: Trial) -> str:
 def setting_cells(row: RoundFigures) -> list[str]:
     """Return the figures of a setting over its rounds, in the order of `SETTING_COLUMNS`."""
     rate = row["samples_per_s"]
-    few = "no run: ?" if rate["median"] is None else "one run: ?"
+    few = "no run" if rate["median"] is None else "too few rounds"
     return [
         f"{row['completed']}/{row['runs']}",
         format_known(rate["median"], "{:,.0f}".format),
