@@ -97,6 +97,5 @@ def test_means_are_over_what_is_known() -> None:
 
 
 def test_a_rate_is_of_the_steps_that_know_their_samples() -> None:
-    steps = [{"samples": 8, "step_s": 0.5}, {"samples": None, "step_s": 9.0}]
-    assert rate(steps) == 16
-    assert rate(steps[1:]) is None
+    assert rate([8, None], [0.5, 9.0]) == 16
+    assert rate([None], [9.0]) is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Literal, get_args
 
 from stepscope.analyze.sweep_summary import steady_steps
@@ -66,9 +67,9 @@ def trials_with_rate(sweep: Sweep, values: Setting) -> list[Trial]:
 
 def communication_of(sweep: Sweep, trials: Iterable[Trial]) -> float | None:
     """Return the exposed communication of a step on rank 0; None for one process."""
-    of_trials = (steady_steps(load_run(sweep.folder_of(trial))) for trial in trials)
+    runs = (load_run(sweep.folder_of(trial)) for trial in trials)
     return known_median(
-        known_mean([row["communication_s"] for row in steps]) for steps in of_trials
+        known_mean(compress(run.steps["communication_s"], steady_steps(run))) for run in runs
     )
 
 

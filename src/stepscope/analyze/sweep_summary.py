@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import compress, pairwise
-from typing import Any, cast
+from typing import cast
 
 from stepscope.analyze.comparison_sides import by_node_kind, settings_of
 from stepscope.analyze.phase_shares import counted_steps
@@ -17,7 +17,6 @@ from stepscope.analyze.throughput import rate_of_trial
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.sweep_folder import Sweep, Trial
-from stepscope.records.table import Table
 from stepscope.records.types import (
     RateInterval,
     RecordedSpec,
@@ -74,28 +73,36 @@ def _data_share(metrics: TrialMetrics) -> float | None:
 # --- Figures of one trial
 
 
+_OF_A_STEP = tuple(StepFigures.__annotations__)
 _WARM_UP_STEPS = 2  # the first steps include the libraries' initialisation
 
 
 def metrics(run: Run) -> TrialMetrics:
     """Return the figures of a run; unknown ones are None."""
-    summary, steps = run.summary, run.steps
-    phases = summary.get("phases") or {}
+    summary, steps, telemetry = run.summary, run.steps, run.telemetry
     dropped = summary.get("dropped_epochs") or []
-    kept = counted_steps(steps, dropped)
+    kept, steady = counted_steps(steps, dropped), steady_steps(run)
     trained = run.epoch_rows("train")
     starts = [row["loader_start_s"] for row in trained if row["loader_start_s"] is not None]
-    steady = steady_steps(run)
-    figures = {
+    began_s = steps["start_s"][0] if len(steps) else 0.0  # telemetry begins before, with imports
+    later = [(time_s or 0.0) >= began_s for time_s in telemetry["time_s"]]
+    workers = [value for value in telemetry["workers_private_bytes"] if value]
+    counts = [value for value in telemetry["workers"] if value]
+    figures: TrialMetrics = {
         "samples_per_s": summary.get("samples_per_s"),
         "dropped_epochs": dropped,
-        "steady_samples_per_s": rate(steady),
-        "steady_steps": len(steady),
-        "steady": mean_step(cast("list[StepFigures]", steady)),
+        "steady_samples_per_s": rate(
+            compress(steps["samples"], steady), compress(steps["step_s"], steady)
+        ),
+        "steady_steps": sum(steady),
+        "steady": cast(
+            "StepFigures",
+            {name: known_mean(compress(steps[name], steady)) for name in _OF_A_STEP},
+        ),
         "wall_s": summary.get("wall_s"),
-        "epoch_s": known_mean([row["total_s"] for row in trained]),
+        "epoch_s": known_mean(row["total_s"] for row in trained),
         "step_s": known_mean(compress(steps["step_s"], kept)),
-        "phases": {name: figures["mean_s"] for name, figures in phases.items()},
+        "phases": {name: each["mean_s"] for name, each in (summary.get("phases") or {}).items()},
         "load_s": known_mean(compress(steps["load_s"], kept)),
         "load_cpu_s": known_mean(compress(steps["load_cpu_s"], kept)),
         "loader_start_s": max(starts, default=None),
@@ -107,47 +114,42 @@ def metrics(run: Run) -> TrialMetrics:
         "page_cache": summary.get("page_cache"),
         "swap_used_bytes": (run.info.get("environment") or {}).get("swap_used_bytes"),
         "workers_lost": sum(event["event"] == "workers_fallback" for event in run.events),
-        **_machine(run.telemetry, since_s=steps["start_s"][0] if len(steps) else 0.0),
-    }
-    return cast(TrialMetrics, {name: _finite(value) for name, value in figures.items()})
-
-
-def _machine(telemetry: Table, since_s: float) -> dict[str, Any]:
-    """Return the telemetry of the training itself, without the imports before it."""
-    later = [row for row in telemetry.rows() if (row["time_s"] or 0.0) >= since_s]
-    workers = [value for value in telemetry["workers_private_bytes"] if value]
-    counts = [value for value in telemetry["workers"] if value]
-    return {
-        "read_bytes_per_s": _read_per_s(later),
-        "pressure_cpu": known_mean([row["pressure_cpu"] for row in later]),
-        "pressure_io": known_mean([row["pressure_io"] for row in later]),
+        "read_bytes_per_s": _read_per_s(
+            compress(telemetry["time_s"], later), compress(telemetry["read_bytes"], later)
+        ),
+        "pressure_cpu": known_mean(compress(telemetry["pressure_cpu"], later)),
+        "pressure_io": known_mean(compress(telemetry["pressure_io"], later)),
         "worker_bytes": max(workers) // max(counts) if workers and counts else None,
     }
+    # JSON cannot hold a loss that diverged.
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in figures.items()
+    }
+    return cast("TrialMetrics", finite)
 
 
-def _read_per_s(rows: list[dict[str, Any]]) -> float | None:
+def _read_per_s(times_s: Iterable[float], read_bytes: Iterable[int | None]) -> float | None:
     """Return the bytes read per second; the counter falls when a worker exits."""
-    known = [row for row in rows if row["read_bytes"] is not None]
+    known = [
+        (at_s, read) for at_s, read in zip(times_s, read_bytes, strict=True) if read is not None
+    ]
     if len(known) < 2:
         return None
-    read = sum(max(0, b["read_bytes"] - a["read_bytes"]) for a, b in pairwise(known))
-    return float(read / (known[-1]["time_s"] - known[0]["time_s"]))
+    grown = sum(max(0, after - before) for (_, before), (_, after) in pairwise(known))
+    return grown / (known[-1][0] - known[0][0])
 
 
-def _finite(value: Any) -> Any:
-    """Return None for values that JSON cannot hold, such as a loss that diverged."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def steady_steps(run: Run) -> list[dict[str, Any]]:
-    """Return the steps of each epoch after its start.
+def steady_steps(run: Run) -> list[bool]:
+    """Return a mask of the steps of each epoch after its start.
 
     The first two are left out, and those whose batches the workers prefetched: their loading time
     says nothing about the rate of the loader.
     """
     left_out = start_up_steps(run.spec)
     return [
-        row for row in run.steps.rows() if row["detail"] == schema.FULL and row["step"] > left_out
+        detail == schema.FULL and number > left_out
+        for detail, number in zip(run.steps["detail"], run.steps["step"], strict=True)
     ]
 
 
@@ -187,8 +189,10 @@ def mean_step(steps: Iterable[StepFigures]) -> StepFigures:
     }
 
 
-def rate(rows: list[dict[str, Any]]) -> float | None:
+def rate(samples: Iterable[int | None], step_s: Iterable[float]) -> float | None:
     """Return the samples per second of some steps; None if no step records its samples."""
-    known = [row for row in rows if row["samples"] is not None]
-    took_s = sum(row["step_s"] for row in known)
-    return sum(row["samples"] for row in known) / took_s if took_s else None
+    known = [
+        (count, took_s) for count, took_s in zip(samples, step_s, strict=True) if count is not None
+    ]
+    took_s = sum(took_s for _, took_s in known)
+    return sum(count for count, _ in known) / took_s if took_s else None
