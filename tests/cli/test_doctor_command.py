@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from machine_trees import (
     add_nvpmodel,
     write_tree,
 )
+from polling import wait_until
 from stepscope_command import ENVIRONMENT, Answer, Stepscope
 from warm_command import WarmProcess
 
@@ -191,9 +191,7 @@ def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
         env={**ENVIRONMENT, **pi.env},
     )
     steps = pi.folder / "runs/latest/steps.csv"
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and not has_rows(steps):
-        time.sleep(0.02)
+    wait_until(lambda: has_rows(steps))
     assert pi.governor() == "performance"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=90)

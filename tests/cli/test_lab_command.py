@@ -6,10 +6,10 @@ import json
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from polling import wait_until
 
 from stepscope.experiments.labs.lab_runner import labs
 
@@ -96,10 +96,7 @@ def test_without_the_extra_for_charts_the_rest_is_done_and_the_plots_are_missing
 def test_a_lab_that_is_stopped_at_any_moment_says_so_and_how_it_goes_on(stepscope, since):
     few = ("--model", "lenet", "--samples", 6400, "--batch-size", 8, "--workers", 0)
     process = stepscope.start("lab", "epoch-times", *few)
-    deadline = time.monotonic() + 60
-    while not list(stepscope.folder.glob(f"runs/latest/{since}")):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: list(stepscope.folder.glob(f"runs/latest/{since}")), every_s=0.005)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err

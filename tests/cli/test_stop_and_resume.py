@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from polling import wait_until
 from stepscope_command import Stepscope, closes
 
 from stepscope.records.run_reader import Run, load_run
@@ -49,13 +50,6 @@ def slow(stepscope: Stepscope) -> Path:
     return stepscope.folder / "slow"
 
 
-def wait_for(condition, what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
-
-
 def steps_on_disk(folder: Path) -> int:
     file = folder / "runs" / "latest" / "steps.csv"
     return file.read_text().count("\n") - 1 if file.exists() else 0
@@ -63,7 +57,7 @@ def steps_on_disk(folder: Path) -> int:
 
 def in_its_second_epoch(stepscope, *args, **options) -> subprocess.Popen[str]:
     process = stepscope.start(*RUN, *args, **options)
-    wait_for(lambda: steps_on_disk(stepscope.folder) > 40 or process.poll(), "the second epoch")
+    wait_until(lambda: steps_on_disk(stepscope.folder) > 40 or process.poll())
     assert process.poll() is None, process.communicate()
     return process
 
@@ -121,7 +115,7 @@ def test_two_signals_end_it_at_once(stepscope, slow):
         SLOW.replace("0.25", "600 * bool(Path('asleep').write_text(' '))")
     )
     process = stepscope.start(*RUN, "--json")
-    wait_for((stepscope.folder / "asleep").exists, "the second epoch")
+    wait_until((stepscope.folder / "asleep").exists)
     process.send_signal(signal.SIGINT)
     assert any(line.startswith("stopping after this step") for line in process.stderr)
     process.send_signal(signal.SIGINT)
@@ -132,11 +126,11 @@ def test_two_signals_end_it_at_once(stepscope, slow):
 
 def kill_when(condition, stepscope) -> None:
     process = stepscope.start(*RUN)
-    wait_for(lambda: condition() or process.poll(), "the moment")
+    wait_until(lambda: condition() or process.poll())
     below = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(map(lives, below)), "the end of what it started")
+    wait_until(lambda: not any(map(lives, below)))
 
 
 def lives(process: psutil.Process) -> bool:
@@ -230,9 +224,9 @@ def test_ctrl_z_pauses_the_training_too(stepscope, slow):
         os.kill(process.pid, signal.SIGTSTP)
         # Who supervises stops after it: what is told to go on before it has stopped, does not.
         for paused in (training, psutil.Process(process.pid)):
-            wait_for(lambda paused=paused: paused.status() == psutil.STATUS_STOPPED, "a pause")
+            wait_until(lambda paused=paused: paused.status() == psutil.STATUS_STOPPED)
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: training.status() != psutil.STATUS_STOPPED, "the training to go on")
+        wait_until(lambda: training.status() != psutil.STATUS_STOPPED)
     finally:
         process.kill()
         process.communicate()
@@ -246,7 +240,7 @@ def test_without_a_checkpoint_a_run_begins_again_and_of_two_that_resume_it_one_i
     (path / "run.json").write_text(json.dumps({**info, "status": "interrupted"}))
     (path / "checkpoint.pt").unlink()
     both = [stepscope.start("resume", path) for _ in range(2)]
-    wait_for(lambda: any(process.poll() is not None for process in both), "a refusal")
+    wait_until(lambda: any(process.poll() is not None for process in both))
     slow.unlink()
     errors = [process.communicate(timeout=120)[1] for process in both]
     assert sorted(process.returncode for process in both) == [0, 2], errors

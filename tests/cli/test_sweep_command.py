@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
 from pathlib import Path
-from typing import Any
 
+from polling import recorded_sweep, wait_for_trials
 from stepscope_command import Stepscope
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
@@ -29,26 +27,6 @@ for x, y in DataLoader(data, batch_size=8, shuffle=True):
     nn.functional.cross_entropy(net(x), y).backward()
     optimizer.step()
 """
-
-
-def recorded(folder: Path) -> dict[str, Any]:
-    info = json.loads((folder / "sweep.json").read_text())
-    assert isinstance(info, dict)
-    return info
-
-
-def wait_for(sweep: subprocess.Popen[str], runs: Path, completed: int) -> Path:
-    """Wait until so many trials of the newest sweep are done."""
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        time.sleep(0.02)
-        assert sweep.poll() is None, sweep.communicate()
-        folder = runs / "latest"
-        if (folder / "sweep.json").exists():
-            statuses = [trial["status"] for trial in recorded(folder)["trials"]]
-            if statuses.count("completed") >= completed:
-                return folder.resolve()
-    raise AssertionError("the sweep made no progress")
 
 
 def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(
@@ -83,23 +61,23 @@ def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once
     sweep = stepscope.start(
         "sweep", *QUICK, "--over", "workers=0,1", "--over", "batch_size=8,16", "--repeats", 1
     )
-    folder = wait_for(sweep, stepscope.folder / "runs", completed=2)
+    folder = wait_for_trials(sweep, stepscope.folder / "runs", completed=2)
     sweep.send_signal(signal.SIGKILL)
     sweep.communicate()
     (folder / "trials" / ".new-of-a-killed-process").mkdir()
-    before = recorded(folder)["trials"]
+    before = recorded_sweep(folder)["trials"]
     done_before = [trial for trial in before if trial["status"] == "completed"]
 
     resumed = stepscope("sweep", "--resume", folder)
 
     assert resumed.code == 0, resumed.err
-    after = recorded(folder)
+    after = recorded_sweep(folder)
     assert after["status"] == "completed"
     assert [trial["status"] for trial in after["trials"]] == ["completed"] * 4
     assert [trial for trial in after["trials"] if trial in done_before] == done_before
     assert len(list((folder / "trials").iterdir())) == 4
     assert stepscope("sweep", "--resume", folder).code == 0  # nothing is left to do
-    assert recorded(folder) == after
+    assert recorded_sweep(folder) == after
 
 
 def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope: Stepscope) -> None:
@@ -160,7 +138,7 @@ def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(
 def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> None:
     first = stepscope.start("sweep", *QUICK, "--over", "workers=0,1", "--repeats", 50)
     try:
-        folder = wait_for(first, stepscope.folder / "runs", completed=1)
+        folder = wait_for_trials(first, stepscope.folder / "runs", completed=1)
         second = stepscope("sweep", "--resume", folder)
     finally:
         first.send_signal(signal.SIGINT)
@@ -170,7 +148,7 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
     assert "still running" in second.err
     assert first.returncode == 130
     assert "--resume" in words
-    assert recorded(folder)["status"] == "interrupted"
+    assert recorded_sweep(folder)["status"] == "interrupted"
     assert "report: " in words
     assert "of 100 trials completed" in (folder / "report.html").read_text(encoding="utf-8")
 

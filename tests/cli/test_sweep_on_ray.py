@@ -6,13 +6,12 @@ import json
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from local_ray_cluster import Cluster, kill
+from polling import recorded_sweep, wait_for_trials
 from stepscope_command import Stepscope
 
 from stepscope.experiments.runners import ray_cluster as joining
@@ -20,24 +19,6 @@ from stepscope.hardware.conditions import clock_source
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
 EIGHT = ("--over", "workers=0,1", "--repeats", 4)
-
-
-def recorded(folder: Path) -> dict[str, Any]:
-    info = json.loads((folder / "sweep.json").read_text())
-    assert isinstance(info, dict)
-    return info
-
-
-def wait_for(sweep: subprocess.Popen[str], runs: Path, completed: int) -> Path:
-    """Wait until so many trials of the newest sweep are done."""
-    for _ in range(2400):
-        time.sleep(0.1)
-        assert sweep.poll() is None, sweep.communicate()
-        if (runs / "latest" / "sweep.json").exists():
-            statuses = [trial["status"] for trial in recorded(runs / "latest")["trials"]]
-            if statuses.count("completed") >= completed:
-                return (runs / "latest").resolve()
-    raise AssertionError("the sweep made no progress")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +67,7 @@ def test_a_node_ended_in_the_middle_of_eight_trials_loses_none_and_makes_none_tw
     sweep = stepscope.start(
         "sweep", *QUICK, *EIGHT, "--on", "ray", "--address", cluster.address, "--json"
     )
-    wait_for(sweep, stepscope.folder / "runs", completed=3)
+    wait_for_trials(sweep, stepscope.folder / "runs", completed=3)
     end(doomed)
     out, err = sweep.communicate(timeout=300)
 
@@ -107,20 +88,22 @@ def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
 ) -> None:
     cluster.add()
     sweep = stepscope.start("sweep", *QUICK, *EIGHT, "--on", "ray", "--address", cluster.address)
-    folder = wait_for(sweep, stepscope.folder / "runs", completed=2)
+    folder = wait_for_trials(sweep, stepscope.folder / "runs", completed=2)
     sweep.kill()
     sweep.communicate()
     again = stepscope.start("sweep", "--resume", folder)
-    wait_for(again, stepscope.folder / "runs", completed=4)
+    wait_for_trials(again, stepscope.folder / "runs", completed=4)
     again.send_signal(signal.SIGINT)
     _, words = again.communicate(timeout=60)
     assert again.returncode == 130, words
-    done_before = [each for each in recorded(folder)["trials"] if each["status"] == "completed"]
+    done_before = [
+        each for each in recorded_sweep(folder)["trials"] if each["status"] == "completed"
+    ]
 
     resumed = stepscope("sweep", "--resume", folder, "--on", "here")
 
     assert resumed.code == 0, resumed.err
-    trials = recorded(folder)["trials"]
+    trials = recorded_sweep(folder)["trials"]
     assert [trial["status"] for trial in trials] == ["completed"] * 8
     assert [trial for trial in trials if trial in done_before] == done_before
     # This machine and its node are one kind, by two names: their trials may be compared.
@@ -167,7 +150,7 @@ def test_a_node_that_joins_and_cannot_run_the_settings_gets_no_trials(
         *("sweep", *QUICK, *EIGHT, "--require", f"clock_source={clock}", "--json"),
         *("--on", "ray", "--address", cluster.address),
     )
-    wait_for(sweep, stepscope.folder / "runs", completed=1)
+    wait_for_trials(sweep, stepscope.folder / "runs", completed=1)
     cluster.add(STEPSCOPE_SYSTEM_ROOT=str(stepscope.folder / "no-machine"))
     out, err = sweep.communicate(timeout=300)
 

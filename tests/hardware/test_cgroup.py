@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
+from polling import wait_until
 
 from stepscope.errors import MachineError
 from stepscope.hardware import cgroup, host
@@ -172,10 +172,8 @@ def test_the_kernel_kills_what_takes_more_than_the_group_may(real_group):
 
 def test_removing_a_group_ends_what_runs_in_it(real_group):
     sleeper = subprocess.Popen(real_group.command(["sleep", "600"]))
-    deadline = time.monotonic() + 30
-    while str(sleeper.pid) not in (real_group.folder / "cgroup.procs").read_text().split():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    joined = real_group.folder / "cgroup.procs"
+    wait_until(lambda: str(sleeper.pid) in joined.read_text().split(), within_s=30)
     real_group.remove()
     assert sleeper.wait(timeout=30) == -9
     assert not real_group.folder.exists()

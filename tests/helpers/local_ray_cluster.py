@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from polling import free_port
 
 _RAY = Path(sys.executable).with_name("ray")
 _STARTED = "Ray runtime started"
@@ -24,7 +24,7 @@ class Cluster:
     """A head and, if wanted, more nodes, with one CPU each. End it with `close`."""
 
     folder: str = field(default_factory=lambda: tempfile.mkdtemp(prefix="ray", dir="/tmp"))
-    port: int = field(default_factory=lambda: _free_port())
+    port: int = field(default_factory=free_port)
     nodes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
@@ -83,9 +83,3 @@ def _wait_for_start(node: subprocess.Popen[str]) -> None:
             timer.cancel()
             return
     raise AssertionError(f"the node did not start: {''.join(said)}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from polling import free_port, wait_until
+
 KEY, SECRET = "test-key-id", "test-secret-which-nobody-may-see"
 BUCKET = "bucket"
 
@@ -31,7 +33,7 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / BUCKET).mkdir(parents=True)
-        self.port = _free_port()
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -44,15 +46,15 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-                return
-            except OSError:
-                assert self.process.poll() is None, "the server ended"
-                assert time.monotonic() < deadline, "the server does not answer"
-                time.sleep(0.02)
+        wait_until(self._answers, within_s=20)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, "the server ended"
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+            return True
+        return False
 
     def kill(self) -> None:
         if self.process is not None:
@@ -167,12 +169,6 @@ def status(code: int, body: bytes = b"") -> bytes:
         len(body),
         body,
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+import polling
 import psutil
 from stepscope_command import ENVIRONMENT
 
@@ -17,7 +18,7 @@ from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-WITHIN_S = 120.0
+T = TypeVar("T")
 
 
 def start_torchrun(
@@ -48,17 +49,17 @@ def the_run(folder: Path) -> Run:
     return load_run(found)
 
 
-def wait_until(happened: Callable[[], Any]) -> Any:
+def wait_until(happened: Callable[[], T]) -> T:
     """Wait for something that happens soon; its value is returned."""
-    until = time.monotonic() + WITHIN_S
-    while time.monotonic() < until:
-        try:
-            if found := happened():
-                return found
-        except (StepscopeError, OSError, ValueError, psutil.Error):
-            pass  # not there yet
-        time.sleep(0.05)
-    raise AssertionError("it did not happen in time")
+
+    def so_far() -> T | None:
+        with contextlib.suppress(StepscopeError, OSError, ValueError, psutil.Error):
+            return happened()
+        return None  # not there yet
+
+    found = polling.wait_until(so_far, every_s=0.05)
+    assert found is not None
+    return found
 
 
 def training_of_rank(folder: Path, rank: int, after_steps: int = 1) -> psutil.Process:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import psutil
+from polling import wait_until
 
 from stepscope.supervisor.signals import suspend_tree
 
@@ -22,14 +21,6 @@ input()
 
 def is_stopped(process: psutil.Process) -> bool:
     return process.status() == psutil.STATUS_STOPPED
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for the kernel, which stops a process that is at work a moment later."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_child_in_a_session_of_its_own_is_paused_too() -> None:

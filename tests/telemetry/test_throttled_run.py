@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from machine_trees import JETSON_NANO, write_tree
+from polling import wait_until
 from stepscope_command import ENVIRONMENT, Stepscope
 
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import Run, load_run
 
 FULL_KHZ, LOWERED_KHZ = 1_479_000, 918_000
-PATIENCE_S = 120
 # Slow enough that the machine is looked at several times in some epochs.
 SLOW = ("--samples", 320, "--batch-size", 32, "--pipeline-delay-ms", 1, "--out", "runs")
 OFTEN = {
@@ -41,10 +40,8 @@ def limit_clocks(root: Path, khz: int) -> None:
 
 
 def wait_for(runs: Path, seen: Callable[[Run], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not ((runs / "latest").exists() and seen(load_run(runs / "latest"))):
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.1)
+    latest = runs / "latest"
+    wait_until(lambda: latest.exists() and seen(load_run(latest)), every_s=0.1)
 
 
 def is_throttled(run: Run) -> bool:

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from polling import wait_until
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -453,9 +454,7 @@ def test_an_interrupted_setup_says_so_and_is_unfinished(faked):
     faked.pip("echo pip is at work; exec sleep 60")
     process = faked.start()
     try:
-        end_s = time.monotonic() + 30
-        while "pip is at work" not in faked.log() and time.monotonic() < end_s:
-            time.sleep(0.01)
+        wait_until(lambda: "pip is at work" in faked.log(), within_s=30)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:

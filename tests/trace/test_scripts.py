@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from polling import free_port
 from stepscope_command import Answer, Stepscope, closes
 
 from stepscope.records.run_reader import Run, load_run
@@ -102,12 +102,6 @@ def with_timers(name: str, folder: Path) -> Path:
     timed = folder / f"{name}.py"
     timed.write_text(f"{begin}{text}\ntimers.tell()\n", encoding="utf-8")
     return timed
-
-
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return int(door.getsockname()[1])
 
 
 def one_rank() -> dict[str, str]:

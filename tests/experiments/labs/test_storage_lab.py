@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from image_files import make_folder
+from polling import wait_until
 from quiet_lab import QuietListener, run_quietly
 from s3_server import rclone
 from text_files import make_texts
@@ -140,10 +140,7 @@ def test_the_server_does_not_outlive_a_lab_that_is_killed(tmp_path: Path):
         address = Address("s3://lab", lab.stdout.readline().strip())
         assert answers(address)
         os.kill(lab.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while answers(address):
-        assert time.monotonic() < deadline, "the server still answers"
-        time.sleep(0.05)
+    wait_until(lambda: not answers(address), within_s=10)
 
 
 def test_a_program_that_does_not_serve_is_quoted(tmp_path: Path, monkeypatch):
