@@ -212,10 +212,8 @@ class Tracer:
         self._hooks.buffer.fields.clear()
 
     def _between_steps(self) -> None:
-        hooks = self._hooks
-        blocks = self._blocks
-        due = hooks.steps >= blocks.switch_at and self._window is None
-        if due and blocks.switch(hooks.steps):
+        hooks, blocks = self._hooks, self._blocks
+        if self._window is None and blocks.switch(hooks.steps):
             hooks.full = not blocks.off
             hooks.buffer.record(e.DETAIL, schema.OFF if blocks.off else schema.FULL)
         if self.layers_steps:
@@ -226,10 +224,15 @@ class Tracer:
         hooks.boundary_from_steps = 0 if self.layers_steps else blocks.switch_at
 
     def _move_window(self) -> None:
-        """Open the layer window when it is due, and close it after its steps."""
+        """Open the layer window when it is due, and close it after its steps.
+
+        It is due in the middle of the run if its length was given, or else of the first epoch.
+        """
         hooks = self._hooks
         if self._window_from is None:
-            self._window_from = self._middle()
+            known = self.max_steps or hooks.longest
+            middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
+            self._window_from = max(1, min(middle, LAYERS_AFTER_AT_MOST))
         if self._window is None and self.layers is None and hooks.steps >= self._window_from:
             if hooks.full:
                 self._window = LayerWindow(_named(hooks.roots), hooks.buffer.queue)
@@ -239,15 +242,6 @@ class Tracer:
         elif self._window and hooks.steps >= self._window_opened + self.layers_steps:
             self._close_window()
             hooks.buffer.record(e.DETAIL, schema.FULL)
-
-    def _middle(self) -> int:
-        """Return the step after which the layer window opens: the middle of what is known.
-
-        That is the run if its length was given, or else the first epoch.
-        """
-        known = self.max_steps or self._hooks.longest
-        middle = (known - self.layers_steps) // 2 if known else LAYERS_AFTER_STEPS
-        return max(1, min(middle, LAYERS_AFTER_AT_MOST))
 
     def _close_window(self) -> None:
         if self._window is not None:

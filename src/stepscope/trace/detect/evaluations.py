@@ -65,11 +65,6 @@ class LoopCandidate:
         return self.last_call is not None and not self.called_with_grad
 
     @property
-    def is_whole(self) -> bool:
-        """Whether its loader has given all of its batches, where their number is known."""
-        return self.length is None or self.batches >= self.length
-
-    @property
     def has_one_left(self) -> bool:
         """Whether its last batch is still to be used: its loop is one batch behind."""
         return self.is_evaluation and self._is_ahead and self.called_batches == self.batches - 1
@@ -271,7 +266,8 @@ class LoopTracker:
         """
         self.end_evaluations(since=candidate)
         candidate.end, candidate.stop_ns = self.moment(), stop_ns
-        is_whole = is_exhausted and candidate.is_whole
+        length = candidate.length
+        is_whole = is_exhausted and (length is None or candidate.batches >= length)
         if is_whole and candidate.has_one_left:
             self.candidates.remove(candidate)
             self.late = candidate
