@@ -30,46 +30,34 @@ _MOST_STEPS = 40  # more steps of one run say little more: runs differ by more t
 
 @dataclass(frozen=True)
 class TrialBudget:
-    """Rounds of trials, steps measured in each of them, and the most to measure in all of them."""
+    """Steps that a trial measures, rounds of such trials, and the most steps of all rounds."""
 
     steps: int
     rounds: int
-    verifying_steps: int
-    verifying_rounds: int
     most: int
+
+    @classmethod
+    def of(cls, most: int, rounds: int) -> TrialBudget:
+        """Divide steps among rounds; too few of them give the least there is."""
+        return cls(min(_MOST_STEPS, max(_LEAST_STEPS, most // rounds)), rounds, most)
 
     def rounds_with(self, workers: int) -> int:
         """Return how many rounds a number of workers can be in: its windows are whole turns."""
         window = whole_turns(self.steps, workers)
         return max(_LEAST_ROUNDS, min(self.rounds, self.most // window))
 
-    def verifying_rounds_with(self, workers: int) -> int:
-        """Return how many rounds a number of workers can be verified in."""
-        window = whole_turns(self.verifying_steps, workers)
-        return max(_LEAST_ROUNDS, min(self.verifying_rounds, self.most // window))
 
-    @property
-    def most_workers(self) -> int:
-        """The largest number whose turns go into the budget often enough."""
-        return max(1, self.most // _LEAST_ROUNDS)
-
-
-def budget_of(steps_an_epoch: int) -> TrialBudget:
-    """Divide a tenth of an epoch among rounds; a very short epoch gives the least there is."""
+def budgets_of(steps_an_epoch: int) -> tuple[TrialBudget, TrialBudget]:
+    """Give a tenth of an epoch to choose by, and as much to verify by."""
     most = steps_an_epoch // _SHARE
     rounds = next((n for n in _CHOOSING_ROUNDS if most // n >= _ENOUGH_STEPS), _LEAST_ROUNDS)
-    verifying_rounds = max(rounds, _LEAST_VERIFYING_ROUNDS)
-    return TrialBudget(
-        _between(most // rounds),
-        rounds,
-        _between(most // verifying_rounds),
-        verifying_rounds,
-        most,
-    )
+    verifying = TrialBudget.of(most, max(rounds, _LEAST_VERIFYING_ROUNDS))
+    return TrialBudget.of(most, rounds), verifying
 
 
-def _between(steps: int) -> int:
-    return min(_MOST_STEPS, max(_LEAST_STEPS, steps))
+def most_workers(budget: TrialBudget) -> int:
+    """Return the largest number whose turns go into the budget often enough."""
+    return max(1, budget.most // _LEAST_ROUNDS)
 
 
 # --- Which numbers of workers are worth a trial on this machine
@@ -191,7 +179,8 @@ class Setup:
     batches_a_step: int
     prefetch: int
     bounds: Bounds
-    budget: TrialBudget
+    choosing: TrialBudget
+    verifying: TrialBudget
     most_steps: int | None = None
     reads_files: bool | None = None
     shares_cpus: bool = False
@@ -225,14 +214,14 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
     dataset = dataset_registry.find(spec.data, data_source_of(spec))
     samples = dataset.count("train", spec.samples) - spec.validation
     steps = -(-samples // (spec.batch_size * spec.accumulate))
-    budget = budget_of(steps)
+    choosing, verifying = budgets_of(steps)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(spec.memory_limit).bytes,
         shm_free_bytes=host.shared_memory_free_bytes(),
         batch_bytes=spec.batch_size * dataset.input_bytes,
         prefetch=spec.prefetch,
-        by_epoch=budget.most_workers,
+        by_epoch=most_workers(choosing),
     )
     quick = {**workload.asked, "evaluate": False, "epochs": 1}
     return Setup(
@@ -242,7 +231,8 @@ def setup_of_training(workload: TrainingWorkload) -> Setup:
         spec.accumulate,
         spec.prefetch,
         bounds,
-        budget,
+        choosing,
+        verifying,
         most_steps=spec.max_steps,
         reads_files=spec.source != "memory",
         shares_cpus=spec.threads is None and spec.device in ("auto", "cpu"),
@@ -262,7 +252,7 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
     batch, steps = found["batch_size"], None
     if batch and samples:
         steps = max(1, -(-samples // batch))
-    budget = budget_of(steps or _LONG_EPOCH)
+    choosing, verifying = budgets_of(steps or _LONG_EPOCH)
     bounds = Bounds(
         cpus=host.usable_cpus() or 1,
         limit_bytes=limit_now(None).bytes,
@@ -270,7 +260,7 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
         shm_free_bytes=host.shared_memory_free_bytes(),
         batch_bytes=batch_bytes(looked),
         prefetch=found["prefetch_factor"] or 2,
-        by_epoch=budget.most_workers,
+        by_epoch=most_workers(choosing),
     )
     return Setup(
         replace(workload, request=replace(workload.request, max_steps=None)),
@@ -279,6 +269,7 @@ def setup_of_script(workload: ScriptWorkload, looked: Run) -> Setup:
         1,
         bounds.prefetch,
         bounds,
-        budget,
+        choosing,
+        verifying,
         most_steps=workload.request.max_steps,
     )

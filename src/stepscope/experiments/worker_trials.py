@@ -54,7 +54,7 @@ class WorkerSearch:
             AnswerIsNo: no number of workers came to its end.
         """
         self._first_round()
-        for number in range(2, self.setup.budget.rounds + 1):
+        for number in range(2, self.setup.choosing.rounds + 1):
             if number > 2 and self.board.pick().decided:
                 break
             if number > 2:
@@ -62,7 +62,7 @@ class WorkerSearch:
             candidates = self.board.playing
             self.chance.shuffle(candidates)
             for candidate in candidates:
-                if number <= self.setup.budget.rounds_with(candidate.workers):
+                if number <= self.setup.choosing.rounds_with(candidate.workers):
                     self._try(number, candidate)
             self._check_that_one_lives()
         pick, verified = self._verified()
@@ -116,7 +116,7 @@ class WorkerSearch:
         return bool(beside_s and alone_s and beside_s > SLOWED * alone_s)
 
     def _try(self, number: int, candidate: Candidate) -> None:
-        trial = self._make(candidate, self.setup.budget.steps, number)
+        trial = self._make(candidate, self.setup.choosing.steps, number)
         reason = why_no_result(trial)
         self._take_warnings(trial)
         if reason is None:
@@ -160,17 +160,15 @@ class WorkerSearch:
 
     def _verify(self, pick: Candidate) -> Ratio | None:
         """Run the pick and what is set now in turn; None where they are the same."""
-        current, budget = self.setup.current, self.setup.budget
+        current, budget = self.setup.current, self.setup.verifying
         if pick == current or current in self.board.died:
             return None
         rates: dict[Candidate, list[float]] = {pick: [], current: []}
-        rounds = min(budget.verifying_rounds_with(each.workers) for each in rates)
+        rounds = min(budget.rounds_with(each.workers) for each in rates)
         for number in range(rounds):
             both = [pick, current]
             self.chance.shuffle(both)
-            made = {
-                each: self._make(each, budget.verifying_steps, _VERIFYING + number) for each in both
-            }
+            made = {each: self._make(each, budget.steps, _VERIFYING + number) for each in both}
             reasons = {each: why_no_result(trial) for each, trial in made.items()}
             for each, reason in reasons.items():
                 if reason is not None:
@@ -185,7 +183,7 @@ class WorkerSearch:
         current = self.setup.current
         if not self.setup.reads_files or current in self.board.died:
             return
-        values = self.setup.values(current, self.setup.budget.steps)
+        values = self.setup.values(current, self.setup.choosing.steps)
         values |= {"source": "memory", "source_delay_ms": 0.0, "page_cache": "keep"}
         trial = self.bench.add(values, _FROM_MEMORY)
         self.from_memory = trial.metrics.get("steady")

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import psutil
 
@@ -85,18 +84,10 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
             ender.close()
     samples = training_samples_of(asked)
     with_limit, same_steps = _run_figures(held), _steps(without) == _steps(held)
-    survived = nothing_lost(with_limit, samples, same_steps)
-    ended = _WorkersEnded(
-        by_guard=sum(
-            event["event"] == "memory_guard" and event["action"] == Action.END_WORKER.value
-            for event in held.events
-        ),
-        by_hand=ender.ended,
-    )
-    return {
+    found: SecondEpochAnswer = {
         "lab": "second-epoch",
-        "answer": _answer(asked.workers, _forecast(held), ended, with_limit, samples, survived),
-        "holds": survived,
+        "answer": "",
+        "holds": nothing_lost(with_limit, samples, same_steps),
         "spec": asked.model_dump(mode="json"),
         "training_samples": samples,
         "limit_bytes": limit,
@@ -106,11 +97,15 @@ def run_lab(spec: RunSpec, listener: RunListener) -> SecondEpochAnswer:
         "without_limit": _run_figures(without),
         "with_limit": with_limit,
         "events": [event for event in held.events if event["event"] in _EVENTS],
-        "workers_ended_by_guard": ended.by_guard,
-        "workers_ended_by_hand": ended.by_hand,
+        "workers_ended_by_guard": sum(
+            event["event"] == "memory_guard" and event["action"] == Action.END_WORKER.value
+            for event in held.events
+        ),
+        "workers_ended_by_hand": ender.ended,
         "same_steps": same_steps,
         "same_losses": without.steps["loss"] == held.steps["loss"],
     }
+    return {**found, "answer": _answer(found, asked.workers)}
 
 
 def choose_limit(
@@ -250,35 +245,25 @@ def _forewarn(spec: RunSpec, known: SecondEpochForecast) -> ForecastUnderLimit:
     }
 
 
-class _WorkersEnded(NamedTuple):
-    by_guard: int
-    by_hand: int
-
-
-def _answer(
-    workers: int,
-    forecast: SecondEpochForecast,
-    ended: _WorkersEnded,
-    held: SecondEpochRun,
-    training_samples: int,
-    survived: bool,
-) -> str:
-    fit = forecast["workers_that_fit"]
+def _answer(found: SecondEpochAnswer, workers: int) -> str:
+    fit = found["forecast"]["workers_that_fit"]
     if fit is not None and fit < workers:
         asked = format_count(workers, "worker")
         warned = f"The forecast warned that of {asked} {fit or 'none'} would fit;"
     else:
         warned = "The forecast held this limit to be enough;"
-    if ended.by_guard:
-        happened = f"the guard ended {format_count(ended.by_guard, 'worker')} near the limit"
-    elif ended.by_hand:
-        by_hand = format_count(ended.by_hand, "worker")
-        happened = f"the limit did not bind, so {by_hand} of epoch 2 was ended by hand"
+    by_guard, by_hand = found["workers_ended_by_guard"], found["workers_ended_by_hand"]
+    if by_guard:
+        happened = f"the guard ended {format_count(by_guard, 'worker')} near the limit"
+    elif by_hand:
+        ended = format_count(by_hand, "worker")
+        happened = f"the limit did not bind, so {ended} of epoch 2 was ended by hand"
     else:
         happened = "no worker was ended"
-    if survived:
+    held = found["with_limit"]
+    if found["holds"]:
         epochs = len(held["samples_by_epoch"])
-        each = f"{training_samples:,} samples once in each of {epochs} epochs"
+        each = f"{found['training_samples']:,} samples once in each of {epochs} epochs"
         return f"{warned} {happened}, and the run completed with nothing lost: {each}."
     reason = str(held["reason"] or held["status"]).rstrip(".")
     return f"{warned} {happened}, and the run did not survive: {reason}."

@@ -40,7 +40,7 @@ from stepscope.hardware.die_with_parent import die_with_parent
 from stepscope.records import schema
 from stepscope.records.run_reader import Run
 from stepscope.records.table import read_table
-from stepscope.records.types import LabExtras, MissingPart
+from stepscope.records.types import LabExtras, MissingPart, SettingValue
 from stepscope.settings import RunSpec
 from stepscope.stats import known_mean, known_median
 from stepscope.units import format_count, format_duration, format_share
@@ -221,7 +221,7 @@ class PlaceTimes:
     """What an epoch took from one place with one number of workers."""
 
     place: str
-    access: str | None  # how a store is read; None elsewhere
+    access: SettingValue  # how a store is read; None elsewhere
     workers: int
     total_s: float
     loading_s: float
@@ -251,15 +251,15 @@ def run_lab(plan: Plan, folder: Path, listener: SweepListener) -> LabResult:
     download_s = known_median(
         took_s for each in trials.settings for run in each.runs for took_s in _downloads_s(run)
     )
-    rows = [_row(each, download_s) for each in trials.settings]
-    known = [times for row in rows if (times := _times(row)) is not None]
+    both = [_row(each, download_s) for each in trials.settings]
+    known = [times for _, times in both if times is not None]
     extras: LabExtras = {"store": {layout: str(address) for layout, address in store.items()}}
     if store and plan.store is None:
         extras["note"] = "; ".join(note for note in (_OWN_SERVER, plan.note) if note)
     return LabResult(
         _answer(known, plan.repeats) if known else "No answer: no training completed.",
         bool(known),
-        rows,
+        [row for row, _ in both],
         [*missing, *trials.missing, *not_cold(cold)],
         trials.curves,
         extras,
@@ -282,35 +282,27 @@ def _settings(
             yield Setting({**setting.values, **at}, setting.shown)
 
 
-def _row(tried: SettingTrials, download_s: float | None) -> LabRow:
-    """Make a row; what does not apply to its place is not in it."""
-    set_up = tried.row()
-    workers = format_count(int(str(set_up["workers"])), "worker")
-    row: LabRow = {"tried": f"{set_up['place']} with {workers}", **set_up}
+def _row(tried: SettingTrials, download_s: float | None) -> tuple[LabRow, PlaceTimes | None]:
+    """Make a row, without what does not apply to its place, and its times if there are any."""
+    values, place = tried.setting.values, tried.setting.shown["place"]
+    workers, access = int(str(values["workers"])), values.get("access")
+    row: LabRow = {"tried": f"{place} with {format_count(workers, 'worker')}", **tried.row()}
     epochs = list(tried.epochs.values())
-    for part in _PARTS:
-        row[part] = known_mean(epoch[part] for epoch in epochs[1:] or epochs)
+    means = {part: known_mean(each[part] for each in epochs[1:] or epochs) for part in _PARTS}
+    row |= means
     requests = [found for run in tried.runs if (found := run.summary.get("requests"))]
+    request_s = known_median(each["p50_s"] for each in requests)
     if requests:
-        row["request_p50_s"] = known_median(each["p50_s"] for each in requests)
+        row["request_p50_s"] = request_s
         row["request_p95_s"] = known_median(each["p95_s"] for each in requests)
         row["request_p99_s"] = known_median(each["p99_s"] for each in requests)
-    if set_up.get("access") == "download":
+    if access == "download":
         row["download_s"] = download_s
-    return row
-
-
-def _times(row: LabRow) -> PlaceTimes | None:
-    """Return the times of a row for comparison; None if no training completed."""
-    total_s, loading_s, request_s, download_s = (
-        value if isinstance(value := row.get(name), int | float) else None
-        for name in ("total_s", "loading_s", "request_p50_s", "download_s")
-    )
+    total_s, loading_s = means["total_s"], means["loading_s"]
     if total_s is None or loading_s is None:
-        return None
-    access = str(row["access"]) if "access" in row else None
-    workers = int(str(row["workers"]))
-    return PlaceTimes(str(row["place"]), access, workers, total_s, loading_s, request_s, download_s)
+        return row, None
+    took_s = download_s if access == "download" else None
+    return row, PlaceTimes(place, access, workers, total_s, loading_s, request_s, took_s)
 
 
 def _downloads_s(run: Run) -> Iterator[float]:
