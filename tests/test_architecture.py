@@ -57,6 +57,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "models": frozenset({"records"}),
 }
 
+# Of `records` these may import the types alone.
+TYPES_ONLY = frozenset({"accelerator", "doctor", "hardware", "memory_forecast"})
+
 # Packages that use the standard library only, and what they may use besides.
 STANDARD_LIBRARY_AND: dict[str, frozenset[str]] = {
     **dict.fromkeys(BASE, frozenset()),
@@ -87,6 +90,10 @@ def violations(source: str, package: str) -> list[str]:
             elif top == "stepscope":
                 if not _is_allowed(package, rest.partition(".")[0]):
                     found.append(f"{line}: not in the table")
+                elif (
+                    package in TYPES_ONLY and rest.startswith("records") and rest != "records.types"
+                ):
+                    found.append(f"{line}: only records.types")
             elif top in HEAVY and package in NEVER_HEAVY:
                 found.append(f"{line}: it must work without {top}")
             elif (
@@ -262,6 +269,7 @@ def test_each_path_states_through_how_many_files_it_goes():
         ("records", "from stepscope.analyze.run_summary import summarize"),
         ("analyze", "from stepscope.report.terminal.run_tables import print_run"),
         ("hardware", "from stepscope.settings import RunSpec"),
+        ("accelerator", "from stepscope.records import run_reader"),
         ("settings", "from stepscope.records import schema"),
         ("units", "from stepscope.settings import RunSpec"),
         ("meter", "from ..train import loop"),
