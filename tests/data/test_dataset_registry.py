@@ -20,7 +20,6 @@ from stepscope.errors import DataError, RequestError
 )
 class TestDataSetsOfRecords:
     def test_it_says_what_it_is(self, data_set):
-        assert data_set.about
         assert data_set.classes == len(set(data_set.class_names)) == 10
         assert data_set.shape == (3, 32, 32)
         assert data_set.records is not None

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from stepscope.errors import RequestError
@@ -131,14 +130,11 @@ class DataSet:
     """
 
     name: str
-    about: str
     class_names: tuple[str, ...]
     train_samples: int
     test_samples: int
     check: Callable[[Path], None]
     """Raise a DataError if the data seems to be missing; reads no data."""
-    open: Callable[[Split, DataSource], Opened]
-    """Open the batches of a split."""
     get: Callable[[Path, Report], None]
     """Download the data into the folder, unless it is there and valid."""
     verify: Callable[[Path], list[Verified]]
@@ -146,6 +142,8 @@ class DataSet:
     shape: tuple[int, ...] = IMAGE_SHAPE
     tokens: int | None = None
     records: Records | None = None
+    """The records of a data set of small images; others have `open_batches`."""
+    open_batches: Callable[[Split, DataSource], Opened] | None = None
     held_bytes: Callable[[Split, int | None], int] | None = None
     """Return the memory size of a split; None if it is the number of samples times their shape."""
     verify_cache: Callable[[], VerifiedCache | None] = lambda: None
@@ -161,6 +159,14 @@ class DataSet:
         """The number of classes."""
         return len(self.class_names)
 
+    def open(self, split: Split, reading: DataSource) -> Opened:
+        """Open the batches of a split."""
+        if self.open_batches is not None:
+            return self.open_batches(split, reading)
+        from stepscope.data.record_dataset import open_records  # needs torch
+
+        return open_records(self, split, reading)
+
     def count(self, split: Split, samples: int | None = None) -> int:
         """Return the number of samples of `split` if `--samples` is `samples`."""
         return samples_taken(split, samples, self.train_samples, self.test_samples)
@@ -172,29 +178,6 @@ class DataSet:
         if self.tokens is None:
             return torch.zeros(samples, *self.shape)
         return torch.ones(samples, *self.shape, dtype=torch.int64)
-
-
-def record_set(module: ModuleType) -> DataSet:
-    """Return the data set of records that a module defines with its constants and functions."""
-
-    def open_split(split: Split, reading: DataSource) -> Opened:
-        from stepscope.data.record_dataset import open_records
-
-        return open_records(described, split, reading)
-
-    described = DataSet(
-        name=module.NAME,
-        about=module.ABOUT,
-        class_names=module.CLASS_NAMES,
-        train_samples=module.FILES.count("train"),
-        test_samples=module.FILES.count("test"),
-        check=module.check,
-        open=open_split,
-        get=module.get,
-        verify=module.verify,
-        records=Records(module.load, module.open_files, module.MEAN, module.STD),
-    )
-    return described
 
 
 def samples_taken(split: Split, samples: int | None, train: int, test: int) -> int:

@@ -14,14 +14,13 @@ invalid label.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from stepscope.data.dataset import DataSet, DataSource, Split, Verified, record_set
+from stepscope.data.dataset import DataSet, DataSource, Records, Split, Verified
 from stepscope.data.safe_pickle import read_batch
 from stepscope.data.samples import (
     IMAGE_BYTES,
@@ -38,8 +37,6 @@ from stepscope.data.unpack_archive import extract
 from stepscope.errors import DataError
 from stepscope.files import write_atomically
 
-NAME = "cifar10"
-ABOUT = "CIFAR-10: photographs of ten kinds of things (Krizhevsky 2009); 180 MB to download"
 CLASS_NAMES: tuple[str, ...] = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
@@ -254,4 +251,13 @@ def verify(data_dir: Path, published: PublishedFiles = FILES) -> list[Verified]:
 
 def describe(reading: DataSource) -> DataSet:
     """Return the description, which does not depend on the data source."""
-    return record_set(sys.modules[__name__])
+    return DataSet(
+        name="cifar10",
+        class_names=CLASS_NAMES,
+        train_samples=FILES.count("train"),
+        test_samples=FILES.count("test"),
+        check=check,
+        get=get,
+        verify=verify,
+        records=Records(load, open_files, MEAN, STD),
+    )

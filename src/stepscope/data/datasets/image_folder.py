@@ -18,7 +18,6 @@ from stepscope.data.image_index import FolderLayout, Listing, list_images, shown
 from stepscope.errors import DataError, MissingExtraError, RequestError
 
 NAME = "folder"
-ABOUT = "images of your own in the ImageNet layout: train/<class>/ and val/<class>/"
 SHAPE = (3, 224, 224)
 SOURCES = ("local", "memory", "synthetic")
 
@@ -43,12 +42,11 @@ def describe(reading: DataSource) -> DataSet:
     layout = list_images(reading.data_dir)
     return DataSet(
         name=NAME,
-        about=ABOUT,
         class_names=layout.class_names,
         train_samples=len(layout.train),
         test_samples=len(layout.test),
         check=_check,
-        open=_open,
+        open_batches=_open,
         get=_get,
         verify=_verify,
         shape=shape,

@@ -124,7 +124,6 @@ def _label(value: str, file: Path, number: int) -> int:
 
 
 NAME = "text"
-ABOUT = "texts of your own with a label each: train.tsv and dev.tsv"
 FILES: dict[Split, str] = {"train": "train.tsv", "test": "dev.tsv"}
 SOURCES = ("memory", "synthetic")
 
@@ -153,13 +152,12 @@ def describe(reading: DataSource) -> DataSet:
         )
     return DataSet(
         name=NAME,
-        about=ABOUT,
         class_names=tuple(map(str, range(classes))),
         train_samples=len(train),
         test_samples=len(test),
         # `describe` has already found the texts.
         check=lambda data_dir: require_packages("reading texts", "text", "tokenizers"),
-        open=_open,
+        open_batches=_open,
         get=_get,
         verify=_verify,
         shape=(reading.sequence_length,),
