@@ -13,13 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from written_tables import epoch_row, step, write_table, write_tables
 
-from stepscope.analyze.energy_curve import Curve, curve_of
+from stepscope.analyze.energy_curve import Curve, curve_of, left_out
 from stepscope.analyze.energy_use import (
     ON_DEVICE,
     SeenSteps,
     energy_of,
     joules_by_phase,
-    left_out,
     seen_steps,
 )
 from stepscope.analyze.findings import findings_of

@@ -3,6 +3,7 @@
 A counter is followed through its wraps, from one change to the next: between two changes it only
 looks as if no energy was used. Power is integrated by trapezoids. Gaps, where a counter jumped or
 the run was stopped, are bridged at the mean power of the rest; `bridged_s` says how long they were.
+`add_up` makes the total of several domains, and `left_out` says what it does not cover.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from stepscope.records.energy_readings import STALL_S, grown_j, widest
+from stepscope.records.energy_readings import EVERYTHING, STALL_S, grown_j, widest
+from stepscope.records.types import CoveredTime
 from stepscope.stats import median
 
 Reading = tuple[float, float]  # time, value
@@ -157,6 +159,9 @@ def joined(curves: Sequence[Curve]) -> Curve:
     return Curve(times_s, joules, max(periods, default=None), bridged_s)
 
 
+# --- The total of several domains
+
+
 @dataclass(frozen=True)
 class Stretch:
     """An interval of time in which the same domains were added up."""
@@ -171,7 +176,7 @@ def add_up(
 ) -> tuple[Curve | None, list[Stretch]]:
     """Add the widest domains that were read at each time; return the sum and its stretches."""
     edges = sorted({edge for curve in curves.values() for edge in (curve.start_s, curve.end_s)})
-    times_s, joules, bridged_s = edges[:1], [0.0], 0.0
+    times_s, joules = edges[:1], [0.0]
     stretches: list[Stretch] = []
     for from_s, to_s in pairwise(edges):
         alive = [
@@ -189,5 +194,51 @@ def add_up(
     if not added:
         return None, []
     bridged_s = max(curves[name].bridged_s for name in added)
-    periods = [curves[name].period_s or 0.0 for name in added]
-    return Curve(times_s, joules, max(periods) or None, bridged_s), stretches
+    period_s = max(curves[name].period_s or 0.0 for name in added) or None
+    return Curve(times_s, joules, period_s, bridged_s), stretches
+
+
+_LEAST_STRETCH = 0.01  # share of the time
+# Names of domains; several of a kind are numbered: `battery 2`, `package-1`.
+_WHOLE_MACHINE = ("battery", "machine")
+_GPUS = ("gpu", "apu")
+_PROCESSORS = ("package", "apu")
+_OF_A_MODULE = "what is not behind the module's input: parts of the carrier board, the power supply"
+_OF_PSYS = "what the maker did not wire to psys; a GPU may be in it, and is not added"
+_OF_PARTS = "the rest of the machine: storage, network, fans, losses of the power supply"
+
+
+def left_out(
+    covers: Sequence[str], domains: Collection[str], contains: Mapping[str, Collection[str]]
+) -> list[str]:
+    """Return a sentence on what a total of domains leaves out.
+
+    `domains` are all that were read; `contains` lists what the addable ones contain.
+    """
+    said = [f"{name}: what it feeds is not known" for name in domains if name not in contains]
+    everything = [name for name in covers if EVERYTHING in contains[name]]
+    if not covers or any(name.startswith(_WHOLE_MACHINE) for name in everything):
+        return said
+    if "psys" in everything:
+        return [*said, _OF_PSYS]
+    if everything:
+        return [*said, _OF_A_MODULE]
+    if not any(name.lower().startswith(_GPUS) for name in covers):
+        said.append("a GPU, where there is one")
+    of_processor = any(name.startswith(_PROCESSORS) for name in covers)
+    if of_processor and not any("dram" in name for name in covers):
+        said.append("memory")
+    if all(name.startswith("gpu") for name in covers):
+        said.append("the CPU and its memory")
+    return [*said, _OF_PARTS]
+
+
+def changes_of(stretches: Sequence[Stretch]) -> list[CoveredTime]:
+    """List which domains were added when; empty if that never changed."""
+    all_s = sum(each.to_s - each.from_s for each in stretches)
+    long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
+    if len({each.domains for each in long}) < 2:
+        return []
+    return [
+        {"from_s": each.from_s, "to_s": each.to_s, "domains": list(each.domains)} for each in long
+    ]

@@ -10,18 +10,25 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import cast
 
-from stepscope.analyze.energy_curve import Curve, Reading, Stretch, add_up, curve_of, joined
+from stepscope.analyze.energy_curve import (
+    Curve,
+    Reading,
+    Stretch,
+    add_up,
+    changes_of,
+    curve_of,
+    joined,
+    left_out,
+)
 from stepscope.records import schema
-from stepscope.records.energy_readings import EVERYTHING
 from stepscope.records.run_reader import Run
 from stepscope.records.table import Table
 from stepscope.records.types import (
-    CoveredTime,
     EnergyFigures,
     EnergyIdleEvent,
     EnergySensor,
@@ -34,55 +41,6 @@ from stepscope.records.types import (
 )
 from stepscope.stats import median
 from stepscope.stats.least_squares import least_squares
-
-# --- What the total covers
-
-
-_LEAST_STRETCH = 0.01  # share of the time
-# Names of domains; several of a kind are numbered: `battery 2`, `package-1`.
-_WHOLE_MACHINE = ("battery", "machine")
-_GPUS = ("gpu", "apu")
-_PROCESSORS = ("package", "apu")
-_OF_A_MODULE = "what is not behind the module's input: parts of the carrier board, the power supply"
-_OF_PSYS = "what the maker did not wire to psys; a GPU may be in it, and is not added"
-_OF_PARTS = "the rest of the machine: storage, network, fans, losses of the power supply"
-
-
-def left_out(
-    covers: Sequence[str], domains: Collection[str], contains: Mapping[str, Collection[str]]
-) -> list[str]:
-    """Return a sentence on what a total of domains leaves out.
-
-    `domains` are all that were read; `contains` lists what the addable ones contain.
-    """
-    said = [f"{name}: what it feeds is not known" for name in domains if name not in contains]
-    everything = [name for name in covers if EVERYTHING in contains[name]]
-    if not covers or any(name.startswith(_WHOLE_MACHINE) for name in everything):
-        return said
-    if "psys" in everything:
-        return [*said, _OF_PSYS]
-    if everything:
-        return [*said, _OF_A_MODULE]
-    if not any(name.lower().startswith(_GPUS) for name in covers):
-        said.append("a GPU, where there is one")
-    of_processor = any(name.startswith(_PROCESSORS) for name in covers)
-    if of_processor and not any("dram" in name for name in covers):
-        said.append("memory")
-    if all(name.startswith("gpu") for name in covers):
-        said.append("the CPU and its memory")
-    return [*said, _OF_PARTS]
-
-
-def changes_of(stretches: Sequence[Stretch]) -> list[CoveredTime]:
-    """List which domains were added when; empty if that never changed."""
-    all_s = sum(each.to_s - each.from_s for each in stretches)
-    long = [each for each in stretches if each.to_s - each.from_s >= _LEAST_STRETCH * all_s]
-    if len({each.domains for each in long}) < 2:
-        return []
-    return [
-        {"from_s": each.from_s, "to_s": each.to_s, "domains": list(each.domains)} for each in long
-    ]
-
 
 # --- Joules by phase
 
