@@ -46,21 +46,21 @@ def test_a_layers_figures_are_timeloops(bounds, widths, energy_uj, cycles):
 
 @pytest.mark.skipif(not FACTS.is_dir(), reason="the tables of facts are not beside the project")
 def test_every_row_of_the_tables_is_met():
-    with (FACTS / "timeloop-best-mapping-layers.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+    for row in rows_of("timeloop-best-mapping-layers.csv"):
         layer = Layer(*(int(row[name]) for name in "CMPQRS"), int(row["stride"]))
         found = map_layer(layer, DESIGN, Widths(int(row["max_M"]), int(row["max_C"])))
-        assert is_timeloops(found, float(row["timeloop_energy_uJ"]), int(row["timeloop_cycles"])), (
-            row
-        )
-    with (FACTS / "timeloop-published-layers.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
+        energy_uj, cycles = float(row["timeloop_energy_uJ"]), int(row["timeloop_cycles"])
+        assert is_timeloops(found, energy_uj, cycles), row
+    for row in rows_of("timeloop-published-layers.csv"):
         layer = Layer(*(int(row[name]) for name in "CMPQRS"), int(row["Hstride"]))
         found = map_layer(layer, DESIGN, Widths(8, 16))
         assert found.cycles == int(row["cycles"]), row
         assert found.energy_uj <= float(row["energy_uJ"]) * 1.0005, row
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    with (FACTS / table).open() as file:
+        return list(csv.DictReader(file))
 
 
 # One mapping, counted one by one and in plain numbers, to compare the search with.
