@@ -21,7 +21,7 @@ from stepscope.errors import RequestError, nearest
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
 from stepscope.records.sweep_folder import Sweep, Trial, is_sweep, load_sweep
-from stepscope.records.types import RecordedSpec, Setting, Summary
+from stepscope.records.types import RecordedSpec, Setting, Summary, TrialMetrics
 from stepscope.stats import Interval, interval_of
 
 # --- Settings of a sweep
@@ -130,10 +130,10 @@ class MeasuredSide:
     basis: str
     run: Run | None = None
     round: int | None = None
-    metrics: RecordedSpec = field(default_factory=dict)
+    metrics: TrialMetrics = field(default_factory=TrialMetrics)
 
     @property
-    def figures(self) -> Summary | RecordedSpec:
+    def figures(self) -> Summary | TrialMetrics:
         """The summary of the run if its record exists, else the figures in the sweep's."""
         return (self.run.summary if self.run else {}) or self.metrics
 
