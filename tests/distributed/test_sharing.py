@@ -52,7 +52,8 @@ def test_parts_of_a_batch_follow_each_other_and_differ_by_one_at_most(
 def test_ranks_together_see_the_batches_of_one_process(samples: int, world: int, seed: int) -> None:
     whole = EpochOrder(samples, 16, seed, "full", epoch=1)
     orders = [
-        EpochOrder(samples, 16, seed, "full", 1, rank=rank, world=world) for rank in range(world)
+        EpochOrder(samples, 16, seed, "full", 1, rank=rank, world_size=world)
+        for rank in range(world)
     ]
     for batch, *parts in zip(whole, *orders, strict=True):
         sizes = [

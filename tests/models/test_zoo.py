@@ -63,7 +63,6 @@ def test_takes_the_shape_it_was_laid_out_for_and_any_number_of_classes(name):
 @pytest.mark.parametrize("side", [32, 33, 65, 224, 256])
 @pytest.mark.parametrize("name", [name for name in ZOO if name.endswith("_imagenet")])
 def test_imagenet_layouts_take_any_size_from_32_up(name, side):
-
     batch = torch.empty(2, 3, side, side, device="meta")
     assert on_paper(name, classes=10)(batch).shape == (2, 10)
 

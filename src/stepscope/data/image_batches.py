@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,12 @@ class FilesInMemory:
         return bytes(memoryview(self._block)[start : int(self._ends[index])])
 
 
+class _Found(NamedTuple):
+    pixels: Pixels
+    sample: int
+    notices: list[Notice]
+
+
 class ImageBatches(Dataset[Any]):
     """The batch of each `BatchKey`, with notices about images that could not be read."""
 
@@ -86,15 +92,15 @@ class ImageBatches(Dataset[Any]):
         drawn = None if seed is None else draws(random_bits(seed, key.epoch, key.indices)).tolist()
         notices: list[Notice] = []
         for row, index in enumerate(key.indices.tolist()):
-            images[row], taken = self._image(index, None if drawn is None else drawn[row], notices)
-            labels[row] = self._listing.labels[taken]
+            found = self._image(index, None if drawn is None else drawn[row])
+            images[row], labels[row] = found.pixels, self._listing.labels[found.sample]
+            notices += found.notices
         batch = self._normalised(images), torch.from_numpy(labels)
         return Noticed(batch, tuple(notices)) if notices else batch
 
-    def _image(
-        self, index: int, drawn: list[float] | None, notices: list[Notice]
-    ) -> tuple[Pixels, int]:
-        """Return the pixels and the index of an image, or of the next readable one."""
+    def _image(self, index: int, drawn: list[float] | None) -> _Found:
+        """Return an image, or the next readable one."""
+        notices: list[Notice] = []
         if drawn is None:
             choose = partial(middle_box, size=self._size)
         else:
@@ -105,15 +111,16 @@ class ImageBatches(Dataset[Any]):
             try:
                 pixels = decode(self._files.read(taken), choose, self._size)
             except (OSError, UnreadableImage) as error:
-                self._take_note(taken, error, notices)
+                notices.append(self._notice(taken, error))
                 continue
-            return (pixels[:, ::-1] if drawn is not None and flips(drawn) else pixels), taken
+            flipped = drawn is not None and flips(drawn)
+            return _Found(pixels[:, ::-1] if flipped else pixels, taken, notices)
         raise DataError(
             f"none of the {len(self):,} images in {shown(self._listing.root)} can be read: "
             f"{notices[0].reason} ({shown(notices[0].path)}), and so on."
         )
 
-    def _take_note(self, index: int, error: Exception, notices: list[Notice]) -> None:
+    def _notice(self, index: int, error: Exception) -> Notice:
         path = self._listing.path(index)
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         if self._on_bad_sample == "fail":
@@ -121,7 +128,7 @@ class ImageBatches(Dataset[Any]):
                 f"cannot read the image {shown(path)}: {shown(reason)}. Mend or remove it, or "
                 "give --on-bad-sample skip."
             ) from error
-        notices.append(Notice(BAD_SAMPLE, str(path), reason))
+        return Notice(BAD_SAMPLE, str(path), reason)
 
     def _normalised(self, images: Pixels) -> torch.Tensor:
         """Return float32 images [n, 3, height, width]; `batch` leaves the channels last in memory.

@@ -17,10 +17,15 @@ import numpy.typing as npt
 from stepscope.errors import RequestError
 
 Words = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
+BLOCK = 1000  # samples that `block` keeps together
 # The constants of splitmix64 (Steele, Lea, Flood 2014). GOLDEN is the odd number nearest to 2^64
 # divided by the golden ratio.
 GOLDEN = 0x9E37_79B9_7F4A_7C15
+
+_HOLD_OUT_SEED = 0x5EED_0F_5EA7
 
 
 def mix(words: Words) -> Words:
@@ -31,12 +36,6 @@ def mix(words: Words) -> Words:
     words *= np.uint64(0x94D0_49BB_1331_11EB)
     words ^= words >> np.uint64(31)
     return words
-
-
-BLOCK = 1000
-
-Indices = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class EpochOrder:
 
     Set `epoch` and `skip` before a loader starts an epoch. `chosen` masks the samples that take
     part; the others are removed from the order of all samples, so that blocks stay the same. If
-    `world` processes share each batch, `rank` gets its part; a rank whose part is empty gets one
-    sample, so that it has something to compute.
+    `world_size` processes share each batch, `rank` gets its part; a rank whose part is empty gets
+    one sample, so that it has something to compute.
     """
 
     samples: int
@@ -70,7 +69,7 @@ class EpochOrder:
     chosen: Mask | None = None
     augment: bool = True
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     def __len__(self) -> int:
         return -(-self.samples // self.batch_size) - self.skip
@@ -82,7 +81,7 @@ class EpochOrder:
             order = order[self.chosen[order]]
         for start in range(self.skip * self.batch_size, self.samples, self.batch_size):
             end = min(start + self.batch_size, self.samples)
-            first, last = share_of(end - start, self.rank, self.world)
+            first, last = share_of(end - start, self.rank, self.world_size)
             if first == last:
                 first, last = 0, 1
             yield BatchKey(self.epoch, order[start + first : start + last], self.augment)
@@ -102,9 +101,9 @@ def sample_order(
     return np.concatenate([random.permutation(blocks[block]) for block in order])
 
 
-def share_of(samples: int, rank: int, world: int) -> tuple[int, int]:
+def share_of(samples: int, rank: int, world_size: int) -> tuple[int, int]:
     """Return the start and end of a rank's part of a batch; the first ranks take the remainder."""
-    each, over = divmod(samples, world)
+    each, over = divmod(samples, world_size)
     first = rank * each + min(rank, over)
     return first, first + each + (rank < over)
 
@@ -118,9 +117,6 @@ def random_bits(seed: int, epoch: int, indices: Indices) -> Words:
     key = mix(np.array([seed], dtype=np.uint64) + golden)
     key = mix(key ^ np.array([epoch], dtype=np.uint64) * golden)
     return mix(indices.astype(np.uint64) * golden ^ key)
-
-
-_HOLD_OUT_SEED = 0x5EED_0F_5EA7
 
 
 def hold_out(samples: int, validation: int) -> Mask | None:

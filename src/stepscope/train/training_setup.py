@@ -211,7 +211,7 @@ def build(
         test = open_split(spec, "test", data_dir, worker_pool, listeners)
     for split in (train, test):
         if split is not None:
-            split.order.rank, split.order.world = process_group.rank, process_group.world_size
+            split.order.rank, split.order.world_size = process_group.rank, process_group.world_size
     stages = plan(spec, train, evaluation_split=spec.evaluation_split)
     optimizer = make_optimizer(spec, model.parameters())
     return Job(
