@@ -3,7 +3,7 @@
     python -m warm_script STDOUT STDERR TESTS (SCRIPT | -m MODULE) [ARGS]
 
 The first two are descriptors, the third is this folder. `stepscope trace` is attached as by the
-`sitecustomize` of `measure.autostart`; torch is there already, so that watching begins at once.
+`sitecustomize` of `trace.autostart`; torch is there already, so that watching begins at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def main(stdout: str, stderr: str, tests: str, *command: str) -> int:
         os.dup2(int(descriptor), number)
         os.close(int(descriptor))
     request = os.environ.pop("STEPSCOPE_TRACE")
-    path = os.environ.pop("PYTHONPATH").split(os.pathsep)[1:]  # after `measure.autostart`
+    path = os.environ.pop("PYTHONPATH").split(os.pathsep)[1:]  # after `trace.autostart`
     if path:
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
     attach(request)

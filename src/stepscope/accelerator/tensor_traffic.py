@@ -194,10 +194,10 @@ class Mappings:
 
     def _window(self, dimension: str, times: Floats | float = 1.0) -> Floats:
         """Return the rows (P) or columns (Q) of the input that a tile of the output needs."""
-        layer = self.layer
-        kernel, stride = (
-            (layer.R, layer.stride) if dimension == "P" else (layer.S, _stride_q(layer))
-        )
+        layer, stride = self.layer, self.layer.stride
+        kernel = layer.R
+        if dimension == "Q":
+            kernel, stride = layer.S, stride if layer.stride_q is None else layer.stride_q
         return (self._in_buffer(dimension) * times - 1) * stride + kernel
 
     def _with_overlap(self, order: str, rows: Floats, columns: Floats) -> Floats:
@@ -215,10 +215,6 @@ class Mappings:
                 size = np.where(inside & (passes > 1), run / passes * other, size)
             inside = inside & (passes == 1)
         return size
-
-
-def _stride_q(layer: Layer) -> int:
-    return layer.stride if layer.stride_q is None else layer.stride_q
 
 
 # The orders, in DRAM and in the buffer, in which a tensor is reused the most.
