@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,19 @@ MB = 2**20
 
 def count(model: nn.Module, *shape: int) -> NetworkSummary:
     return count_network(model, shape, "mine")
+
+
+class Net(nn.Module):
+    """Some parts, and a forward pass that the test hands over."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Any], **parts: Any) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.call = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.call(self, x)
 
 
 def by_name(network: NetworkSummary) -> dict[str, LayerSummary]:
@@ -72,38 +86,23 @@ def test_a_convolution_and_a_batch_norm_are_what_paper_says():
 
 
 def test_a_block_counts_in_torchsummarys_figure_and_the_network_itself_does_not():
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    def residual(inner: nn.Module) -> Net:
+        return Net(lambda net, x: net.inner(x) + x, inner=inner)
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.inner(x)
-            return out + x
-
-    class Net(Block):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(Block(), nn.Identity(), nn.Linear(4, 4))
-
-    network = count(Net(), 4)
+    block = residual(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    network = count(residual(nn.Sequential(block, nn.Identity(), nn.Linear(4, 4))), 4)
     assert network.forward_backward_mb == 2 * FLOAT * (4 + 4 + 4) / MB
     assert network.macs == 16 + 16
-    assert by_name(network)["inner.0"] == LayerSummary("inner.0", "Block", 1, (4,), 0, 0, 0)
+    assert by_name(network)["inner.0"] == LayerSummary("inner.0", "Net", 1, (4,), 0, 0, 0)
 
 
 def test_a_layer_called_three_times_has_its_parameters_once_and_the_rest_three_times():
-    class Again(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
+    def again(net: Any, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = net.layer(x).tanh()
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            for _ in range(3):
-                x = self.layer(x).tanh()
-            return x
-
-    network = count(Again(), 4)
+    network = count(Net(again, layer=nn.Linear(4, 4)), 4)
     layer = by_name(network)["layer"]
     assert (layer.calls, layer.parameters, layer.macs) == (3, 20, 48)
     assert network.kept_bytes == 4 * 4 * FLOAT, "the input and what each tanh made"
@@ -233,15 +232,8 @@ def test_a_function_multiplies_as_often_as_its_layer(data):
         layer = layer_type(taken, made, kernel, **options)
         shape = (taken, 5, 5)
 
-    class Calls(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = layer.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            return function(x, self.weight, **options)
-
-    assert count(Calls(), *shape).macs == count(layer, *shape).macs > 0
+    calls = Net(lambda net, x: function(x, net.weight, **options), weight=layer.weight)
+    assert count(calls, *shape).macs == count(layer, *shape).macs > 0
 
 
 # --- networks of every kind -----------------------------------------------------------------------
@@ -285,16 +277,14 @@ def test_a_convolution_by_a_function_is_counted_and_told_of():
 
 
 def test_what_cannot_be_counted_is_named_and_is_not_zero():
-    class Pair(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pair = nn.Bilinear(4, 4, 2)
-            self.own = Functions(lambda x, w: torch.linalg.inv(x.mT @ x + w.exp()), 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.pair(x, x) + self.own(x).sum()
-
-    network = count(Pair(), 4)
+    network = count(
+        Net(
+            lambda net, x: net.pair(x, x) + net.own(x).sum(),
+            pair=nn.Bilinear(4, 4, 2),
+            own=Functions(lambda x, w: torch.linalg.inv(x.mT @ x + w.exp()), 4),
+        ),
+        4,
+    )
     assert by_name(network)["pair"].macs is None
     assert by_name(network)["own"].macs is None
     assert network.macs == 0
@@ -306,17 +296,9 @@ def test_what_cannot_be_counted_is_named_and_is_not_zero():
 
 
 def test_what_was_never_called_is_named_once_and_its_parameters_are_in_the_total():
-    class Spare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.used = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
-            self.spare = nn.Sequential(nn.Linear(4, 1), nn.ReLU())
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.used[0](x)
-            return out
-
-    network = count(Spare(), 4)
+    used = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+    spare = nn.Sequential(nn.Linear(4, 1), nn.ReLU())
+    network = count(Net(lambda net, x: net.used[0](x), used=used, spare=spare), 4)
     assert network.parameters == network.trainable_parameters == 20 + 20 + 5
     assert network.gradients == 20
     assert by_name(network)["spare.0"] == LayerSummary("spare.0", "Linear", 0, None, 5, 0, 0)
@@ -357,15 +339,9 @@ def test_lazy_layers_and_spectral_norm_have_their_weights_left_out_of_what_is_ke
 
 
 def test_recomputed_blocks_keep_their_input_and_nothing_inside():
-    class Recomputed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.inner, x, use_reentrant=False)
-
-    network = count(nn.Sequential(Recomputed()), 4)
+    inner = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh())
+    recomputed = Net(lambda net, x: checkpoint(net.inner, x, use_reentrant=False), inner=inner)
+    network = count(nn.Sequential(recomputed), 4)
     assert by_name(network)["0"].kept_bytes == network.kept_bytes == 4 * FLOAT
     assert network.macs == 32
     assert network.gradients == network.parameters == 40
@@ -414,42 +390,28 @@ def test_a_network_that_fails_is_answered_with_the_layer_and_the_reason():
 
 
 def test_a_network_that_catches_the_failure_of_a_part_goes_on():
-    class Careful(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.wrong, self.right = nn.Sequential(nn.Linear(3, 3)), nn.Linear(4, 4)
+    def try_both(net: Any, x: Tensor) -> Any:
+        try:
+            return net.wrong(x)
+        except RuntimeError:
+            return net.right(x)
 
-        def forward(self, x: Tensor) -> Tensor:
-            try:
-                out: Tensor = self.wrong(x)
-            except RuntimeError:
-                out = self.right(x)
-            return out
-
-    network = count(nn.Sequential(Careful(), nn.Linear(4, 2)), 4)
+    careful = Net(try_both, wrong=nn.Sequential(nn.Linear(3, 3)), right=nn.Linear(4, 4))
+    network = count(nn.Sequential(careful, nn.Linear(4, 2)), 4)
     assert by_name(network)["1"].macs == 8
     assert network.macs == 16 + 8
 
 
 @pytest.mark.parametrize("given_back", [None, 7, "word", []])
 def test_a_network_that_gives_no_tensor_is_refused(given_back):
-    class Nothing(nn.Module):
-        def forward(self, x: Tensor) -> object:
-            return given_back
-
-    with pytest.raises(
-        RequestError, match=rf"gives {type(given_back).__name__} .* wanted a tensor"
-    ):
-        count(Nothing(), 4)
+    found = type(given_back).__name__
+    with pytest.raises(RequestError, match=rf"gives {found} .* wanted a tensor"):
+        count(Net(lambda net, x: given_back), 4)
 
 
 def test_an_exit_inside_a_network_is_a_failure_of_it():
-    class Exits(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise SystemExit(3)
-
     with pytest.raises(RequestError, match="SystemExit: 3"):
-        count(Exits(), 4)
+        count(Net(lambda net, x: sys.exit(3)), 4)
 
 
 def test_the_state_of_an_optimiser_grows_with_the_gradients():
