@@ -8,22 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quiet_lab import QuietListener
 
 from stepscope.errors import Interrupted
 from stepscope.experiments import sweep_run
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrialRequest
 from stepscope.records import schema
-from stepscope.records.sweep_folder import Trial, load_sweep
+from stepscope.records.sweep_folder import load_sweep
 from stepscope.supervisor.child_supervisor import Outcome
-
-
-class StoppingListener(SilentListener):
-    """Looks on without a word."""
-
-    def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None: ...
-
-    def tried(self, trial: Trial) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ def test_a_trial_that_fails_or_ends_when_asked_to_stop_ends_the_sweep(
         [{"workers": 0}, {"workers": 1}], 2, out=tmp_path, name="asked"
     )
     with pytest.raises(Interrupted):
-        sweep_run.start(Asked(status), request, StoppingListener())
+        sweep_run.start(Asked(status), request, QuietListener())
     sweep = load_sweep(tmp_path / "latest")
     assert sweep.info["status"] == schema.INTERRUPTED
     assert [trial.status for trial in sweep.trials] == [noted, *[schema.PENDING] * 3]

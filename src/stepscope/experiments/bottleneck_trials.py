@@ -76,7 +76,7 @@ def _mean_step_of(trials: Sequence[Trial]) -> StepFigures:
 
 
 def _rounds(by_way: Mapping[Way, list[Trial]]) -> list[dict[Way, StepFigures]]:
-    """Put together what the three ways came to in each round that all of them finished."""
+    """Return the figures of the three ways for each round that all of them completed."""
     seen = {way: {t.repeat: t.metrics["steady"] for t in trials} for way, trials in by_way.items()}
     shared = set.intersection(*(set(rounds) for rounds in seen.values()))
     return [{way: rounds[number] for way, rounds in seen.items()} for number in sorted(shared)]

@@ -57,13 +57,13 @@ class MaxBatchListener(Protocol):
     """Is notified of the search's progress; a trial is given as by `BatchTrial.to_json`."""
 
     def forecasting(self) -> None:
-        """Learn that a forecast is being made."""
+        """Receive notice that a forecast is being made."""
 
     def trying(self, settings: BatchSettings) -> None:
-        """Learn what is tried now."""
+        """Receive the settings of the trial that starts."""
 
     def tried(self, trial: BatchTrialRecord) -> None:
-        """Learn how it ended."""
+        """Receive the result of a trial."""
 
 
 @dataclass
@@ -71,8 +71,8 @@ class MaxBatchResult:
     """What was asked, what was tried, and what follows from it.
 
     `model` names what is trained, `script` is the command line of a user's script. `asked` is
-    the batch that somebody wants, None for the largest; `most` the largest that can be made of the
-    data, None where nobody knows. `limit` and every peak are of the `pool`. `trials` with other
+    the batch asked for, None for the largest; `most` the largest that can be made of the
+    data, None if unknown. `limit` and every peak are of the `pool`. `trials` with other
     settings than those asked for, batch apart, are in `instead`.
     """
 
@@ -96,7 +96,7 @@ class MaxBatchResult:
 
     @property
     def asked_fits(self) -> bool | None:
-        """Whether the batch that was asked for fits; None where none was, or nobody knows."""
+        """Whether the batch that was asked for fits; None if none was, or if unknown."""
         if self.asked is None:
             return None
         if self.too_small is not None:
@@ -314,7 +314,7 @@ def _divisions(spec: RunSpec, most: int) -> Iterator[dict[str, int]]:
 
 
 _STEPS = 3
-_NO_END = 2**30  # data whose length nobody knows
+_NO_END = 2**30  # data of unknown length
 
 
 def fit_script(

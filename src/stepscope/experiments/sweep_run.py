@@ -51,10 +51,10 @@ class SweepListener(RunListener, Protocol):
     """Is notified of a sweep's progress and of the run under way in it."""
 
     def trying(self, trial: Trial, trials: int | None, left_s: float | None) -> None:
-        """Learn which trial begins, of how many, and how long the rest will take, if known."""
+        """Receive the trial that starts, the number of trials, and the time left, if known."""
 
     def tried(self, trial: Trial) -> None:
-        """Learn what became of it."""
+        """Receive the result of a trial."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class TrialBench:
                 del missing[trial.index]
 
     def add(self, values: Mapping[str, SettingValue], repeat: int) -> Trial:
-        """Make a trial that was not planned, because of what the others told."""
+        """Make a trial that was not planned, because of the results of others."""
         return self._make_unplanned([Trial(len(self._trials()), dict(values), repeat)])[0]
 
     def have(self, settings: Sequence[Mapping[str, SettingValue]], repeat: int) -> list[Trial]:
@@ -188,7 +188,7 @@ class TrialBench:
     def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
         """Say what came of a trial.
 
-        One that was asked to stop and failed is no result: it is made again when the sweep goes on.
+        One that was asked to stop and failed has no result: resuming the sweep makes it again.
         """
         path = load_sweep(self.folder.path).folder_of(trial)
         recorded = (path / schema.RUN).is_file()

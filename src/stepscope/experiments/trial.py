@@ -30,7 +30,7 @@ from stepscope.supervisor.train_child import TrainingProcess
 from stepscope.supervisor.warm_start import ForkServer
 from stepscope.units import format_bytes
 
-# --- The folder of a trial: beside the runs while it goes on, and gone after it
+# --- The folder of a trial: beside the runs, and removed after it
 
 
 def temporary_folder(out: Path) -> tempfile.TemporaryDirectory[str]:
@@ -131,7 +131,7 @@ def _judge(spec: RunSpec, limit: Limit, pool: str, run: Run, exit_code: int) -> 
 
 
 def why_not(run: Run, limit: Limit, peak_bytes: int | None) -> str | None:
-    """Say why a short run that came to its end does not fit after all, or None."""
+    """Say why a completed short run does not fit after all, or None."""
     acted = {event.get("action", event["event"]) for event in run.events}
     if acted & {Action.END_WORKER.value, "workers_fallback"}:
         return "it lost loader workers for want of memory"
@@ -150,7 +150,7 @@ class SilentListener:
         """Ignore a message of the training."""
 
     def output(self, line: str) -> None:
-        """Take a line that the training printed."""
+        """Ignore a line that the training printed."""
 
     def stopping(self) -> None:
-        """Learn that the training was asked to stop."""
+        """Ignore that the training was asked to stop."""

@@ -96,7 +96,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What there is for workers. None: nobody knows, so it does not bind.
+    """The resources for workers; an unknown one, None, does not limit them.
 
     `limit_bytes` is what the whole training may take, `alone_bytes` what it takes without workers.
     """
@@ -163,7 +163,7 @@ def next_larger(
 
 
 LOOK_STEPS = 6  # of a script, to learn what its loader is like
-_LONG_EPOCH = 1000  # steps, where nobody knows how many an epoch has
+_LONG_EPOCH = 1000  # steps, if the length of an epoch is unknown
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Setup:
 
 
 def setup_of_training(workload: TrainingWorkload) -> Setup:
-    """Learn from the settings of a training of ours.
+    """Return what the settings of a built-in training say.
 
     Raises:
         RequestError: there is nothing for workers to load.

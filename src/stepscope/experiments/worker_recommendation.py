@@ -57,7 +57,7 @@ class Board:
 
     @property
     def alive(self) -> list[Candidate]:
-        """Those that came to their end every time, the smallest number first."""
+        """Candidates whose trials all completed, the smallest number first."""
         return sorted((c for c in self.seen if c not in self.died), key=lambda each: each.size)
 
     @property

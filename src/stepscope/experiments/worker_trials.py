@@ -30,7 +30,7 @@ from stepscope.records.types import StepFigures, SweepPlan, WorkersAnswer
 from stepscope.stats import Ratio, ratio_of_rounds
 
 _CLEARLY_FASTER = 1.1  # then a still larger number is worth a trial
-_VERIFYING = 1001  # rounds of trials that are not for choosing have numbers of their own
+_VERIFYING = 1001  # the first round number of trials that verify
 _FROM_MEMORY = 2001
 _LEAST_LIMIT_S = 60.0
 _TIMES_THE_FIRST = 10  # a trial that takes so many times as long hangs: torch waits for ever
@@ -51,7 +51,7 @@ class WorkerSearch:
         """Choose, verify, and say what binds.
 
         Raises:
-            AnswerIsNo: no number of workers came to its end.
+            AnswerIsNo: no trial completed.
         """
         self._first_round()
         for number in range(2, self.setup.choosing.rounds + 1):
@@ -213,7 +213,7 @@ def find_workers(
 
     Raises:
         RequestError: there is no loader that workers could be given to.
-        AnswerIsNo: no number of workers came to its end.
+        AnswerIsNo: no trial completed.
         Interrupted: a stop was requested.
     """
     workload.check({})

@@ -12,6 +12,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quiet_lab import QuietListener
 from rich.console import Console
 from search_estimate import ALL_NAMED, cost
 
@@ -22,7 +23,6 @@ from stepscope.experiments.search import search_run
 from stepscope.experiments.search.halving import better_half, check_rungs, in_last_rung, rung_epochs
 from stepscope.experiments.search.search_budget import SearchBudget
 from stepscope.experiments.sweep_run import SweepInterrupted
-from stepscope.experiments.trial import SilentListener
 from stepscope.experiments.workload import TrainingWorkload
 from stepscope.models.efficient_design import read_design
 from stepscope.records import run_folder, run_reader, schema
@@ -79,11 +79,7 @@ def test_rungs_that_end_at_the_same_step_are_refused():
 # --- the whole, with trainings that take no time --------------------------------------------------
 
 
-class Listener(SilentListener):
-    def trying(self, trial, trials, left_s): ...
-
-    def tried(self, trial): ...
-
+class Listener(QuietListener):
     def proposed(self, number, values, figures, fits): ...
 
 

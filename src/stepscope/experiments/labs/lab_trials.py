@@ -53,7 +53,7 @@ class SettingTrials:
 
     @cached_property
     def completed(self) -> list[Trial]:
-        """The trials that came to their end."""
+        """The trials that completed."""
         return [trial for trial in self.trials if trial.status == schema.COMPLETED]
 
     @cached_property

@@ -28,7 +28,7 @@ from stepscope.records.types import SettingValue
 AUTO = "auto"
 CANNOT_JOIN = (ConnectionError, RuntimeError, ValueError, TimeoutError)  # of `ray.init`
 _ANSWERS_WITHIN_S = 5.0
-_JOINED_WITHIN_S = 8  # and a second or two to begin with: ten in all
+_JOINED_WITHIN_S = 8  # plus one or two seconds to start
 # How a client of HTTP/2, which Ray speaks, begins: a fixed greeting and no settings of its own. The
 # server answers with a frame of settings (RFC 9113, 3.4 and 6.5).
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -130,7 +130,7 @@ _ANSWER_WITHIN_S = 60.0
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster; a trial takes all its CPUs and GPUs, so that nobody disturbs it."""
+    """A machine of the cluster; a trial takes all its CPUs and GPUs."""
 
     id: str
     name: str
@@ -191,7 +191,7 @@ class NodePool:
         self.unfit.clear()  # another question may have another answer
 
     def refresh(self) -> None:
-        """Learn which nodes came and went; a new one is looked at before it is used.
+        """Update the list of nodes; a new one is checked before it is used.
 
         A node without CPUs for Ray takes no trials: that is how people keep a head node free.
         """

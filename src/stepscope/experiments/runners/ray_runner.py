@@ -47,7 +47,7 @@ class PendingRounds:
 
     @classmethod
     def of(cls, planned_trials: Sequence[PlannedTrial]) -> PendingRounds:
-        """Begin with all of them; a round that was begun earlier goes on with the same kind."""
+        """Queue the trials; a round that was begun earlier stays with its kind of node."""
         begun = {each.trial.repeat: each.node_kind for each in planned_trials}
         return cls(list(planned_trials), {number: kind for number, kind in begun.items() if kind})
 

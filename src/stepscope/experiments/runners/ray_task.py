@@ -36,7 +36,7 @@ class Parcel:
 
 
 def pack(folder: Path, most_bytes: int = MOST_BYTES) -> Parcel:
-    """Pack a folder's files, without checkpoints, the smallest first, up to so many bytes in all.
+    """Pack a folder's files, without checkpoints, the smallest first, up to a total size.
 
     The record of what happened is small and always fits; what is huge is left behind, by name.
     """

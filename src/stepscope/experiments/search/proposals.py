@@ -1,6 +1,6 @@
 """Designs, proposed one after the other by Optuna and held against the budget before any training.
 
-Nothing of Optuna is kept on disk. A search that goes on is told its recorded proposals and results
+Nothing of Optuna is kept on disk. A resumed search replays its recorded proposals and results
 again, in their order, and each new proposal has a seed of its own: so it proposes what it would
 have proposed had it never been stopped.
 """
@@ -51,7 +51,7 @@ def propose(
     record: Callable[[Proposal], None],
     estimate: Callable[[str], Figures],
 ) -> Iterator[tuple[Proposal, Callable[[float | None], None]]]:
-    """Give designs that fit, each with a function that takes the accuracy it came to.
+    """Yield designs within the budget, each with a function that takes its accuracy.
 
     That is called in their order; the next one may be asked for before, and is then proposed
     without knowing it. None says that there was no result.
@@ -104,7 +104,7 @@ def _draw(
 ) -> tuple[Trial, dict[str, SettingValue]]:
     """Draw what was not proposed before.
 
-    What was is told as a failure, which samplers pass over: a search that goes on, and does not
+    A repeated draw is marked as failed, which samplers ignore: a resumed search, which does not
     draw it again, stands where one stands that was never stopped.
     """
     from optuna.samplers import RandomSampler, TPESampler

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Model, shape and classes as flags would give them, spatial factors, accelerator.
 EstimateModel = Callable[[str, str | None, str | None, str, str], NetworkEstimate]
-Judged = tuple[Proposal, float | None]  # and its accuracy, if it came to one
+Judged = tuple[Proposal, float | None]  # and its accuracy, if known
 
 
 class SearchListener(SweepListener, Protocol):
@@ -53,7 +53,7 @@ class SearchListener(SweepListener, Protocol):
     def proposed(
         self, number: int, values: Mapping[str, SettingValue], figures: Figures, fits: bool
     ) -> None:
-        """Learn of a design and of its estimate."""
+        """Receive a design and its estimate."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ def _best_first(judged: list[Judged]) -> list[Judged]:
 
 
 KIND = "search"
-_ONE_HELD_OUT_OF = 5  # samples, where nobody says how many
+_ONE_HELD_OUT_OF = 5  # samples, by default
 
 
 class NothingFound(AnswerIsNo):
-    """A search came to no network; what it tried is in its folder."""
+    """A search found no network; its trials are in its folder."""
 
     def __init__(self, why: str, folder: Path) -> None:
         super().__init__(why)

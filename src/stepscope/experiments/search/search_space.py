@@ -26,7 +26,7 @@ _SCHEDULES = ("one-cycle", "cosine")
 
 @dataclass(frozen=True)
 class Space:
-    """What may be drawn: whatever nobody has fixed, for so many samples of such a shape."""
+    """What may be drawn: every setting that the user has not fixed."""
 
     fixed: Mapping[str, SettingValue]
     training_samples: int

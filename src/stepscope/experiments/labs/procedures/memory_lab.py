@@ -249,7 +249,7 @@ def _change(rounds: Sequence[float], neutral: float) -> MeasuredChange:
     return MeasuredChange(middle, spread, abs(middle - neutral) > spread)
 
 
-# --- A few real steps in a process of their own, which tells what memory they took
+# --- A few real steps in a separate process, which reports their memory
 
 
 def try_steps(

@@ -2,7 +2,7 @@
 
 An epoch is what the later ones took on average: the first carries the start of everything. Cold
 files are made cold before every epoch. A download is made once, by the run that comes first, and
-is told beside the epochs of every run that had it.
+is shown beside the epochs of every run that used it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
     with.
 
     Raises:
-        RequestError: the data cannot be put into a store, or somebody else's objects are there.
+        RequestError: the data cannot be put into a store, or other objects are there.
         DataError: the store cannot be reached, or the data not be had.
         MissingExtraError: the client is not installed.
     """
@@ -100,7 +100,7 @@ def stock(base: Address, spec: RunSpec, say: Callable[[str], None]) -> dict[str,
 
 
 def _is_whole(store: ObjectStore, data: str, samples: int) -> bool:
-    """Say whether what a lab puts is there; what nobody of us has put is not written over."""
+    """Say whether the data is there; raise if other objects are, which are not written over."""
     from stepscope.data.object_store.download import fetch_manifest
     from stepscope.data.object_store.manifest import FILE
 
