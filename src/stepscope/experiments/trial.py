@@ -1,7 +1,7 @@
 """A trial: a short real run, in a process that may die, and what its folder says of it.
 
 It is the run that would be made, with its data, workers and limit, but of a few batches
-(`train.short_run`). The folder, of kind `trial`, is removed in the end.
+(`train.training_setup.shorten`). The folder, of kind `trial`, is removed in the end.
 """
 
 from __future__ import annotations
