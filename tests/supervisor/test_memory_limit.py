@@ -10,6 +10,7 @@ import torch
 import warm_start
 
 from stepscope.errors import MachineError
+from stepscope.experiments.trial import SilentListener
 from stepscope.hardware import cgroup, host
 from stepscope.hardware.cgroup import ControlGroup
 from stepscope.records.run_reader import load_run
@@ -57,7 +58,7 @@ def greedy():
 """
 
 
-class Listener:
+class Listener(SilentListener):
     """Somebody who keeps what was said, and may do something when the training is ready."""
 
     def __init__(self, when_ready=lambda: None):
@@ -70,9 +71,6 @@ class Listener:
 
     def output(self, line):
         self.lines.append(line)
-
-    def stopping(self):
-        pass
 
 
 def trainings() -> set[psutil.Process]:

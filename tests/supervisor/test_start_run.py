@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import subprocess
+import sys
 
 import pytest
 
 from stepscope.errors import RequestError
+from stepscope.experiments.trial import SilentListener
 from stepscope.records.run_reader import load_run
 from stepscope.settings.load_settings import validate
 from stepscope.supervisor import start_run
-
-
-class Nobody:
-    def message(self, message: dict[str, Any]) -> None: ...
-    def output(self, line: str) -> None: ...
-    def stopping(self) -> None: ...
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     spec = validate({"samples": 128, "batch_size": 32, "epochs": 2, "out": str(out)})
-    path, outcome = start_run.start(spec, Nobody(), kind="load")
+    path, outcome = start_run.start(spec, SilentListener(), kind="load")
     assert outcome.exit_code == 0, outcome.reason
     return load_run(path)
 
@@ -42,11 +38,18 @@ def test_how_much_is_swapped_out_when_a_run_begins_is_recorded(loaded):
 
 
 def test_one_that_is_done_is_left_as_it_is(loaded):
-    path, outcome = start_run.resume(loaded.path, Nobody())
+    path, outcome = start_run.resume(loaded.path, SilentListener())
     assert (path, outcome.exit_code) == (loaded.path, 0)
 
 
 def test_a_trace_cannot_go_on(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "kind": "trace"}))
     with pytest.raises(RequestError, match="only a run can go on"):
-        start_run.resume(tmp_path, Nobody())
+        start_run.resume(tmp_path, SilentListener())
+
+
+def test_a_run_of_one_process_imports_nothing_of_ranks():
+    code = "import sys, stepscope.cli.run; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    of_ranks = ("stepscope.supervisor.rank_", "stepscope.supervisor.torchrun", "torch")
+    assert [name for name in done.stdout.split() if name.startswith(of_ranks)] == []

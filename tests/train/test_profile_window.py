@@ -13,6 +13,7 @@ from user_networks import BLOCKS, same_weights
 
 from stepscope.analyze.run_summary import Measured, summarize
 from stepscope.errors import RequestError
+from stepscope.experiments.trial import SilentListener
 from stepscope.records.run_folder import RunFolder
 from stepscope.records.run_reader import load_run
 from stepscope.report.terminal.run_tables import print_run
@@ -25,19 +26,6 @@ from stepscope.train.profile_window import ProfilePosition, place_window
 def looked_at(run):
     rows = run.steps.rows()
     return [(row["epoch"], row["step"]) for row in rows if row["detail"] == "layers"]
-
-
-class Silent:
-    """Somebody who shows nothing."""
-
-    def message(self, message):
-        pass
-
-    def output(self, line):
-        pass
-
-    def stopping(self):
-        pass
 
 
 # --- where ----------------------------------------------------------------------------------------
@@ -130,7 +118,7 @@ def test_a_run_may_go_on_with_a_look_that_was_not_asked_for_before(train):
 
 def test_the_layers_are_in_the_summary_and_on_the_terminal(tmp_path):
     asked = {"samples": 192, "batch_size": 32, "epochs": 1, "threads": 1, "layers": 3}
-    path, outcome = start(validate({**asked, "out": str(tmp_path)}), Silent())
+    path, outcome = start(validate({**asked, "out": str(tmp_path)}), SilentListener())
     assert outcome.exit_code == 0, outcome.reason
     run = load_run(path)
     layers = run.summary["layers"]
@@ -208,5 +196,5 @@ def test_what_was_seen_before_a_stop_is_kept_when_the_run_goes_on(train):
     info = json.loads((stopped.path / "run.json").read_text())
     info |= {"status": "interrupted", "summary": {"layers": seen}}
     (stopped.path / "run.json").write_text(json.dumps(info))
-    resume(stopped.path, Silent())
+    resume(stopped.path, SilentListener())
     assert load_run(stopped.path).summary["layers"] == seen
