@@ -47,9 +47,7 @@ def without_images(html: str) -> str:
     return re.sub(r"base64,[^\"]+", "", html)
 
 
-def test_a_cell_that_ends_with_a_run_shows_its_headline_and_charts(
-    tmp_path: Path, shell: InteractiveShell
-):
+def test_a_cell_that_ends_with_a_run_shows_its_headline_and_charts(tmp_path, shell):
     cell = f"import stepscope\nstepscope.load_run({str(write_some(tmp_path))!r})"
     with capture_output():
         done = shell.run_cell(cell)
@@ -64,7 +62,7 @@ def test_a_cell_that_ends_with_a_run_shows_its_headline_and_charts(
         assert ElementTree.fromstring(image).tag == "{http://www.w3.org/2000/svg}svg"
 
 
-def test_a_name_is_never_markup_in_the_notebook(tmp_path: Path):
+def test_a_name_is_never_markup_in_the_notebook(tmp_path):
     spec = {"model": EVIL, "data": EVIL}
     run = stepscope.load_run(
         write_some(tmp_path, name=EVIL, spec=spec, reason=EVIL, status="failed")
@@ -77,7 +75,7 @@ def test_a_name_is_never_markup_in_the_notebook(tmp_path: Path):
 
 
 def test_without_vl_convert_there_is_the_table_of_phases_and_how_to_get_charts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     html = stepscope.load_run(write_some(tmp_path))._repr_html_()
@@ -88,19 +86,19 @@ def test_without_vl_convert_there_is_the_table_of_phases_and_how_to_get_charts(
     assert "stepscope[report]" in html
 
 
-def test_a_run_that_goes_on_and_one_without_a_step_are_shown_too(tmp_path: Path):
+def test_a_run_that_goes_on_and_one_without_a_step_are_shown_too(tmp_path):
     going_on = stepscope.load_run(write_some(tmp_path / "some", status="running"))
     assert "has not been closed" in going_on._repr_html_()
     write_tables(tmp_path / "none", status="failed", reason="it did not begin")
     assert "it did not begin" in stepscope.load_run(tmp_path / "none")._repr_html_()
 
 
-def test_a_loss_that_exploded_does_not_keep_the_charts_away(tmp_path: Path):
+def test_a_loss_that_exploded_does_not_keep_the_charts_away(tmp_path):
     rows = [epoch_row(1, 2.0, loss="nan", accuracy="nan"), epoch_row(2, 4.0, loss="inf")]
     write_tables(tmp_path, [step(n, loss="nan") for n in range(1, 40)], rows)
     assert images_of(stepscope.load_run(tmp_path)._repr_html_())
 
 
-def test_a_folder_that_is_no_run_is_refused_before_anything_is_shown(tmp_path: Path):
+def test_a_folder_that_is_no_run_is_refused_before_anything_is_shown(tmp_path):
     with pytest.raises(RequestError, match="is not a run folder"):
         stepscope.load_run(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -46,7 +45,7 @@ def train_with(scope: stepscope.Scope, training, epochs: int = 2, accumulate: in
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int) -> None:
+def test_a_loop_of_ones_own_becomes_a_run(tmp_path, training, workers):
     with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
         train_with(scope, training, num_workers=workers)
     run = stepscope.load_run(scope.path)
@@ -64,9 +63,7 @@ def test_a_loop_of_ones_own_becomes_a_run(tmp_path: Path, training, workers: int
     assert 0 < run.info["instrument"]["beside_cpu_share"] < 1
 
 
-def test_a_sampler_that_is_killed_takes_its_figures_with_it_and_nothing_else(
-    tmp_path: Path, training
-) -> None:
+def test_a_sampler_that_is_killed_takes_its_figures_with_it_and_nothing_else(tmp_path, training):
     with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
         train_with(scope, training)
         for child in psutil.Process().children():
@@ -79,16 +76,14 @@ def test_a_sampler_that_is_killed_takes_its_figures_with_it_and_nothing_else(
     assert run.info["instrument"]["beside_cpu_share"] is None
 
 
-def test_several_batches_may_be_one_step(tmp_path: Path, training) -> None:
+def test_several_batches_may_be_one_step(tmp_path, training):
     with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
         train_with(scope, training, epochs=1, accumulate=5)
     run = stepscope.load_run(scope.path)
     assert run.steps["samples"] == [40, 40, 16], "the last step takes what is left"
 
 
-def test_the_program_may_leave_the_folder_that_its_runs_are_in(
-    tmp_path: Path, training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_may_leave_the_folder_that_its_runs_are_in(tmp_path, training, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(tmp_path)
@@ -100,14 +95,14 @@ def test_the_program_may_leave_the_folder_that_its_runs_are_in(
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_phase_that_does_not_exist_is_answered_with_the_nearest(tmp_path: Path) -> None:
+def test_a_phase_that_does_not_exist_is_answered_with_the_nearest(tmp_path):
     scope = stepscope.Scope("mine", out=tmp_path, quiet=True)
     with pytest.raises(RequestError, match="forward"):
         scope.lap("foward")
     scope.close()
 
 
-def test_a_loop_that_is_broken_off_leaves_an_epoch(tmp_path: Path, training) -> None:
+def test_a_loop_that_is_broken_off_leaves_an_epoch(tmp_path, training):
     data, _, _ = training
     with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
         for number, _ in enumerate(scope.epoch(DataLoader(data, batch_size=BATCH))):
@@ -118,7 +113,7 @@ def test_a_loop_that_is_broken_off_leaves_an_epoch(tmp_path: Path, training) -> 
     assert run.summary["epochs"] == 1
 
 
-def test_an_exception_ends_the_run_and_goes_on(tmp_path: Path) -> None:
+def test_an_exception_ends_the_run_and_goes_on(tmp_path):
     scope = stepscope.Scope("mine", out=tmp_path, quiet=True)
     with pytest.raises(ZeroDivisionError), scope:
         _ = 1 / 0
@@ -126,7 +121,7 @@ def test_an_exception_ends_the_run_and_goes_on(tmp_path: Path) -> None:
     assert (run.status, run.info["reason"]) == ("failed", "ZeroDivisionError: division by zero")
 
 
-def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path: Path, training) -> None:
+def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path, training):
     data, model, optimizer = training
     called = nn.Module.__call__
     with stepscope.watch("hooks", out=tmp_path, layers=3, quiet=True) as path:
@@ -147,9 +142,7 @@ def test_watching_finds_the_same_by_hooks_and_takes_them_off(tmp_path: Path, tra
     assert len(run.telemetry) >= 1
 
 
-def test_what_was_held_of_a_device_is_in_the_summary(
-    tmp_path: Path, training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_held_of_a_device_is_in_the_summary(tmp_path, training, monkeypatch):
     for module in (scope_module, tracer):
         monkeypatch.setattr(module, "device_memory_of", lambda *asked: ScriptedMemory())
     with stepscope.Scope("mine", out=tmp_path, quiet=True) as scope:
@@ -164,15 +157,13 @@ def test_what_was_held_of_a_device_is_in_the_summary(
         assert "device_peak_memory_bytes" not in summary["absent"]
 
 
-def test_a_watched_block_that_raises_is_recorded_as_failed(tmp_path: Path) -> None:
+def test_a_watched_block_that_raises_is_recorded_as_failed(tmp_path):
     with pytest.raises(KeyError), stepscope.watch(out=tmp_path, quiet=True):
         raise KeyError("x")
     assert stepscope.load_run(tmp_path / "latest").status == "failed"
 
 
-def test_a_scope_that_nobody_closes_is_closed_with_its_program_and_says_how_that_ended(
-    tmp_path: Path,
-) -> None:
+def test_a_scope_that_nobody_closes_is_closed_with_its_program_and_says_how_that_ended(tmp_path):
     program = (
         "import os, stepscope, torch\n"
         "if os.fork() == 0:\n"
@@ -193,7 +184,7 @@ def test_a_scope_that_nobody_closes_is_closed_with_its_program_and_says_how_that
     assert done.stdout == ""
 
 
-def test_batches_that_do_not_tell_their_samples_are_steps_all_the_same(tmp_path: Path) -> None:
+def test_batches_that_do_not_tell_their_samples_are_steps_all_the_same(tmp_path):
     with stepscope.Scope("words", out=tmp_path, quiet=True) as scope:
         for words in scope.epoch([["a", "b"], ["c"], ["d"]]):
             if words == ["d"]:

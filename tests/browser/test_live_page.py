@@ -58,7 +58,7 @@ def add_steps(run: Path) -> None:
         file.write("".join(row.replace("0.01,", "0.03,") + "\n" for row in rows))
 
 
-def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look: Look, runs: Path) -> None:
+def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look, runs):
     run = unclosed(write_whole_run(runs / "growing", "growing"))
     page = look("/runs/growing")
     assert page.locator("#status").inner_text() == "live"
@@ -80,7 +80,7 @@ def test_a_run_grows_on_the_screen_and_what_was_opened_stays_open(look: Look, ru
     assert page.heard == []
 
 
-def test_a_new_run_appears_and_the_choice_stays_with_its_run(look: Look, runs: Path) -> None:
+def test_a_new_run_appears_and_the_choice_stays_with_its_run(look, runs):
     unclosed(write_whole_run(runs / "kept-live", "kept-live"))  # a list with it is looked at often
     page = look("/")
     page.get_by_label("Compare two").check()
@@ -92,7 +92,7 @@ def test_a_new_run_appears_and_the_choice_stays_with_its_run(look: Look, runs: P
     assert page.heard == []
 
 
-def test_the_keyboard_alone_gets_from_the_list_to_a_comparison_and_back(look: Look) -> None:
+def test_the_keyboard_alone_gets_from_the_list_to_a_comparison_and_back(look):
     page = look("/")
     chosen = []
     for _ in range(60):
@@ -113,7 +113,7 @@ def test_the_keyboard_alone_gets_from_the_list_to_a_comparison_and_back(look: Lo
     assert page.heard == []
 
 
-def test_what_people_named_is_shown_as_text(look: Look) -> None:
+def test_what_people_named_is_shown_as_text(look):
     page = look("/")
     assert page.get_by_role("link", name=EVIL, exact=True).count() == 1
     page.get_by_role("link", name=EVIL, exact=True).click()
@@ -124,7 +124,7 @@ def test_what_people_named_is_shown_as_text(look: Look) -> None:
     assert page.heard == []
 
 
-def test_a_script_that_slipped_in_would_not_run(look: Look) -> None:
+def test_a_script_that_slipped_in_would_not_run(look):
     page = look("/")
     page.evaluate(
         "() => { const script = document.createElement('script');"
@@ -135,12 +135,12 @@ def test_a_script_that_slipped_in_would_not_run(look: Look) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/compare?run=one&run=two"])
-def test_a_phone_does_not_scroll_sideways(look: Look, path: str) -> None:
+def test_a_phone_does_not_scroll_sideways(look, path):
     page = look(path, viewport={"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_a_server_that_is_gone_is_said_so(look: Look, tmp_path: Path) -> None:
+def test_a_server_that_is_gone_is_said_so(look, tmp_path):
     unclosed(write_whole_run(tmp_path / "run", "run"))
     with start_serving() as start:
         served = start(tmp_path)
@@ -153,7 +153,5 @@ def test_a_server_that_is_gone_is_said_so(look: Look, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/one", "/compare?run=one&run=two"])
-def test_axe_finds_nothing_to_complain_of(
-    look: Look, complaints: Callable[[Any], list[Any]], path: str
-) -> None:
+def test_axe_finds_nothing_to_complain_of(look, complaints, path):
     assert complaints(look(path)) == []

@@ -7,7 +7,6 @@ import pty
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from machine_trees import (
@@ -18,7 +17,7 @@ from machine_trees import (
     write_tree,
 )
 from polling import wait_until
-from stepscope_command import ENVIRONMENT, Answer, Stepscope
+from stepscope_command import ENVIRONMENT, Answer, Stepscope, steps_on_disk
 from warm_command import WarmProcess
 
 from stepscope.cli.doctor import doctor
@@ -61,7 +60,7 @@ def xavier(tmp_path: Path) -> OnATree:
     return OnATree(tmp_path, JETSON_XAVIER_NX)
 
 
-def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier: OnATree) -> None:
+def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier):
     answer = xavier("doctor", "--json")
     assert answer.code == 0, answer.err
     checks = {check["name"]: check for check in answer.json["checks"]}
@@ -76,7 +75,7 @@ def test_doctor_prints_checks_and_exits_with_0_although_it_warns(xavier: OnATree
     assert answer.json["conditions"]["power_mode"] == "MODE_10W_2CORE"
 
 
-def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope: Stepscope) -> None:
+def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope):
     answer = stepscope("doctor")
     assert answer.code == 0, answer.err
     for name in ("board", "cpus", "memory", "clock", "torch", "energy", "storage"):
@@ -84,7 +83,7 @@ def test_doctor_on_the_machine_itself_names_everything_or_the_reason(stepscope: 
     assert " ok, " in answer.out.splitlines()[-1]
 
 
-def test_a_machine_without_torch_is_examined_all_the_same(stepscope: Stepscope) -> None:
+def test_a_machine_without_torch_is_examined_all_the_same(stepscope):
     broken = stepscope.folder / "first"
     broken.mkdir()
     (broken / "torch.py").write_text("raise ImportError('libcudart is missing')\n")
@@ -95,13 +94,12 @@ def test_a_machine_without_torch_is_examined_all_the_same(stepscope: Stepscope) 
     assert "libcudart is missing" in checks["torch"]["found"]
 
 
-def test_a_tree_that_is_not_there_is_a_wrong_request(stepscope: Stepscope) -> None:
+def test_a_tree_that_is_not_there_is_a_wrong_request(stepscope):
     answer = stepscope("doctor", env={"STEPSCOPE_SYSTEM_ROOT": "/no/such"})
-    assert answer.code == 2
-    assert "STEPSCOPE_SYSTEM_ROOT" in answer.err
+    assert answer.is_refused(2, "STEPSCOPE_SYSTEM_ROOT")
 
 
-def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier: OnATree) -> None:
+def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier):
     applied = xavier("doctor", "--apply", "--yes", "--json")
     assert applied.code == 0, applied.err
     assert "power_mode: MODE_10W_2CORE -> MODE_15W_6CORE" in applied.err
@@ -114,15 +112,14 @@ def test_apply_sets_what_it_shows_and_restore_puts_it_back(xavier: OnATree) -> N
     assert (again.code, again.err.strip()) == (0, "there is nothing to put back")
 
 
-def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi: OnATree) -> None:
+def test_apply_asks_and_where_nobody_can_answer_it_wants_to_be_told(pi):
     answer = pi.as_process("doctor", "--apply", stdin=subprocess.DEVNULL)
-    assert answer.code == 2
-    assert "--yes" in answer.err
+    assert answer.is_refused(2, "--yes")
     assert pi.governor() == "ondemand"
 
 
 @pytest.mark.parametrize(("said", "governor"), [("y\n", "performance"), ("\n", "ondemand")])
-def test_apply_does_what_a_person_at_a_terminal_says(pi: OnATree, said: str, governor: str) -> None:
+def test_apply_does_what_a_person_at_a_terminal_says(pi, said, governor):
     ours, theirs = pty.openpty()
     os.write(ours, said.encode())
     answer = pi.as_process("doctor", "--apply", stdin=theirs)
@@ -144,30 +141,29 @@ def test_apply_does_what_a_person_at_a_terminal_says(pi: OnATree, said: str, gov
     ],
     ids=lambda asked: "+".join(asked),
 )
-def test_a_flag_that_would_be_left_aside_is_a_wrong_request(asked: dict[str, Any]) -> None:
+def test_a_flag_that_would_be_left_aside_is_a_wrong_request(asked):
     with pytest.raises(RequestError, match="wanted"):
         doctor(**asked)
 
 
-def test_a_run_whose_requirement_is_not_met_does_not_start(pi: OnATree) -> None:
+def test_a_run_whose_requirement_is_not_met_does_not_start(pi):
     answer = pi(*SHORT, "--require", "governor=performance", "--json")
     assert answer.code == 5
     assert "wanted governor=performance, found ondemand" in answer.json["error"]
     assert not (pi.folder / "runs").exists()
 
 
-def test_a_requirement_that_nobody_knows_is_a_wrong_request(pi: OnATree) -> None:
+def test_a_requirement_that_nobody_knows_is_a_wrong_request(pi):
     answer = pi(*SHORT, "--require", "govenor=performance")
-    assert answer.code == 2
-    assert "Did you mean 'governor'?" in answer.err
+    assert answer.is_refused(2, "Did you mean 'governor'?")
 
 
-def test_the_trials_of_a_sweep_obey_too(pi: OnATree) -> None:
+def test_the_trials_of_a_sweep_obey_too(pi):
     sweep = ("sweep", *SHORT[1:], "--over", "workers=0,1", "--repeats", 1)
     assert pi(*sweep, "--require", "governor=performance").code == 5
 
 
-def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi: OnATree) -> None:
+def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi):
     answer = pi(*SHORT, "--prepare", "--require", "governor=performance", "--json")
     assert answer.code == 0, answer.err
     conditions = answer.json["environment"]["conditions"]
@@ -181,7 +177,7 @@ def test_a_prepared_run_is_recorded_as_prepared_and_put_back(pi: OnATree) -> Non
     assert "governor performance -> ondemand" in compared.out
 
 
-def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
+def test_a_prepared_run_that_is_interrupted_is_put_back(pi):
     running = WarmProcess(
         pi.command(*LONG, "--prepare"),
         cwd=pi.folder,
@@ -190,15 +186,10 @@ def test_a_prepared_run_that_is_interrupted_is_put_back(pi: OnATree) -> None:
         text=True,
         env={**ENVIRONMENT, **pi.env},
     )
-    steps = pi.folder / "runs/latest/steps.csv"
-    wait_until(lambda: has_rows(steps))
+    wait_until(lambda: steps_on_disk(pi.folder) > 0)
     assert pi.governor() == "performance"
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=90)
     assert running.returncode == 130, err
     assert pi.governor() == "ondemand"
     assert "put back: governor, clocks" in err
-
-
-def has_rows(table: Path) -> bool:
-    return table.exists() and len(table.read_text().splitlines()) > 1

@@ -12,7 +12,7 @@ from typing import Any
 import pandas
 import polars
 import pytest
-from stepscope_command import ENVIRONMENT, TINY, Stepscope
+from stepscope_command import TINY, Stepscope
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from stepscope.records.run_folder import create
@@ -235,30 +235,17 @@ def test_a_full_disk_ends_with_5_and_keeps_the_earlier_trace(stepscope, run):
     assert not list(run.glob(".*"))
 
 
-def through_a_shell(stepscope: Stepscope, line: str) -> subprocess.CompletedProcess[str]:
-    command = " ".join(stepscope.command())
-    return subprocess.run(
-        ["bash", "-c", f'set -o pipefail; stepscope() {{ {command} "$@"; }}; {line}'],
-        cwd=stepscope.folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=ENVIRONMENT,
-    )
-
-
 def test_standard_output_may_be_full_or_cut_short(stepscope, run):
-    full = through_a_shell(stepscope, f"stepscope export {run} --output - > /dev/full")
+    full = stepscope.through_a_shell(f"stepscope export {run} --output - > /dev/full")
     assert full.returncode == 5
     assert "standard output" in full.stderr
-    assert through_a_shell(stepscope, f"stepscope export {run} --output - | head -c 9").stderr == ""
+    assert stepscope.through_a_shell(f"stepscope export {run} --output - | head -c 9").stderr == ""
 
 
 def test_what_is_no_file_is_written_to_and_not_replaced(stepscope, run):
     pipe = stepscope.folder / "pipe"
     os.mkfifo(pipe)
-    done = through_a_shell(stepscope, f"cat {pipe} & stepscope export {run} --output {pipe}; wait")
+    done = stepscope.through_a_shell(f"cat {pipe} & stepscope export {run} --output {pipe}; wait")
     assert done.returncode == 0, done.stderr
     assert '"traceEvents"' in done.stdout
     assert pipe.is_fifo()

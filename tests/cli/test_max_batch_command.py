@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from stepscope_command import Answer, Stepscope
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json-answers.md"
 MIB = 2**20
 ROOM_BYTES = 256 * MIB
 ASKED = 40
@@ -122,12 +120,6 @@ def test_each_trial_has_its_line_and_leaves_nothing_behind(answer, here):
     assert lines[0].startswith(f"trial 1: batch {ASKED}: out of memory")
     assert [each for each in here.folder.iterdir() if each.name.startswith(".")] == []
     assert not (here.folder / "runs" / "latest").is_symlink()
-
-
-def test_every_field_is_documented(answer):
-    documented = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
-    found = answer.json
-    assert {*found, *found["trials"][0], *found["recommended"][0], *found["asked"]} <= documented
 
 
 def test_what_is_recommended_runs(answer, stepscope, limit_bytes):

@@ -35,7 +35,7 @@ def fickle():
 """
 
 
-def test_the_bill_adds_up_and_says_how_each_item_was_got(stepscope: Stepscope) -> None:
+def test_the_bill_adds_up_and_says_how_each_item_was_got(stepscope):
     answer = stepscope("memory", "lenet", "--batch-size", 128, "--workers", 1, "--json")
     bill = answer.json
     assert answer.code == 0, answer.err
@@ -51,7 +51,7 @@ def test_the_bill_adds_up_and_says_how_each_item_was_got(stepscope: Stepscope) -
     assert bill["items"]["workers"]["bytes"] > MIB
 
 
-def test_a_run_ends_near_what_was_forecast(stepscope: Stepscope) -> None:
+def test_a_run_ends_near_what_was_forecast(stepscope):
     flags = ("--batch-size", 16, "--samples", 32, "--epochs", 1, "--no-evaluate", "--json")
     forecast = stepscope("memory", "resnet18", *flags).json["total_bytes"]
     run = stepscope("run", "--model", "resnet18", *flags).json
@@ -64,12 +64,12 @@ def test_a_run_ends_near_what_was_forecast(stepscope: Stepscope) -> None:
     assert bill["items"]["dataset"]["measured_bytes"] is not None
 
 
-def test_adam_keeps_twice_what_momentum_keeps(stepscope: Stepscope) -> None:
+def test_adam_keeps_twice_what_momentum_keeps(stepscope):
     bill = stepscope("memory", "lenet", "--optimizer", "adam", "--json").json
     assert bill["items"]["optimizer_state"]["bytes"] == 2 * 62_006 * 4
 
 
-def test_recomputed_activations_are_not_kept(stepscope: Stepscope) -> None:
+def test_recomputed_activations_are_not_kept(stepscope):
     def kept(*flags: str) -> int:
         bill = stepscope("memory", "efficient-small", "--batch-size", 64, *flags, "--json").json
         return int(bill["items"]["activations"]["bytes"])
@@ -77,16 +77,14 @@ def test_recomputed_activations_are_not_kept(stepscope: Stepscope) -> None:
     assert kept("--checkpoint-activations") < 0.7 * kept()
 
 
-def test_the_table_is_for_people(stepscope: Stepscope) -> None:
+def test_the_table_is_for_people(stepscope):
     answer = stepscope("memory", "lenet")
     assert answer.code == 0
     for word in ("runtime", "activations", "calibrated", "in all", "backward", "fits"):
         assert word in answer.out
 
 
-def test_a_batch_that_no_memory_holds_is_answered_with_what_would_help(
-    stepscope: Stepscope,
-) -> None:
+def test_a_batch_that_no_memory_holds_is_answered_with_what_would_help(stepscope):
     (stepscope.folder / "nets.py").write_text(WIDE)
     answer = stepscope(
         *("memory", "nets:wide", "--batch-size", 20_000, "--memory-limit", "1GiB", "--json")
@@ -100,7 +98,7 @@ def test_a_batch_that_no_memory_holds_is_answered_with_what_would_help(
     assert all(remedy["total_bytes"] <= bill["limit_bytes"] for remedy in fitting)
 
 
-def test_a_limit_below_the_runtime_itself_is_said_to_be_that(stepscope: Stepscope) -> None:
+def test_a_limit_below_the_runtime_itself_is_said_to_be_that(stepscope):
     answer = stepscope("run", "--memory-limit", "100MiB", "--samples", 64, "--batch-size", 8)
     assert answer.code == 4
     assert "100.0 MiB" in answer.err
@@ -110,9 +108,7 @@ def test_a_limit_below_the_runtime_itself_is_said_to_be_that(stepscope: Stepscop
     ("model", "code", "word"),
     [("nets:fails", 2, "fails on images"), ("resnet81", 2, "resnet"), ("nets:fickle", 1, "three")],
 )
-def test_what_cannot_be_forecast_is_refused_with_the_reason(
-    stepscope: Stepscope, model: str, code: int, word: str
-) -> None:
+def test_what_cannot_be_forecast_is_refused_with_the_reason(stepscope, model, code, word):
     (stepscope.folder / "nets.py").write_text(WIDE)
     answer = stepscope("memory", model, "--json")
     assert answer.code == code
@@ -131,7 +127,7 @@ def refused(stepscope: Stepscope, *flags: object) -> dict[str, Any]:
     return run
 
 
-def test_a_run_that_is_forecast_not_to_fit_is_not_started(stepscope: Stepscope) -> None:
+def test_a_run_that_is_forecast_not_to_fit_is_not_started(stepscope):
     run = refused(stepscope)
     assert run["summary"]["steps"] == 0
     assert "--batch-size" in run["reason"]
@@ -139,9 +135,7 @@ def test_a_run_that_is_forecast_not_to_fit_is_not_started(stepscope: Stepscope) 
     assert run["summary"]["peak_memory_bytes"] < 2**30
 
 
-def test_a_forced_run_is_ended_at_its_limit_and_leaves_a_whole_folder(
-    stepscope: Stepscope,
-) -> None:
+def test_a_forced_run_is_ended_at_its_limit_and_leaves_a_whole_folder(stepscope):
     run = refused(stepscope, "--force")
     assert "limit" in run["reason"]
     events = (stepscope.folder / "runs" / "latest" / "events.jsonl").read_text()

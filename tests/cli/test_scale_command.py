@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from stepscope_command import Stepscope
 
 from stepscope.errors import MachineError
 from stepscope.report.terminal.scale_table import print_scale, scale_chart
@@ -22,7 +21,7 @@ SHORT = shlex.split(
 )
 
 
-def test_two_processes_are_measured_against_one(stepscope: Stepscope) -> None:
+def test_two_processes_are_measured_against_one(stepscope):
     answer = stepscope("scale", *SHORT, "--json")
     assert answer.code == 0, answer.err
     told = answer.json
@@ -37,9 +36,7 @@ def test_two_processes_are_measured_against_one(stepscope: Stepscope) -> None:
 
 
 @pytest.mark.long
-def test_it_is_stopped_goes_on_and_predicts_four_from_gradients_that_were_counted(
-    stepscope: Stepscope,
-) -> None:
+def test_it_is_stopped_goes_on_and_predicts_four_from_gradients_that_were_counted(stepscope):
     asked = ("scale", *SHORT, *PREDICTED.split(), "--latency", "20us")
     stopped = stepscope.interrupted_after("trial 1", *asked)
     assert stopped.code == 130, stopped.err
@@ -62,7 +59,7 @@ def test_it_is_stopped_goes_on_and_predicts_four_from_gradients_that_were_counte
 
 
 @pytest.mark.long
-def test_the_lab_lays_both_modes_side_by_side(stepscope: Stepscope) -> None:
+def test_the_lab_lays_both_modes_side_by_side(stepscope):
     short = shlex.split("--scale 0.001 --model lenet --data shapes --repeats 1")
     told = stepscope("lab", "scaling", *short, "--json").json
     assert told["holds"], told["answer"]
@@ -77,12 +74,12 @@ def test_the_lab_lays_both_modes_side_by_side(stepscope: Stepscope) -> None:
 
 
 @pytest.mark.long
-def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason() -> None:
+def test_an_exchange_that_finds_no_memory_is_an_error_with_a_reason():
     with pytest.raises(MachineError, match=r"2 processes cannot exchange: .*memory"):
         ask_process(ALLREDUCE, {"processes": 2, "bytes": 10**18})
 
 
-def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope: Stepscope) -> None:
+def test_data_that_is_not_there_is_missed_before_anything_is_made(stepscope):
     answer = stepscope("scale", "--data", "cifar10")
     assert (answer.code, "CIFAR-10 is not complete" in answer.err) == (3, True), answer.err
     assert not any(stepscope.folder.iterdir())
@@ -95,9 +92,7 @@ def a_row(mode: str, processes: int, speedup: float | None, **more: object) -> d
     return {**row, **figures, **ends, **more}
 
 
-def test_what_is_predicted_is_drawn_and_printed_apart_and_a_failure_is_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_predicted_is_drawn_and_printed_apart_and_a_failure_is_told(capsys):
     found = {
         "measured": [
             a_row("strong", 1, 1.0),

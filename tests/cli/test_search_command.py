@@ -7,14 +7,10 @@ import shlex
 import subprocess
 import sys
 
-from stepscope_command import Stepscope
-
 SHORT = shlex.split("--trials 1 --epochs 1 --samples 128 --batch-size 32 --max-steps 2 --threads 1")
 
 
-def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
-    stepscope: Stepscope,
-) -> None:
+def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(stepscope):
     asked = ("accel", "search", "--budget", "energy_mj=0.2,cycles=1e5", *SHORT)
     stopped = stepscope.interrupted_after("trial 1", *asked)
     assert stopped.code == 130, stopped.err
@@ -33,7 +29,7 @@ def test_a_search_is_stopped_goes_on_and_ends_with_a_design_that_can_be_scored(
     assert scored["unknown"] == scored["rules_broken"] == []
 
 
-def test_without_optuna_the_extra_is_named(stepscope: Stepscope) -> None:
+def test_without_optuna_the_extra_is_named(stepscope):
     code = (
         "import importlib.util as util\n"
         "find = util.find_spec\n"

@@ -5,17 +5,13 @@ from __future__ import annotations
 import shlex
 
 import pytest
-from local_ray_cluster import Cluster
-from stepscope_command import Stepscope
 
 BUDGET = ("--budget", "energy_mj=0.2,cycles=1e5")
 SHORT = shlex.split("--trials 4 --epochs 2 --samples 128 --threads 1 --model lenet --batch-size 32")
 
 
 @pytest.mark.long
-def test_a_search_trains_on_both_nodes_and_tests_the_best_once(
-    stepscope: Stepscope, cluster: Cluster
-) -> None:
+def test_a_search_trains_on_both_nodes_and_tests_the_best_once(stepscope, cluster):
     cluster.add()
     cluster.add()
     answer = stepscope(
@@ -42,8 +38,8 @@ def test_a_search_trains_on_both_nodes_and_tests_the_best_once(
     ],
 )
 def test_a_place_where_nothing_can_be_trained_is_refused_before_anything_starts(
-    stepscope: Stepscope, words: tuple[str, ...], code: int, complaint: str
-) -> None:
+    stepscope, words, code, complaint
+):
     answer = stepscope("accel", "search", *BUDGET, *words)
     assert answer.code == code, answer.err
     assert complaint in answer.err

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from polling import wait_until
-from stepscope_command import Stepscope, closes
+from stepscope_command import Stepscope, closes, steps_on_disk
 
 from stepscope.records.run_reader import Run, load_run
 
@@ -48,11 +48,6 @@ def slow(stepscope: Stepscope) -> Path:
     (stepscope.folder / "slow.py").write_text(SLOW)
     (stepscope.folder / "slow").touch()
     return stepscope.folder / "slow"
-
-
-def steps_on_disk(folder: Path) -> int:
-    file = folder / "runs" / "latest" / "steps.csv"
-    return file.read_text().count("\n") - 1 if file.exists() else 0
 
 
 def in_its_second_epoch(stepscope, *args, **options) -> subprocess.Popen[str]:
@@ -213,8 +208,7 @@ def test_what_is_no_run_folder_cannot_be_resumed(stepscope, what):
     elif what == "empty folder":
         target.mkdir()
     answer = stepscope("resume", target)
-    assert answer.code == 2
-    assert "not a run folder" in answer.err
+    assert answer.is_refused(2, "not a run folder")
 
 
 def test_ctrl_z_pauses_the_training_too(stepscope, slow):

@@ -5,26 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import time
 
 import psutil
 import pytest
-from stepscope_command import ENVIRONMENT
+from polling import wait_until
+from stepscope_command import steps_on_disk
 
 from stepscope.records.run_reader import load_run
-
-
-def through_a_shell(stepscope, line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", line],
-        cwd=stepscope.folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**ENVIRONMENT, **environment},
-    )
 
 
 @pytest.fixture
@@ -36,20 +23,20 @@ def command(stepscope, tiny) -> str:
     "redirection", ["<&- >&- 2>&-", "2>/dev/full | head -1", "2>&1 >/dev/null | head -1"]
 )
 def test_a_run_completes_whatever_becomes_of_its_messages(stepscope, command, redirection):
-    done = through_a_shell(stepscope, f"set -o pipefail; {command} {redirection}")
+    done = stepscope.through_a_shell(f"{command} {redirection}")
     assert load_run(stepscope.folder / "runs" / "latest").status == "completed"
     assert done.returncode == 0, "a reader that has seen enough is no failure"
 
 
 def test_with_standard_error_closed_json_is_still_one_object(stepscope, command):
-    done = through_a_shell(stepscope, f"{command} --json 2>&-")
+    done = stepscope.through_a_shell(f"{command} --json 2>&-")
     assert done.stdout.startswith("{")
     assert done.stdout.count("\n") == 1
     assert load_run(stepscope.folder / "runs" / "latest").status == "completed"
 
 
 def test_output_that_cannot_be_written_is_a_full_disk(stepscope, command):
-    done = through_a_shell(stepscope, f"{command} --json > /dev/full")
+    done = stepscope.through_a_shell(f"{command} --json > /dev/full")
     assert done.returncode == 5
     assert "standard output" in done.stderr
     assert "Traceback" not in done.stderr
@@ -60,7 +47,7 @@ def test_letters_that_the_terminal_lacks_are_replaced_and_nohup_means_it(stepsco
     line = (
         f"trap '' HUP; (while kill -HUP $$; do sleep 0.05; done) >/dev/null 2>&1 & exec {command}"
     )
-    done = through_a_shell(stepscope, line, PYTHONIOENCODING="ascii")
+    done = stepscope.through_a_shell(line, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
 
@@ -70,14 +57,14 @@ def test_a_lost_terminal_interrupts_the_run_and_keeps_its_checkpoint(stepscope):
     endless = ("run", "--samples", 2000, "--batch-size", 4, "--epochs", 1000)
     process = stepscope.start(*endless, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
-    steps = stepscope.folder / "runs" / "latest" / "steps.csv"
-    deadline = time.monotonic() + 60
     os.set_blocking(ours, False)
-    while not (steps.exists() and steps.read_text().count("\n") > 10):
-        assert time.monotonic() < deadline
+
+    def has_steps() -> bool:
         with contextlib.suppress(BlockingIOError):
             os.read(ours, 65536)
-        time.sleep(0.02)
+        return steps_on_disk(stepscope.folder) > 10
+
+    wait_until(has_steps)
     os.close(ours)
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=60) == 130

@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 from polling import recorded_sweep, wait_for_trials
-from stepscope_command import Stepscope
 
 QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "--out", "runs")
 
@@ -29,9 +28,7 @@ for x, y in DataLoader(data, batch_size=8, shuffle=True):
 """
 
 
-def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(
-    stepscope: Stepscope,
-) -> None:
+def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(stepscope):
     done = stepscope(
         "sweep", *QUICK, "--over", "workers=0,1", "--repeats", 2, "--order-seed", 7, "--json"
     )
@@ -55,9 +52,7 @@ def test_a_sweep_runs_every_setting_in_every_round_and_says_what_came_of_it(
     assert [row["values"] for row in sweep["rows"]] == [{"workers": 0}, {"workers": 1}]
 
 
-def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once(
-    stepscope: Stepscope,
-) -> None:
+def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once(stepscope):
     sweep = stepscope.start(
         "sweep", *QUICK, "--over", "workers=0,1", "--over", "batch_size=8,16", "--repeats", 1
     )
@@ -80,7 +75,7 @@ def test_a_sweep_killed_after_its_second_trial_and_resumed_makes_each_trial_once
     assert recorded_sweep(folder) == after
 
 
-def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope: Stepscope) -> None:
+def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope):
     done = stepscope("sweep", *QUICK, "--over", "memory_limit=1MiB,4GiB", "--repeats", 1, "--json")
 
     assert done.code == 0, done.err
@@ -90,7 +85,7 @@ def test_a_trial_that_dies_is_a_result_and_not_the_end(stepscope: Stepscope) -> 
     assert by_limit["4GiB"]["status"] == "completed"
 
 
-def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope: Stepscope) -> None:
+def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope):
     endless = ("--epochs", 10_000, "--samples", 320, "--no-evaluate", "--batch-size", 32)
     asked = ("--over", "lr=0.1,0.2", "--repeats", 1, "--time-limit", 1)
 
@@ -100,7 +95,7 @@ def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_made(stepscope: S
     assert all("time limit" in trial["reason"] for trial in trials)
 
 
-def test_the_loader_alone_is_driven_without_training(stepscope: Stepscope) -> None:
+def test_the_loader_alone_is_driven_without_training(stepscope):
     done = stepscope(
         "sweep", *QUICK, "--mode", "load", "--over", "workers=0,1", "--repeats", 1, "--json"
     )
@@ -112,9 +107,7 @@ def test_the_loader_alone_is_driven_without_training(stepscope: Stepscope) -> No
         assert trial["metrics"]["phases"]["data"] > 0
 
 
-def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(
-    stepscope: Stepscope,
-) -> None:
+def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(stepscope):
     (stepscope.folder / "train.py").write_text(SCRIPT)
 
     done = stepscope(
@@ -135,7 +128,7 @@ def test_a_script_of_somebodys_own_is_swept_by_its_loader_and_its_flags(
         assert workers == trial["values"]["workers"]
 
 
-def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> None:
+def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope):
     first = stepscope.start("sweep", *QUICK, "--over", "workers=0,1", "--repeats", 50)
     try:
         folder = wait_for_trials(first, stepscope.folder / "runs", completed=1)
@@ -144,8 +137,7 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
         first.send_signal(signal.SIGINT)
         _, words = first.communicate()
 
-    assert second.code == 2
-    assert "still running" in second.err
+    assert second.is_refused(2, "still running")
     assert first.returncode == 130
     assert "--resume" in words
     assert recorded_sweep(folder)["status"] == "interrupted"
@@ -153,12 +145,11 @@ def test_two_sweeps_in_one_folder_at_once_are_refused(stepscope: Stepscope) -> N
     assert "of 100 trials completed" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope: Stepscope) -> None:
+def test_the_folder_of_another_sweep_is_no_place_for_a_new_one(stepscope):
     folder = stepscope.folder / "old"
     folder.mkdir()
     (folder / "sweep.json").write_text('{"schema": 1, "trials": []}')
 
     answer = stepscope("sweep", "--over", "workers=0,1", "--out", "old")
 
-    assert answer.code == 2
-    assert "another sweep" in answer.err
+    assert answer.is_refused(2, "another sweep")

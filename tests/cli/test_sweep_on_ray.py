@@ -6,13 +6,11 @@ import json
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from local_ray_cluster import Cluster, kill
+from local_ray_cluster import kill
 from polling import recorded_sweep, wait_for_trials
-from stepscope_command import Stepscope
 
 from stepscope.experiments.runners import ray_cluster as joining
 from stepscope.hardware.conditions import clock_source
@@ -21,47 +19,27 @@ QUICK = ("--samples", 64, "--batch-size", 32, "--epochs", 1, "--no-evaluate", "-
 EIGHT = ("--over", "workers=0,1", "--repeats", 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "complaint"),
-    [
-        (("--on", "rey"), 2, "Did you mean 'ray'?"),
-        (("--on", "the moon"), 2, "wanted here or ray"),
-        (("--address", "127.0.0.1:6379"), 2, "address: wants --on ray"),
-        (("--on", "here", "--mix-nodes"), 2, "mix_nodes: wants --on ray"),
-        (("--on", "ray", "--address", "nowhere"), 2, "wanted HOST:PORT"),
-        (("--on", "ray", "--address", "ray://127.0.0.1:10001"), 2, "wanted HOST:PORT"),
-        (("--on", "ray", "--address", "127.0.0.1:1"), 5, "no Ray cluster answers at 127.0.0.1:1"),
-        (("--on", "ray", "--address", "127.0.0.1:99999"), 5, "no Ray cluster answers"),
-    ],
-)
-def test_a_place_where_no_trial_can_be_made_is_refused_before_anything_starts(
-    stepscope: Stepscope, arguments: tuple[str, ...], code: int, complaint: str
-) -> None:
-    answer = stepscope("sweep", "--over", "workers=0,1", *arguments)
-
-    assert answer.code == code, answer.err
-    assert complaint in answer.err
-    assert "Traceback" not in answer.err
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_missed_before_anything_starts(stepscope, address):
+    answer = stepscope("sweep", "--over", "workers=0,1", "--on", "ray", "--address", address)
+    assert answer.is_refused(5, f"no Ray cluster answers at {address}")
     assert not (stepscope.folder / "runs").exists()
 
 
-def test_somebody_who_listens_and_is_no_ray_cluster_is_found_out(
-    stepscope: Stepscope, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_somebody_who_listens_and_is_no_ray_cluster_is_found_out(stepscope, monkeypatch):
     monkeypatch.setattr(joining, "_ANSWERS_WITHIN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         answer = stepscope("sweep", "--over", "workers=0,1", "--on", "ray", "--address", address)
 
-    assert answer.code == 5
-    assert f"no Ray cluster answers at {address}" in answer.err
+    assert answer.is_refused(5, f"no Ray cluster answers at {address}")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", [kill, subprocess.Popen.terminate], ids=["killed", "told to stop"])
 def test_a_node_ended_in_the_middle_of_eight_trials_loses_none_and_makes_none_twice(
-    stepscope: Stepscope, cluster: Cluster, end: Callable[[subprocess.Popen[str]], None]
-) -> None:
+    stepscope, cluster, end
+):
     cluster.add()
     doomed = cluster.add()
     sweep = stepscope.start(
@@ -83,9 +61,7 @@ def test_a_node_ended_in_the_middle_of_eight_trials_loses_none_and_makes_none_tw
 
 
 @pytest.mark.long
-def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
-    stepscope: Stepscope, cluster: Cluster
-) -> None:
+def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(stepscope, cluster):
     cluster.add()
     sweep = stepscope.start("sweep", *QUICK, *EIGHT, "--on", "ray", "--address", cluster.address)
     folder = wait_for_trials(sweep, stepscope.folder / "runs", completed=2)
@@ -120,8 +96,8 @@ def test_a_sweep_on_ray_that_was_killed_or_stopped_goes_on_with_what_is_missing(
     ],
 )
 def test_a_node_without_stepscope_or_with_another_version_is_named(
-    stepscope: Stepscope, cluster: Cluster, source: str, complaint: str
-) -> None:
+    stepscope, cluster, source, complaint
+):
     other = stepscope.folder / "other" / "stepscope"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text(source)
@@ -132,15 +108,12 @@ def test_a_node_without_stepscope_or_with_another_version_is_named(
         "sweep", *QUICK, "--over", "workers=0,1", "--on", "ray", "--address", cluster.address
     )
 
-    assert answer.code == 5, answer.err
-    assert complaint in answer.err
+    assert answer.is_refused(5, complaint)
     assert not (stepscope.folder / "runs").exists()
 
 
 @pytest.mark.long
-def test_a_node_that_joins_and_cannot_run_the_settings_gets_no_trials(
-    stepscope: Stepscope, cluster: Cluster
-) -> None:
+def test_a_node_that_joins_and_cannot_run_the_settings_gets_no_trials(stepscope, cluster):
     clock = clock_source(Path("/")).value
     if clock is None:
         pytest.skip("this machine does not tell its clock source, and could require nothing")

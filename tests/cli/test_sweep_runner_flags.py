@@ -29,8 +29,8 @@ def a_sweep(folder: Path, on: dict[str, Any] | None) -> Path:
     ],
 )
 def test_a_cluster_that_is_not_named_is_the_one_that_ray_is_told_of(
-    monkeypatch: pytest.MonkeyPatch, named: str | None, variable: str | None, address: str
-) -> None:
+    monkeypatch, named, variable, address
+):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if variable is not None:
         monkeypatch.setenv("RAY_ADDRESS", variable)
@@ -39,9 +39,7 @@ def test_a_cluster_that_is_not_named_is_the_one_that_ray_is_told_of(
     assert place["address"] == address
 
 
-def test_this_machine_is_one_among_others_where_trials_were_made_on_a_cluster(
-    tmp_path: Path,
-) -> None:
+def test_this_machine_is_one_among_others_where_trials_were_made_on_a_cluster(tmp_path):
     path = a_sweep(tmp_path, ON_RAY)
     assert place_to_go_on(path, None, None, mix_nodes=False) == ON_RAY
     place = place_to_go_on(path, "here", None, mix_nodes=False)
@@ -49,7 +47,7 @@ def test_this_machine_is_one_among_others_where_trials_were_made_on_a_cluster(
         assert runner == Here(among_others=True)
 
 
-def test_this_machine_is_alone_in_a_sweep_of_its_own(tmp_path: Path) -> None:
+def test_this_machine_is_alone_in_a_sweep_of_its_own(tmp_path):
     place = place_to_go_on(a_sweep(tmp_path, None), "here", None, mix_nodes=False)
     with runner_at(place) as runner:
         assert runner == HERE

@@ -24,8 +24,9 @@ _BILL = {
     "total_bytes": 380 * 2**20,
     "limit_bytes": 512 * 2**20,
 }
+_WORK = {"multiply_adds": 1e6, "bytes": 1e5}
 _LAYERS = [
-    {"name": name, "kind": "Conv2d", "forward_s": 0.002, "backward_s": 0.003, "calls": 1}
+    {"name": name, "kind": "Conv2d", "calls": 1, "forward_s": 0.002, "backward_s": 0.003, **_WORK}
     for name in ("features.0", EVIL)
 ]
 

@@ -65,6 +65,12 @@ def closes(run: Run, within: float = 0.02) -> bool:
     return abs(run.summary["accounted_share"] - 1) * total_s <= max(within * total_s, 0.005)
 
 
+def steps_on_disk(folder: Path) -> int:
+    """Return how many steps the newest run in a folder has recorded."""
+    file = folder / "runs" / "latest" / "steps.csv"
+    return file.read_text().count("\n") - 1 if file.exists() else 0
+
+
 class Stepscope:
     """Call stepscope in a folder of the test's own."""
 
@@ -97,6 +103,19 @@ class Stepscope:
             **options,
         )
         return Answer(done.returncode, done.stdout, done.stderr)
+
+    def through_a_shell(self, line: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of bash in which `stepscope` is the command."""
+        command = " ".join(self.command())
+        return subprocess.run(
+            ["bash", "-c", f'set -o pipefail; stepscope() {{ {command} "$@"; }}; {line}'],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**ENVIRONMENT, **env},
+        )
 
     def interrupted_after(self, beginning: str, *args: object) -> Answer:
         """Press Ctrl-C once a line that begins so has come on standard error."""

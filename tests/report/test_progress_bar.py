@@ -70,7 +70,7 @@ def without_codes(text: str) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_a_terminal_of_any_width_shows_every_figure(width: int) -> None:
+def test_a_terminal_of_any_width_shows_every_figure(width):
     text = without_codes(shown(PROGRESS, terminal=True, width=width))
     assert "…" not in text
     words = " ".join(text.split())
@@ -80,19 +80,19 @@ def test_a_terminal_of_any_width_shows_every_figure(width: int) -> None:
     assert width < 80 or all(figure in text for figure in FIGURES)
 
 
-def test_a_terminal_is_left_clean_for_the_closing_words() -> None:
+def test_a_terminal_is_left_clean_for_the_closing_words():
     text = shown(PROGRESS, terminal=True)
     assert text.endswith("\x1b[2K")  # the moving line is wiped
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # and the cursor is back
 
 
-def test_what_is_not_known_yet_is_left_out() -> None:
+def test_what_is_not_known_yet_is_left_out():
     text = without_codes(shown({**PROGRESS, **UNKNOWN}, terminal=True))
     assert "step 120/782" in text
     assert not [word for word in ("loss", "accuracy", "samples/s", "left", "None") if word in text]
 
 
-def test_elsewhere_there_are_plain_lines_now_and_then(clock: Clock) -> None:
+def test_elsewhere_there_are_plain_lines_now_and_then(clock):
     file = StringIO()
     with LiveDisplay(Console(file=file, force_terminal=False, width=80)) as display:
         display.message(PROGRESS)
@@ -103,7 +103,7 @@ def test_elsewhere_there_are_plain_lines_now_and_then(clock: Clock) -> None:
     assert file.getvalue() == "  ".join(FIGURES) + "\n"
 
 
-def test_elsewhere_there_is_never_an_escape_code(clock: Clock) -> None:
+def test_elsewhere_there_is_never_an_escape_code(clock):
     file = StringIO()
     with LiveDisplay(Console(file=file, force_terminal=False)) as display:
         display.message({"type": "ready", "preparation_s": 2.5})
@@ -128,14 +128,14 @@ def test_elsewhere_there_is_never_an_escape_code(clock: Clock) -> None:
     ("left", "words"),
     [(2, "2 workers instead of 3"), (1, "1 worker instead of 2"), (0, "no workers instead of 1")],
 )
-def test_lost_workers_are_a_line_of_their_own(left: int, words: str) -> None:
+def test_lost_workers_are_a_line_of_their_own(left, words):
     message = {"type": "workers", "from": left + 1, "to": left, "reason": "worker (pid 7) is gone"}
     text = shown(message, terminal=False)
     assert text == f"data loader: worker (pid 7) is gone; going on with {words}\n"
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_finished_epoch_stays_on_the_screen(terminal: bool) -> None:
+def test_a_finished_epoch_stays_on_the_screen(terminal):
     text = without_codes(shown(PROGRESS, TRAINED, terminal=terminal))
     assert "epoch 1: 10.8 s, loss 1.875, accuracy 31.2 %\n" in text
 
@@ -143,21 +143,19 @@ def test_a_finished_epoch_stays_on_the_screen(terminal: bool) -> None:
 @pytest.mark.parametrize(
     ("epoch", "when"), [("0", "test before training"), ("2", "test after epoch 2")]
 )
-def test_a_test_says_whether_it_was_before_training_or_after_which_epoch(
-    epoch: str, when: str
-) -> None:
+def test_a_test_says_whether_it_was_before_training_or_after_which_epoch(epoch, when):
     message = {**TRAINED, "split": "test", "epoch": epoch}
     assert shown(message, terminal=False) == f"{when}: accuracy 31.2 %, top-5 81.0 %\n"
 
 
-def test_an_accuracy_that_is_unknown_is_a_question_mark_and_zero_is_zero() -> None:
+def test_an_accuracy_that_is_unknown_is_a_question_mark_and_zero_is_zero():
     unknown = {**TRAINED, "split": "test", "accuracy": "", "top5": ""}
     assert "accuracy ?, top-5 ?" in shown(unknown, terminal=False)
     assert "accuracy 0.0 %" in shown({**TRAINED, "accuracy": "0"}, terminal=False)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_the_training_prints_is_shown_as_it_is_markup_and_all(terminal: bool) -> None:
+def test_what_the_training_prints_is_shown_as_it_is_markup_and_all(terminal):
     file = StringIO()
     console = Console(file=file, force_terminal=terminal, width=40, color_system=None)
     line = "[red]x[/red] [/] :duck: " + "long " * 20
@@ -166,5 +164,5 @@ def test_what_the_training_prints_is_shown_as_it_is_markup_and_all(terminal: boo
     assert line.rstrip() in without_codes(file.getvalue())
 
 
-def test_a_message_of_an_unknown_kind_is_passed_over() -> None:
+def test_a_message_of_an_unknown_kind_is_passed_over():
     assert shown({"type": "from a later version"}, terminal=False) == ""

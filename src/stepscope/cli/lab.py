@@ -23,7 +23,7 @@ from stepscope.experiments.labs.lab_runner import (
     run_without_sheet,
 )
 from stepscope.experiments.labs.lab_sheet import Sheet, read_sheet
-from stepscope.records.types import LabAnswer
+from stepscope.records.types import LabAnswer, LabsAnswer
 from stepscope.report.terminal.lab_tables import (
     charts_of,
     print_finding,
@@ -68,7 +68,9 @@ def lab(
             resumed = lab_runner.resume(resume, display)
         return _show_sheet(read_sheet(resumed["lab"]), resumed, json)
     if name is None:
-        listed = {"labs": [{"name": each, "about": about} for each, about in labs().items()]}
+        listed: LabsAnswer = {
+            "labs": [{"name": each, "about": about} for each, about in labs().items()]
+        }
         print_answer(listed, lambda console, _: print_labs(console, labs()), as_json=json)
         return 0
     sheet = find_sheet(name)

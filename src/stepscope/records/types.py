@@ -1737,6 +1737,19 @@ class LabAnswer(LabFigures):
     plots: list[str]
 
 
+class LabDescription(TypedDict):
+    """A lab in the list of labs."""
+
+    name: str
+    about: str
+
+
+class LabsAnswer(TypedDict):
+    """The answer of `stepscope lab` without a name."""
+
+    labs: list[LabDescription]
+
+
 class PhaseReading(TypedDict):
     """What the process took at the end of a phase, and the most meanwhile."""
 

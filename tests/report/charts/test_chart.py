@@ -6,7 +6,6 @@ import io
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -119,13 +118,13 @@ def text_of(chart: Chart, width: int = 80, encoding: str = "utf-8") -> str:
 
 @pytest.mark.parametrize("chart", ALL, ids=lambda chart: chart.kind)
 @pytest.mark.parametrize("form", sorted({*FORMATS} - {"html"}))
-def test_every_kind_of_chart_is_drawn_in_every_form(tmp_path: Path, chart: Chart, form: str):
+def test_every_kind_of_chart_is_drawn_in_every_form(tmp_path, chart, form):
     content = save(chart, tmp_path / f"chart.{form}").read_bytes()
     assert content.startswith(BEGINNINGS[form])
 
 
 @pytest.mark.parametrize("kind", ["points", "bars", "stacked"])
-def test_numbers_among_words_are_words_in_their_order(tmp_path: Path, kind):
+def test_numbers_among_words_are_words_in_their_order(tmp_path, kind):
     mixed = [
         ChartMark(4, 1),
         ChartMark("2, threads 1", 3, low=2, high=4, chosen=True),
@@ -137,14 +136,14 @@ def test_numbers_among_words_are_words_in_their_order(tmp_path: Path, kind):
     assert described["layer"][0]["encoding"]["x"]["sort"] == ["4", "2, threads 1", "0"]
 
 
-def test_a_name_is_never_markup_in_an_image(tmp_path: Path):
+def test_a_name_is_never_markup_in_an_image(tmp_path):
     drawn = save(LINES, tmp_path / "drawn.svg").read_text(encoding="utf-8")
     assert "<b onload" not in drawn
     assert "<script" not in drawn
     assert "&lt;b onload" in drawn
 
 
-def test_a_page_holds_all_that_it_needs_and_a_name_is_never_markup_in_it(tmp_path: Path):
+def test_a_page_holds_all_that_it_needs_and_a_name_is_never_markup_in_it(tmp_path):
     page = save(LINES, tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert page.count("</script>") == 1
@@ -155,7 +154,7 @@ def test_a_page_holds_all_that_it_needs_and_a_name_is_never_markup_in_it(tmp_pat
     assert "window.vegaEmbed" in page
 
 
-def test_a_phase_has_one_colour_whatever_it_is_shown_with(tmp_path: Path):
+def test_a_phase_has_one_colour_whatever_it_is_shown_with(tmp_path):
     described = json.loads(save(STACKED, tmp_path / "chart.json").read_text())
     scale = described["layer"][0]["encoding"]["color"]["scale"]
     colours = dict(zip(scale["domain"], scale["range"], strict=True))
@@ -169,14 +168,14 @@ def test_phases_can_be_told_apart_and_few_series_as_well():
     assert len({*colours_of("abcdefgh").values()}) == 8
 
 
-def test_an_unknown_form_and_a_folder_that_is_not_there_are_refused(tmp_path: Path):
+def test_an_unknown_form_and_a_folder_that_is_not_there_are_refused(tmp_path):
     with pytest.raises(RequestError, match="png"):
         save(POINTS, tmp_path / "chart.pgn")
     with pytest.raises(RequestError, match="cannot write"):
         save(POINTS, tmp_path / "nowhere" / "chart.json")
 
 
-def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(MissingExtraError, match=r"stepscope\[report\]"):
         save(POINTS, tmp_path / "chart.png")
@@ -204,13 +203,13 @@ def test_an_interval_is_drawn_around_its_middle_and_the_chosen_one_is_named():
 
 
 @pytest.mark.parametrize("chart", ALL, ids=lambda chart: chart.kind)
-def test_at_80_columns_no_line_is_longer(chart: Chart):
+def test_at_80_columns_no_line_is_longer(chart):
     for line in text_of(chart).splitlines()[1:]:
         assert len(line) <= 80
 
 
 @pytest.mark.parametrize("chart", ALL, ids=lambda chart: chart.kind)
-def test_a_stream_that_knows_ascii_alone_gets_ascii_alone(chart: Chart):
+def test_a_stream_that_knows_ascii_alone_gets_ascii_alone(chart):
     assert text_of(chart, encoding="ascii").isascii()
 
 

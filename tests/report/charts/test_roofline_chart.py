@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ def phase(flop_per_byte: float, flop_per_s: float | None) -> dict[str, Any]:
 ROOFLINE = {"peak": PEAK, "phases": {"forward": phase(40.0, 50e9), "backward": phase(5.0, 25e9)}}
 
 
-def test_the_roof_bends_at_the_ridge_and_reaches_beyond_both_phases() -> None:
+def test_the_roof_bends_at_the_ridge_and_reaches_beyond_both_phases():
     chart = roofline_chart(ROOFLINE)
     roof = [(mark.x, mark.y) for mark in chart.marks if mark.series == "roof"]
     assert roof == [(1.25, 12.5), (10.0, 100.0), (160.0, 100.0)]
@@ -34,17 +33,17 @@ def test_the_roof_bends_at_the_ridge_and_reaches_beyond_both_phases() -> None:
     assert "forward reaches 50.0 % of its roof" in chart.subtitle
 
 
-def test_without_a_peak_or_a_count_there_is_no_chart() -> None:
+def test_without_a_peak_or_a_count_there_is_no_chart():
     assert roofline_chart(None).marks == []
     assert roofline_chart({**ROOFLINE, "peak": None}).marks == []
 
 
-def test_a_phase_whose_time_is_unknown_is_left_out() -> None:
+def test_a_phase_whose_time_is_unknown_is_left_out():
     chart = roofline_chart({**ROOFLINE, "phases": {"forward": phase(40.0, None)}})
     assert {mark.series for mark in chart.marks} == {"roof"}
 
 
-def test_it_is_drawn_on_logarithmic_axes_and_said_in_words(tmp_path: Path) -> None:
+def test_it_is_drawn_on_logarithmic_axes_and_said_in_words(tmp_path):
     pytest.importorskip("vl_convert")
     chart = roofline_chart(ROOFLINE)
     drawn = save(chart, tmp_path / "roof.svg").read_text()
@@ -56,7 +55,7 @@ def test_it_is_drawn_on_logarithmic_axes_and_said_in_words(tmp_path: Path) -> No
     assert as_figures(chart).rows
 
 
-def test_a_line_says_what_was_achieved_or_how_to_get_a_peak() -> None:
+def test_a_line_says_what_was_achieved_or_how_to_get_a_peak():
     assert about_limit(41.3e9, {"share_of_peak": 0.4}) == (
         "achieved 41.3 GFLOP/s: 40.0 % of this machine's peak"
     )

@@ -102,7 +102,7 @@ def assert_as_perfetto_reads_it(events: Iterable[dict[str, Any]]) -> None:
 # --- where things lie -----------------------------------------------------------------------------
 
 
-def test_the_phases_of_a_step_follow_each_other_in_order_inside_it(recorded: MakeRun) -> None:
+def test_the_phases_of_a_step_follow_each_other_in_order_inside_it(recorded):
     threads = threads_of(chrome_trace.events(recorded([step(1, 2.0)])))
     assert blocks(threads["training / steps"]) == [("step 1", 2_000_000, 10_000)]
     assert blocks(threads["training / phases"]) == [
@@ -114,13 +114,13 @@ def test_the_phases_of_a_step_follow_each_other_in_order_inside_it(recorded: Mak
     ]
 
 
-def test_a_step_tells_its_samples_loss_and_detail(recorded: MakeRun) -> None:
+def test_a_step_tells_its_samples_loss_and_detail(recorded):
     (shown,) = threads_of(chrome_trace.events(recorded([step(7, 2.0)])))["training / steps"]
     assert shown["args"] == {"epoch": 1, "step": 7, "samples": 32, "loss": 2.5, "detail": "full"}
 
 
 @pytest.mark.parametrize("detail", ["off", "layers"])
-def test_a_step_that_was_not_measured_in_full_has_no_phases(recorded: MakeRun, detail: str) -> None:
+def test_a_step_that_was_not_measured_in_full_has_no_phases(recorded, detail):
     rows = [step(1, 2.0, detail=detail), step(2, 2.01)]
     threads = threads_of(chrome_trace.events(recorded(rows)))
     assert len(threads["training / steps"]) == 2
@@ -128,7 +128,7 @@ def test_a_step_that_was_not_measured_in_full_has_no_phases(recorded: MakeRun, d
     assert min(event["ts"] for event in threads["training / phases"]) == 2_010_000
 
 
-def test_each_worker_has_a_thread_with_what_it_loaded_and_when(recorded: MakeRun) -> None:
+def test_each_worker_has_a_thread_with_what_it_loaded_and_when(recorded):
     rows = [
         step(1, 2.0, load_worker=0, load_start_s=1.5, load_s=0.25),
         step(2, 2.01, load_worker=1, load_start_s=1.6, load_s=0.25),
@@ -146,7 +146,7 @@ def test_each_worker_has_a_thread_with_what_it_loaded_and_when(recorded: MakeRun
     assert last["args"] == {"epoch": 1, "step": 3, "load_s": 0.25, "load_cpu_s": 0.125}
 
 
-def test_work_that_is_a_sum_over_batches_is_cut_where_the_next_begins(recorded: MakeRun) -> None:
+def test_work_that_is_a_sum_over_batches_is_cut_where_the_next_begins(recorded):
     rows = [
         step(1, 2.0, load_worker=0, load_start_s=1.5, load_s=0.5),
         step(2, 2.01, load_worker=0, load_start_s=1.75, load_s=0.5),
@@ -158,7 +158,7 @@ def test_work_that_is_a_sum_over_batches_is_cut_where_the_next_begins(recorded: 
     ]
 
 
-def test_epochs_and_tests_share_a_thread(recorded: MakeRun) -> None:
+def test_epochs_and_tests_share_a_thread(recorded):
     epochs = [
         {"epoch": 0, "split": "test", "start_s": 1.0, "total_s": 0.5, "accuracy": 0.1},
         {"epoch": 1, "split": "train", "start_s": 1.75, "total_s": 1.0, "loss": math.nan},
@@ -174,7 +174,7 @@ def test_epochs_and_tests_share_a_thread(recorded: MakeRun) -> None:
     assert shown[1]["args"]["loss"] == "NaN"
 
 
-def test_a_test_inside_an_epoch_lies_inside_it(recorded: MakeRun) -> None:
+def test_a_test_inside_an_epoch_lies_inside_it(recorded):
     # total_s leaves the test out, and the epoch goes on behind it.
     epochs = [
         {"epoch": 1, "split": "test", "start_s": 2.01, "total_s": 1.0},
@@ -188,7 +188,7 @@ def test_a_test_inside_an_epoch_lies_inside_it(recorded: MakeRun) -> None:
     ]
 
 
-def test_an_epoch_that_ends_a_moment_late_does_not_swallow_the_next(recorded: MakeRun) -> None:
+def test_an_epoch_that_ends_a_moment_late_does_not_swallow_the_next(recorded):
     # Starts are written with nine digits, so neighbours may overlap by microseconds.
     epochs = [
         {"epoch": 1, "split": "train", "start_s": 2.0, "total_s": 1.000004},
@@ -201,13 +201,13 @@ def test_an_epoch_that_ends_a_moment_late_does_not_swallow_the_next(recorded: Ma
     ]
 
 
-def test_an_epoch_that_is_still_going_on_is_as_long_as_its_steps(recorded: MakeRun) -> None:
+def test_an_epoch_that_is_still_going_on_is_as_long_as_its_steps(recorded):
     run = recorded([step(1, 2.0), step(2, 2.01)], status="running")
     shown = threads_of(chrome_trace.events(run))["training / epochs"]
     assert blocks(shown) == [("epoch 1, unfinished", 2_000_000, 20_000)]
 
 
-def test_the_device_is_a_process_of_its_own_and_may_run_behind_the_host(recorded: MakeRun) -> None:
+def test_the_device_is_a_process_of_its_own_and_may_run_behind_the_host(recorded):
     device = {
         "idle_device_s": 0.001,
         "transfer_device_s": 0.002,
@@ -229,13 +229,13 @@ def test_the_device_is_a_process_of_its_own_and_may_run_behind_the_host(recorded
     assert blocks(shown)[10] == ("idle", 3_000_000, 1000)
 
 
-def test_without_device_columns_there_is_no_device(recorded: MakeRun) -> None:
+def test_without_device_columns_there_is_no_device(recorded):
     assert not any(
         "device" in name for name in threads_of(chrome_trace.events(recorded([step(1, 2.0)])))
     )
 
 
-def test_telemetry_becomes_counters_and_unknown_is_left_out(recorded: MakeRun) -> None:
+def test_telemetry_becomes_counters_and_unknown_is_left_out(recorded):
     telemetry = [
         {"time_s": 0.5, "pss_bytes": 100, "rss_bytes": 200, "main_cpu_s": 1.0, "power_w": 7.5},
         {"time_s": 1.0, "rss_bytes": 300, "main_cpu_s": 1.75},
@@ -257,7 +257,7 @@ def test_telemetry_becomes_counters_and_unknown_is_left_out(recorded: MakeRun) -
     }
 
 
-def test_what_happened_is_shown_when_it_happened(recorded: MakeRun) -> None:
+def test_what_happened_is_shown_when_it_happened(recorded):
     happened = [
         '{"time_s": 3.5, "event": "fault", "traceback": "a \\"word\\"\\n\\u00e9", "of": [NaN]}',
         '{"time_s": 2.5, "event": "checkpoint", "step": 3}',
@@ -277,7 +277,7 @@ def test_what_happened_is_shown_when_it_happened(recorded: MakeRun) -> None:
     assert shown[1]["args"] == {"traceback": 'a "word"\né', "of": ["NaN"]}
 
 
-def test_each_rank_is_a_process(recorded: MakeRun) -> None:
+def test_each_rank_is_a_process(recorded):
     device = {"idle_device_s": 0.01}
     run = recorded([step(1, 2.0, samples=64)], happened=['{"time_s": 1, "event": "resume"}'])
     for rank in (0, 1, 10):
@@ -303,16 +303,14 @@ def test_each_rank_is_a_process(recorded: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("loss", "word"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity")]
 )
-def test_a_loss_that_json_has_no_number_for_becomes_a_word(
-    recorded: MakeRun, loss: float, word: str
-) -> None:
+def test_a_loss_that_json_has_no_number_for_becomes_a_word(recorded, loss, word):
     text = "".join(piece for piece, _ in chrome_trace.encode(recorded([step(1, 2.0, loss=loss)])))
     trace = json.loads(text, parse_constant=lambda found: pytest.fail(f"{found} is not JSON"))
     (shown,) = threads_of(trace["traceEvents"])["training / steps"]
     assert shown["args"]["loss"] == word
 
 
-def test_rows_that_cannot_be_placed_are_left_out(recorded: MakeRun) -> None:
+def test_rows_that_cannot_be_placed_are_left_out(recorded):
     wrong = [None, math.nan, math.inf, -1.0, 1e300]
     rows = [step(number + 10, start) for number, start in enumerate(wrong)]
     rows += [step(number + 20, 2.0, step_s=length) for number, length in enumerate(wrong)]
@@ -320,14 +318,14 @@ def test_rows_that_cannot_be_placed_are_left_out(recorded: MakeRun) -> None:
     assert blocks(threads_of(events)["training / steps"]) == [("step 1", 2_000_000, 10_000)]
 
 
-def test_half_written_rows_do_not_matter(recorded: MakeRun) -> None:
+def test_half_written_rows_do_not_matter(recorded):
     run = recorded([step(1, 2.0), step(2, 2.01)])
     with (run.path / schema.STEPS).open("a") as file:
         file.write("1,3,2.02\n1,4,2.03,32,0.0")
     assert len(threads_of(chrome_trace.events(run))["training / steps"]) == 2
 
 
-def test_a_run_without_a_step_is_a_no(recorded: MakeRun) -> None:
+def test_a_run_without_a_step_is_a_no(recorded):
     with pytest.raises(
         AnswerIsNo, match=r"no training step is recorded .* after its first training step"
     ):
@@ -336,7 +334,7 @@ def test_a_run_without_a_step_is_a_no(recorded: MakeRun) -> None:
         list(chrome_trace.encode(recorded([], status="failed")))
 
 
-def test_the_text_is_one_object_that_says_of_what_it_is(recorded: MakeRun) -> None:
+def test_the_text_is_one_object_that_says_of_what_it_is(recorded):
     pieces = list(chrome_trace.encode(recorded([step(n, 2 + n / 100) for n in range(2000)])))
     assert len(pieces) > 3, "it is not held as a whole"
     trace = json.loads("".join(text for text, _ in pieces))
@@ -359,7 +357,7 @@ def overlaps(spans: list[tuple[int, int]]) -> bool:
 
 
 @given(some)
-def test_rows_on_one_thread_come_in_order_and_never_overlap(rows: list[Any]) -> None:
+def test_rows_on_one_thread_come_in_order_and_never_overlap(rows):
     spans = chrome_trace.in_a_row([start for start, _ in rows], [length for _, length in rows])
     assert all(span.begin <= span.end for span in spans)
     assert not overlaps([(span.begin, span.end) for span in spans])
@@ -370,7 +368,7 @@ def test_rows_on_one_thread_come_in_order_and_never_overlap(rows: list[Any]) -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12))
-def test_epochs_and_tests_lie_inside_one_another_or_behind(found: list[tuple[int, int]]) -> None:
+def test_epochs_and_tests_lie_inside_one_another_or_behind(found):
     spans = chrome_trace.nested(
         chrome_trace.Span(b, b + length, row) for row, (b, length) in enumerate(found)
     )
@@ -388,9 +386,7 @@ def test_epochs_and_tests_lie_inside_one_another_or_behind(found: list[tuple[int
     st.integers(0, 10**12),
     st.one_of(st.none(), st.integers(0, 10**6)),
 )
-def test_phases_lie_inside_their_step_one_behind_the_other(
-    lengths: list[Any], begin: int, length: int | None
-) -> None:
+def test_phases_lie_inside_their_step_one_behind_the_other(lengths, begin, length):
     end = None if length is None else begin + length
     laid = list(chrome_trace.lay_out(schema.PHASES, lengths, begin, end))
     names = [name for name, _, _ in laid]
@@ -407,9 +403,7 @@ a_step = st.tuples(st.lists(seconds, min_size=6, max_size=6), st.sampled_from(["
 
 
 @given(st.floats(0, 1e6), st.lists(a_step, min_size=1, max_size=20))
-def test_steps_as_they_are_recorded_read_back_without_an_overlap(
-    at_s: float, measured: list[Any]
-) -> None:
+def test_steps_as_they_are_recorded_read_back_without_an_overlap(at_s, measured):
     rows = []
     for number, (parts, detail) in enumerate(measured):
         phases = dict(zip([f"{phase}_s" for phase in schema.PHASES], parts, strict=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 
 import polars
 import pytest
@@ -23,7 +22,7 @@ def read_back(run: Run, source: str) -> polars.DataFrame:
     return read
 
 
-def test_columns_keep_their_names_their_order_and_their_types(tmp_path: Path):
+def test_columns_keep_their_names_their_order_and_their_types(tmp_path):
     read = read_back(write_tables(tmp_path, [step(1), step(2, loss="nan")]), schema.STEPS)
     assert read.columns == [*schema.STEP_COLUMNS, schema.THROTTLED]
     assert read["epoch"].to_list() == [1, 1]
@@ -33,14 +32,14 @@ def test_columns_keep_their_names_their_order_and_their_types(tmp_path: Path):
     assert read["loss"].is_nan().to_list() == [False, True]
 
 
-def test_unknown_is_null_and_never_a_number(tmp_path: Path):
+def test_unknown_is_null_and_never_a_number(tmp_path):
     run = write_tables(tmp_path, epochs=[epoch_row(1, 2.0, accuracy=None)])
     (row,) = read_back(run, schema.EPOCHS).to_dicts()
     assert row["accuracy"] is None
     assert (row["split"], row["top5"]) == ("test", 0.875)
 
 
-def test_a_table_without_a_row_has_its_columns_nevertheless(tmp_path: Path):
+def test_a_table_without_a_row_has_its_columns_nevertheless(tmp_path):
     run = write_tables(tmp_path, [step(1)])
     (tmp_path / schema.TELEMETRY).unlink()
     read = read_back(run, schema.TELEMETRY)
@@ -48,18 +47,18 @@ def test_a_table_without_a_row_has_its_columns_nevertheless(tmp_path: Path):
     assert read.schema["rss_bytes"] == polars.Int64
 
 
-def test_a_column_of_a_newer_version_is_kept(tmp_path: Path):
+def test_a_column_of_a_newer_version_is_kept(tmp_path):
     run = write_tables(tmp_path, [step(1)])
     (tmp_path / schema.EPOCHS).write_text("epoch,split,invented_s\n1,train,0.5\n")
     assert read_back(run, schema.EPOCHS)["invented_s"].to_list() == [0.5]
 
 
-def test_a_run_without_a_row_gives_no_file(tmp_path: Path):
+def test_a_run_without_a_row_gives_no_file(tmp_path):
     with pytest.raises(AnswerIsNo, match="no row is recorded"):
         list(parquet.encode(write_tables(tmp_path), schema.STEPS))
 
 
-def test_without_polars_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_polars_the_error_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(MissingExtraError, match=r"polars.*stepscope\[frames\]"):
         list(parquet.encode(write_tables(tmp_path, [step(1)]), schema.STEPS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -31,7 +30,7 @@ def series(read: EventAccumulator, tag: str) -> Series:
     return [(event.step, event.value) for event in read.Scalars(tag)]
 
 
-def test_steps_are_counted_through_the_epochs_and_lie_at_their_time(tmp_path: Path):
+def test_steps_are_counted_through_the_epochs_and_lie_at_their_time(tmp_path):
     rows = [step(1), step(2, loss=2.0), step(1, epoch=2, start_s=0.5, loss=1.5)]
     read = read_back(write_tables(tmp_path / "run", rows), tmp_path / "logs")
     assert series(read, "steps/loss") == [(1, 2.5), (2, 2.0), (3, 1.5)]
@@ -43,7 +42,7 @@ def test_steps_are_counted_through_the_epochs_and_lie_at_their_time(tmp_path: Pa
     assert sum(shown) == pytest.approx(series(read, "steps/step_s")[0][1])
 
 
-def test_accuracy_is_by_epoch_and_memory_by_milliseconds(tmp_path: Path):
+def test_accuracy_is_by_epoch_and_memory_by_milliseconds(tmp_path):
     epochs = [epoch_row(0, 0.5), epoch_row(1, 1.0, split="train", accuracy=0.25), epoch_row(1, 3.0)]
     telemetry = [
         {"time_s": 0.25, "rss_bytes": 2**30, "pss_bytes": 2**29},
@@ -58,7 +57,7 @@ def test_accuracy_is_by_epoch_and_memory_by_milliseconds(tmp_path: Path):
     assert "telemetry/power_w" not in read.Tags()["scalars"]
 
 
-def test_a_step_without_detail_has_its_time_alone(tmp_path: Path):
+def test_a_step_without_detail_has_its_time_alone(tmp_path):
     bare = {f"{name}_s": None for name in ("data", "transfer", "forward", "backward")}
     rows = [step(1, **bare, optimizer_s=None, other_s=None, detail="off"), step(2)]
     read = read_back(write_tables(tmp_path / "run", rows), tmp_path / "logs")
@@ -69,12 +68,12 @@ def test_a_step_without_detail_has_its_time_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     ("loss", "shown"), [("nan", math.nan), ("inf", math.inf), (1e300, math.inf)]
 )
-def test_a_loss_that_exploded_is_shown_as_what_it_became(tmp_path: Path, loss: Any, shown: float):
+def test_a_loss_that_exploded_is_shown_as_what_it_became(tmp_path, loss, shown):
     read = read_back(write_tables(tmp_path / "run", [step(1, loss=loss)]), tmp_path / "logs")
     assert series(read, "steps/loss") == [(1, pytest.approx(shown, nan_ok=True))]
 
 
-def test_rows_whose_time_is_unknown_or_none_are_left_out(tmp_path: Path):
+def test_rows_whose_time_is_unknown_or_none_are_left_out(tmp_path):
     telemetry = [{"time_s": None, "rss_bytes": 1}, {"time_s": "nan", "rss_bytes": 2}]
     epochs = [epoch_row(1, None), {**epoch_row(1, 2.0), "epoch": None}]
     run = write_tables(tmp_path / "run", [step(1), step(2, start_s=None)], epochs, telemetry)
@@ -83,7 +82,7 @@ def test_rows_whose_time_is_unknown_or_none_are_left_out(tmp_path: Path):
     assert {tag.partition("/")[0] for tag in read.Tags()["scalars"]} == {"steps"}
 
 
-def test_a_run_without_a_step_gives_no_file(tmp_path: Path):
+def test_a_run_without_a_step_gives_no_file(tmp_path):
     with pytest.raises(AnswerIsNo, match="no training step is recorded"):
         list(tensorboard_events.encode(write_tables(tmp_path)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-from pathlib import Path
 
 import pandas
 import pytest
@@ -19,7 +18,7 @@ def text_of(run: Run) -> str:
     return "".join(text for text, _ in tsv.encode(run))
 
 
-def test_a_test_is_a_row_of_epoch_hours_and_percent(tmp_path: Path):
+def test_a_test_is_a_row_of_epoch_hours_and_percent(tmp_path):
     run = write_tables(tmp_path, epochs=[epoch_row(1, 1800), epoch_row(2, 5400, accuracy=0.9375)])
     read = pandas.read_csv(io.StringIO(text_of(run)), sep="\t")
     assert read.to_dict("list") == {
@@ -30,7 +29,7 @@ def test_a_test_is_a_row_of_epoch_hours_and_percent(tmp_path: Path):
     }
 
 
-def test_training_epochs_are_no_rows_and_rows_are_counted(tmp_path: Path):
+def test_training_epochs_are_no_rows_and_rows_are_counted(tmp_path):
     trained = epoch_row(1, 0.0, split="train")
     run = write_tables(tmp_path, epochs=[epoch_row(0, 0.0), trained, epoch_row(1, 60)])
     assert [row["epoch"] for row in csv.DictReader(text_of(run).splitlines(), delimiter="\t")] == [
@@ -40,7 +39,7 @@ def test_training_epochs_are_no_rows_and_rows_are_counted(tmp_path: Path):
     assert sum(count for _, count in tsv.encode(run)) == 2
 
 
-def test_what_is_not_known_is_an_empty_field(tmp_path: Path):
+def test_what_is_not_known_is_an_empty_field(tmp_path):
     rows = [epoch_row(1, 36, accuracy=0.25, top5=None), epoch_row(2, None, accuracy=None)]
     assert text_of(write_tables(tmp_path, epochs=rows)).splitlines()[1:] == [
         "1\t0.01\t25\t",
@@ -48,7 +47,7 @@ def test_what_is_not_known_is_an_empty_field(tmp_path: Path):
     ]
 
 
-def test_a_run_without_a_test_says_so(tmp_path: Path):
+def test_a_run_without_a_test_says_so(tmp_path):
     ended = write_tables(tmp_path / "ended", [step(1)], status="failed")
     with pytest.raises(AnswerIsNo, match=r"no test is recorded .*`reason` in run\.json"):
         text_of(ended)
@@ -56,7 +55,7 @@ def test_a_run_without_a_test_says_so(tmp_path: Path):
         text_of(write_tables(tmp_path / "going-on", [step(1)], status="running"))
 
 
-def test_a_script_s_tests_without_accuracy_are_no_table_and_the_reason_is_told(tmp_path: Path):
+def test_a_script_s_tests_without_accuracy_are_no_table_and_the_reason_is_told(tmp_path):
     why = {"absent": {"test_accuracy": "a foreign script keeps its accuracy to itself"}}
     unknown = epoch_row(1, 5, accuracy=None, top5=None)
     with pytest.raises(AnswerIsNo, match="keeps its accuracy to itself"):

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from complete_run import EVIL, write_sweep_of_runs, write_whole_run
 from serve_client import Served, Start
-from stepscope_command import Stepscope
 from written_runs import write_run
 
 from stepscope.records import schema
@@ -50,7 +49,7 @@ def served(serve: Start, runs: Path) -> Served:
     return serve(runs)
 
 
-def test_the_list_has_state_kind_and_figures_of_every_record(served: Served) -> None:
+def test_the_list_has_state_kind_and_figures_of_every_record(served):
     text = served.ask("/").text
     for name in ("good", "deeper/still/run", "sweep", "cut", "newer", "half", "broken", "odd"):
         assert f'id="/runs/{name}"' in text
@@ -61,7 +60,7 @@ def test_the_list_has_state_kind_and_figures_of_every_record(served: Served) -> 
     assert "400.0 MiB" in text
 
 
-def test_a_run_is_shown_by_its_folder_and_by_a_link_to_it(served: Served) -> None:
+def test_a_run_is_shown_by_its_folder_and_by_a_link_to_it(served):
     for path in ("/runs/good", "/runs/latest"):
         reply = served.ask(path)
         assert reply.status == 200
@@ -69,12 +68,12 @@ def test_a_run_is_shown_by_its_folder_and_by_a_link_to_it(served: Served) -> Non
     assert len(served.news("/runs/good")["charts"]) > 8
 
 
-def test_a_sweep_leads_to_its_trials(served: Served) -> None:
+def test_a_sweep_leads_to_its_trials(served):
     assert 'href="/runs/sweep/trials/000"' in served.ask("/runs/sweep").text
     assert "The backward pass takes" in served.ask("/runs/sweep/trials/000").text
 
 
-def test_chosen_runs_are_compared(served: Served) -> None:
+def test_chosen_runs_are_compared(served):
     text = served.ask("/compare?run=good&run=deeper/still/run").text
     assert "Side by side" in text
     assert "Choose two or more" in served.ask("/compare?run=good&run=good").text
@@ -82,7 +81,7 @@ def test_chosen_runs_are_compared(served: Served) -> None:
     assert served.ask("/compare?run=good&run=gone").status == 404
 
 
-def test_what_people_named_is_text(served: Served) -> None:
+def test_what_people_named_is_text(served):
     assert "&lt;img&gt;" in served.ask("/runs/broken%20%3Cimg%3E").text
     assert "<img" not in served.ask("/runs/broken%20%3Cimg%3E").text
     for path in ("/", "/runs/evil%20%3Cb%3E%20%231%3F"):
@@ -101,21 +100,21 @@ def test_what_people_named_is_text(served: Served) -> None:
         ("odd", "cannot be shown"),
     ],
 )
-def test_a_bad_folder_is_shown_as_such(served: Served, name: str, words: str) -> None:
+def test_a_bad_folder_is_shown_as_such(served, name, words):
     reply = served.ask(f"/runs/{name}")
     assert reply.status == 200
     assert words in reply.text
     assert served.ask(f"/new/runs/{name}").status == 200
 
 
-def test_a_folder_without_a_record_is_not_there(served: Served) -> None:
+def test_a_folder_without_a_record_is_not_there(served):
     assert served.ask("/runs/half").status == 404
     assert served.ask("/runs/nothing").status == 404
     assert served.ask("/nothing").status == 404
     assert served.ask("/assets/nothing.js").status == 404
 
 
-def test_what_was_seen_already_is_not_sent_again(served: Served) -> None:
+def test_what_was_seen_already_is_not_sent_again(served):
     seen = served.news("/runs/good")["version"]
     assert served.ask(f"/new/runs/good?seen={seen}").status == 204
     assert served.ask("/new/runs/good?seen=other").status == 200
@@ -123,7 +122,7 @@ def test_what_was_seen_already_is_not_sent_again(served: Served) -> None:
     assert served.ask("/assets/vega.js", headers={"If-None-Match": mark}).status == 304
 
 
-def test_a_run_that_goes_on_has_news(served: Served, runs: Path) -> None:
+def test_a_run_that_goes_on_has_news(served, runs):
     run = write_whole_run(runs / "going", "going")
     info = json.loads((run / schema.RUN).read_text())
     (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
@@ -138,7 +137,7 @@ def test_a_run_that_goes_on_has_news(served: Served, runs: Path) -> None:
     assert "80 steps" in after["body"]
 
 
-def test_a_large_run_is_read_apart_and_goes_on_to_grow(served: Served, runs: Path) -> None:
+def test_a_large_run_is_read_apart_and_goes_on_to_grow(served, runs):
     run = write_whole_run(runs / "large", "large")
     info = json.loads((run / schema.RUN).read_text())
     (run / schema.RUN).write_text(json.dumps({**info, "status": "running", "summary": {}}))
@@ -154,36 +153,31 @@ def test_a_large_run_is_read_apart_and_goes_on_to_grow(served: Served, runs: Pat
     assert not served.news("/runs/large")["goes_on"]
 
 
-def test_a_silent_run_is_asked_after(served: Served, runs: Path) -> None:
+def test_a_silent_run_is_asked_after(served, runs):
     run = write_run(runs / "silent", status="running")
     an_hour_ago = time.time() - 3600
     os.utime(run / schema.RUN, (an_hour_ago, an_hour_ago))
     assert "was it killed?" in served.ask("/").text
 
 
-def test_no_runs_at_all_says_what_to_do(serve: Start, tmp_path: Path) -> None:
+def test_no_runs_at_all_says_what_to_do(serve, tmp_path):
     text = serve(tmp_path).ask("/").text
     assert f"stepscope run --out {tmp_path}" in text
 
 
-def test_a_port_that_is_taken_is_said_so(stepscope: Stepscope, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_said_so(stepscope, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = stepscope("serve", tmp_path, "--port", port)
-    assert done.code == 2
-    assert f"cannot listen on port {port}" in done.err
-    assert "--port 0" in done.err
+    assert done.is_refused(2, f"cannot listen on port {port}", "--port 0")
 
 
-def test_a_run_is_not_a_folder_of_runs(stepscope: Stepscope, tmp_path: Path) -> None:
+def test_a_run_is_not_a_folder_of_runs(stepscope, tmp_path):
     done = stepscope("serve", write_run(tmp_path / "run"))
-    assert done.code == 2
-    assert f"stepscope serve {tmp_path}" in done.err
+    assert done.is_refused(2, f"stepscope serve {tmp_path}")
 
 
-def test_ctrl_c_ends_it_at_once_although_somebody_looks_on(
-    serve: Start, runs: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_ends_it_at_once_although_somebody_looks_on(serve, runs, tmp_path):
     server = serve(runs)
     with socket.create_connection(("127.0.0.1", int(server.url.split(":")[-1][:-1]))) as kept:
         kept.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -196,7 +190,7 @@ def test_ctrl_c_ends_it_at_once_although_somebody_looks_on(
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path, package: str) -> None:
+def test_without_the_extra_it_says_what_to_install(tmp_path, package):
     code = (
         f"import sys; sys.modules[{package!r}] = None; from stepscope.cli.main import main; "
         "main(['serve', '.'])"

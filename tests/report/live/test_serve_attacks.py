@@ -75,26 +75,26 @@ def served(serve: Start, folder: Path) -> Served:
         "x" * 5000,
     ],
 )
-def test_nothing_but_records_below_the_folder_is_read(served: Served, name: str) -> None:
+def test_nothing_but_records_below_the_folder_is_read(served, name):
     for path in (f"/runs/{name}", f"/new/runs/{name}", f"/compare?run=good&run={name}"):
         reply = served.ask(path)
         assert reply.status in (400, 404) or "Choose two or more" in reply.text
         assert SECRET not in reply.text
 
 
-def test_an_absolute_path_is_no_name(served: Served, folder: Path) -> None:
+def test_an_absolute_path_is_no_name(served, folder):
     outside = folder.parent / "outside"
     for name in (str(outside), quote(str(outside), safe=""), f"/{outside}"):
         assert served.ask(f"/runs/{name}").status == 404
         assert served.ask(f"/compare?run=good&run={quote(name)}").status == 404
 
 
-def test_other_files_are_no_assets(served: Served) -> None:
+def test_other_files_are_no_assets(served):
     for name in ("../app.py", "..%2fapp.py", "app.py", "%2fetc%2fpasswd"):
         assert served.ask(f"/assets/{name}").status == 404
 
 
-def test_the_list_says_what_it_does_not_follow(served: Served) -> None:
+def test_the_list_says_what_it_does_not_follow(served):
     text = served.ask("/").text
     assert SECRET not in text
     assert 'id="/runs/linked"' not in text
@@ -102,33 +102,33 @@ def test_the_list_says_what_it_does_not_follow(served: Served) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
-def test_nothing_can_be_changed(served: Served, method: str) -> None:
+def test_nothing_can_be_changed(served, method):
     for path in ("/", "/runs/good", "/nothing"):
         reply = served.ask(path, method)
         assert reply.status == 405
         assert reply.headers["allow"] == "GET, HEAD"
 
 
-def test_head_is_get_without_a_body(served: Served) -> None:
+def test_head_is_get_without_a_body(served):
     for path in ("/", "/runs/good", "/assets/page.css"):
         reply = served.ask(path, "HEAD")
         assert (reply.status, reply.text) == (200, "")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "localhost.evil.example", ""])
-def test_another_name_for_loopback_is_refused(served: Served, host: str) -> None:
+def test_another_name_for_loopback_is_refused(served, host):
     assert served.ask("/", headers={"Host": host}).status in (400, 421)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:99", "[::1]:6070", "LocalHost:1"])
-def test_loopbacks_own_names_are_answered(served: Served, host: str) -> None:
+def test_loopbacks_own_names_are_answered(served, host):
     assert served.ask("/", headers={"Host": host}).status == 200
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/runs/good", "/runs/nothing", "/nothing", "/assets/page.js"]
 )
-def test_every_answer_forbids_what_is_from_elsewhere(served: Served, path: str) -> None:
+def test_every_answer_forbids_what_is_from_elsewhere(served, path):
     headers = served.ask(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -161,21 +161,21 @@ def token(open_to_all: Served) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/good", "/new/", "/assets/page.js", "/?token="])
-def test_without_the_token_nothing_is_shown(open_to_all: Served, path: str) -> None:
+def test_without_the_token_nothing_is_shown(open_to_all, path):
     reply = open_to_all.ask(path)
     assert reply.status == 401
     assert "good" not in reply.text
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "%FF", "é", "stepscope"])
-def test_a_wrong_token_is_refused(open_to_all: Served, token: str, wrong: str) -> None:
+def test_a_wrong_token_is_refused(open_to_all, token, wrong):
     guess = f"{token[:-1]}{quote(wrong)}!"
     assert open_to_all.ask(f"/?token={guess}").status == 401
     bearer = {"Authorization": f"Bearer {token}{quote(wrong)}x"}
     assert open_to_all.ask("/", headers=bearer).status == 401
 
 
-def test_the_token_is_given_once_and_then_kept_in_a_cookie(open_to_all: Served, token: str) -> None:
+def test_the_token_is_given_once_and_then_kept_in_a_cookie(open_to_all, token):
     reply = open_to_all.ask(f"/compare?run=a&token={token}&run=b")
     assert reply.status == 303
     assert reply.headers["location"] == "/compare?run=a&run=b"
@@ -185,14 +185,14 @@ def test_the_token_is_given_once_and_then_kept_in_a_cookie(open_to_all: Served, 
     assert open_to_all.ask("/", headers={"Cookie": f"{cookie}x"}).status == 401
 
 
-def test_the_token_may_come_in_a_header(open_to_all: Served, token: str) -> None:
+def test_the_token_may_come_in_a_header(open_to_all, token):
     assert open_to_all.ask("/", headers={"Authorization": f"Bearer {token}"}).status == 200
 
 
-def test_the_way_on_never_leads_elsewhere(open_to_all: Served, token: str) -> None:
+def test_the_way_on_never_leads_elsewhere(open_to_all, token):
     reply = open_to_all.ask(f"//evil.example/?token={token}")
     assert reply.headers["location"] == "/evil.example/"
 
 
-def test_every_start_has_a_token_of_its_own(serve: Start, folder: Path, token: str) -> None:
+def test_every_start_has_a_token_of_its_own(serve, folder, token):
     assert token not in serve(folder, "--host", "0.0.0.0").url

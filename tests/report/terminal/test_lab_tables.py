@@ -25,9 +25,7 @@ def shown(forecast: dict[str, object]) -> str:
         (1, 0, "the second epoch's worker will not fit by forecast: none will\n"),
     ],
 )
-def test_workers_that_will_not_fit_are_told_of_before_the_run(
-    workers: int, fit: int, words: str
-) -> None:
+def test_workers_that_will_not_fit_are_told_of_before_the_run(workers, fit, words):
     assert shown({"workers": workers, "workers_that_fit": fit}) == words
 
 
@@ -40,13 +38,11 @@ def test_workers_that_will_not_fit_are_told_of_before_the_run(
         {"reason": "no forecast"},
     ],
 )
-def test_where_all_fit_or_nothing_does_or_is_known_there_is_no_such_line(
-    forecast: dict[str, object],
-) -> None:
+def test_where_all_fit_or_nothing_does_or_is_known_there_is_no_such_line(forecast):
     assert shown(forecast) == ""
 
 
-def test_labs_are_listed_one_a_line() -> None:
+def test_labs_are_listed_one_a_line():
     file = StringIO()
     print_labs(Console(file=file, width=20), {"a": "one thing", "longer": "another [red] thing"})
     assert file.getvalue() == "a       one thing\nlonger  another [red] thing\n"

@@ -24,13 +24,13 @@ def printed(run: Run, width: int = 80) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().split("\n"))
 
 
-def test_the_closing_words_are_those_that_were_agreed_on(make_run: RunMaker) -> None:
+def test_the_closing_words_are_those_that_were_agreed_on(make_run):
     text = printed(make_run())
     wanted = GOLDEN.read_text(encoding="utf-8")
     assert text == wanted, f"where the change is wanted, put this into {GOLDEN.name}:\n{text}"
 
 
-def test_the_agreed_words_hold_what_a_person_looks_for() -> None:
+def test_the_agreed_words_hold_what_a_person_looks_for():
     wanted = GOLDEN.read_text(encoding="utf-8")
     for word in ("data", "transfer", "forward", "backward", "optimizer", "other", "p95", "p99"):
         assert word in wanted
@@ -46,7 +46,7 @@ def test_the_agreed_words_hold_what_a_person_looks_for() -> None:
     assert max(map(len, wanted.splitlines())) <= 80
 
 
-def test_nothing_is_cut_off_at_80_columns_even_of_the_widest_figures(make_run: RunMaker) -> None:
+def test_nothing_is_cut_off_at_80_columns_even_of_the_widest_figures(make_run):
     wide = {
         "total_s": 359_999.0,
         "share": 1.0,
@@ -70,24 +70,24 @@ def test_nothing_is_cut_off_at_80_columns_even_of_the_widest_figures(make_run: R
         assert figure in text
 
 
-def test_a_console_that_is_too_narrow_gets_every_figure_all_the_same(make_run: RunMaker) -> None:
+def test_a_console_that_is_too_narrow_gets_every_figure_all_the_same(make_run):
     assert printed(make_run(), width=30) == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_a_long_path_is_on_one_line_so_that_it_can_be_copied(make_run: RunMaker) -> None:
+def test_a_long_path_is_on_one_line_so_that_it_can_be_copied(make_run):
     run = make_run()
     long_path = Path("runs") / ("very-" * 20 + "long")
     run.path.rename(run.path.parent.parent / long_path)
     assert f"run folder: {long_path}\n" in printed(load_run(long_path))
 
 
-def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_run: RunMaker) -> None:
+def test_a_name_that_looks_like_markup_is_shown_as_it_is(make_run):
     model = "[red]x[/red]"
     text = printed(make_run(spec={"model": model, "data": "[/]", "device": "[bold]"}))
     assert f"{model} on [/], [bold]: completed" in text
 
 
-def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run: RunMaker) -> None:
+def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run):
     hostile = "run\nme\x1b[31m\x07.py"
     run = make_run()
     run.info["kind"], run.info["spec"] = "trace", {"script": hostile}
@@ -96,7 +96,7 @@ def test_a_name_that_would_steer_the_terminal_is_shown_and_does_not(make_run: Ru
     assert not {"\x1b", "\x07"} & set(text)
 
 
-def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run: RunMaker) -> None:
+def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run):
     absent = {"phases": "no step was finished"}
     summary = {"steps": 0, "wall_s": 1.5, "phases": None, "accounted_share": None, "absent": absent}
     text = printed(make_run(NO_ROWS, status="failed", reason="x", summary=summary, instrument={}))
@@ -106,13 +106,13 @@ def test_a_failed_run_without_steps_prints_its_status_and_folder(make_run: RunMa
     )
 
 
-def test_a_run_that_never_closed_prints(make_run: RunMaker) -> None:
+def test_a_run_that_never_closed_prints(make_run):
     text = printed(make_run(NO_ROWS, status="running", summary={}, spec={}, instrument=None))
     assert "running" in text
     assert "run folder: " in text
 
 
-def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run: RunMaker) -> None:
+def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run):
     header = "epoch,split,loading_s,training_s,total_s,loss,accuracy,top5,samples,samples_per_s\n"
     text = printed(make_run(header + "1,train,1,2,3,,,,64,\n"))
     row = next(line for line in text.splitlines() if line.strip().startswith("1 "))
@@ -120,28 +120,24 @@ def test_a_figure_that_is_unknown_is_a_question_mark_and_not_a_zero(make_run: Ru
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.98, "98.0 %"), (1.02, "102.0 %")])
-def test_the_accounted_share_is_shown_where_it_is_off(
-    make_run: RunMaker, share: float, said: str
-) -> None:
+def test_the_accounted_share_is_shown_where_it_is_off(make_run, share, said):
     summary = {"steps": 1, "phases": None, "accounted_share": share}
     assert f"steps account for {said} of the time of their epochs" in printed(
         make_run(summary=summary)
     )
 
 
-def test_the_accounted_share_is_not_shown_where_it_is_right(make_run: RunMaker) -> None:
+def test_the_accounted_share_is_not_shown_where_it_is_right(make_run):
     summary = {"steps": 1, "phases": None, "accounted_share": 0.995}
     assert "account for" not in printed(make_run(summary=summary))
 
 
-def test_a_folder_elsewhere_is_named_in_full(
-    make_run: RunMaker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_elsewhere_is_named_in_full(make_run, monkeypatch, tmp_path):
     run = make_run()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert f"run folder: {run.path}\n" in printed(run)
 
 
-def test_nothing_but_text_goes_to_what_is_no_terminal(make_run: RunMaker) -> None:
+def test_nothing_but_text_goes_to_what_is_no_terminal(make_run):
     assert "\x1b" not in printed(make_run())
