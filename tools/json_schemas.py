@@ -31,6 +31,8 @@ ANSWERS: dict[str, Any] = {
     "resume": types.RunAnswer,
     "report": types.ReportAnswer,
     "compare": types.CompareAnswer,
+    "export": types.ExportAnswer,
+    "serve": types.ServeAnswer,
     "workers": types.WorkersAnswer,
     "max-batch": types.MaxBatchAnswer,
     "bottleneck": types.BottleneckAnswer,
@@ -40,6 +42,7 @@ ANSWERS: dict[str, Any] = {
     "lab": types.LabAnswer | types.MemoryLabAnswer | types.SecondEpochAnswer | types.LabsAnswer,
     "accel estimate": types.LayerEstimate | types.NetworkEstimate,
     "accel score": types.ScoreAnswer,
+    "accel search": types.SearchAnswer,
     "doctor": (
         types.DoctorAnswer | types.PeaksAnswer | types.PreparedAnswer | types.RestoredAnswer
     ),

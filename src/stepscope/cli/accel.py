@@ -32,6 +32,7 @@ from stepscope.records.types import (
     RunnerPlace,
     ScoreAnswer,
     ScoreFigures,
+    SearchAnswer,
 )
 from stepscope.report.charts.chart import check_form
 from stepscope.report.terminal.accelerator_table import energy_chart, print_estimate, print_score
@@ -345,8 +346,13 @@ def search(
 
 def _show(done: Sweep, *, as_json: bool) -> None:
     if as_json:
-        found = {"designs": designs_of(done), "rejected": rejected_of(done)}
-        print(dumps({**done.info, **found, "path": str(done.path)}))
+        found: SearchAnswer = {
+            **done.info,
+            "designs": designs_of(done),
+            "rejected": rejected_of(done),
+            "path": str(done.path),
+        }
+        print(dumps(found))
     else:
         print_search(Console(), done)
     leave_report(done.path, Console(file=sys.stderr) if as_json else Console())

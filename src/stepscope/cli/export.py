@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +19,7 @@ from stepscope.errors import RequestError, nearest
 from stepscope.files import cannot_write, replace_file
 from stepscope.records import schema
 from stepscope.records.run_reader import Run, load_run
+from stepscope.records.types import ExportAnswer
 from stepscope.report.export import chrome_trace, parquet, tensorboard_events, tsv
 
 # Yields the content of a file in pieces, each with its number of events or rows.
@@ -33,7 +34,7 @@ class Format:
     """
 
     files: Mapping[str, Encode]
-    counted: str
+    counted: Literal["events", "rows"]
     how_to_open: str
     folder: str | None = None
 
@@ -124,7 +125,9 @@ def export(
             file=sys.stderr,
         )
     if json:
-        print(json_module.dumps({"path": str(target), wanted.counted: count}))
+        answer: ExportAnswer = {"path": str(target)}
+        answer[wanted.counted] = count
+        print(json_module.dumps(answer))
     else:
         print(f"{count:,} {wanted.counted}: {target}\n{wanted.how_to_open.format(path=target)}")
     return 0

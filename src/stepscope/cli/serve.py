@@ -9,6 +9,7 @@ from pathlib import Path
 from stepscope.cli.streams import AsJson
 from stepscope.errors import RequestError
 from stepscope.records import schema
+from stepscope.records.types import ServeAnswer
 
 _USUAL_FOLDER = Path("runs")
 _USUAL_PORT = 6070
@@ -45,7 +46,8 @@ def serve(
         )
 
     def print_address(url: str) -> None:
-        print(dumps({"url": url, "folder": str(root)}) if json else url, flush=True)
+        answer: ServeAnswer = {"url": url, "folder": str(root)}
+        print(dumps(answer) if json else url, flush=True)
         print(f"stepscope: serving {root}; Ctrl-C ends it", file=sys.stderr, flush=True)
 
     from stepscope.report.live import live_server

@@ -1093,6 +1093,21 @@ class RunAnswer(RunRecord):
     path: str
 
 
+class ExportAnswer(TypedDict):
+    """The answer of `stepscope export`: the file or folder, and how much is in it."""
+
+    path: str
+    events: NotRequired[int]
+    rows: NotRequired[int]
+
+
+class ServeAnswer(TypedDict):
+    """The answer of `stepscope serve`, before it serves."""
+
+    url: str
+    folder: str
+
+
 class ErrorAnswer(TypedDict):
     """The answer of a command that failed."""
 
@@ -1330,7 +1345,7 @@ class DesignProposal(TypedDict):
 
 
 class SearchPlan(TypedDict, total=False):
-    """What `stepscope search` adds to the plan of a sweep."""
+    """What `stepscope accel search` adds to the plan of a sweep."""
 
     named: list[str]
     budget: dict[str, float]
@@ -1339,7 +1354,7 @@ class SearchPlan(TypedDict, total=False):
     input: list[int]
     classes: int
     training_samples: int
-    designs: int
+    design_count: int
     finals: int
     rungs: list[int]
     proposals: list[DesignProposal]
@@ -2037,6 +2052,14 @@ class RejectedDesign(DesignCosts):
     """A design above the budget; it was not trained."""
 
     model: str
+
+
+class SearchAnswer(SweepRecord):
+    """The answer of `stepscope accel search`."""
+
+    designs: list[SearchedDesign]
+    rejected: list[RejectedDesign]
+    path: str
 
 
 # --- answers: doctor, data ------------------------------------------------------------------------

@@ -90,8 +90,8 @@ class DesignSearch:
         recorded = [Proposal(**each) for each in info["proposals"]]
         judged: list[Judged] = []
         designs = propose(asked, recorded, self._record, self._figures)
-        while len(judged) < info["designs"]:
-            at_once = min(info.get("at_once", 1), info["designs"] - len(judged))
+        while len(judged) < info["design_count"]:
+            at_once = min(info.get("at_once", 1), info["design_count"] - len(judged))
             some = list(islice(designs, at_once))
             come_to = self._train([proposal for proposal, _ in some], epochs, 1)
             for (_, tell), (_, accuracy) in zip(some, come_to, strict=True):
@@ -131,7 +131,7 @@ class DesignSearch:
             "judged_on": "validation",
             "validation": (info["spec"] or {})["validation"],
             "validation_accuracy": accuracy,
-            "designs": info["designs"],
+            "designs": info["design_count"],
             "search": info["id"],
         }
         last = info["rungs"][-1]
@@ -215,7 +215,7 @@ def start(
         "input": list(dataset.shape),
         "classes": dataset.classes,
         "training_samples": dataset.count("train", spec.samples) - spec.validation,
-        "designs": request.designs,
+        "design_count": request.designs,
         "finals": request.finals,
         "rungs": rungs,
         "proposals": [],
